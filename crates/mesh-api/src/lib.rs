@@ -1,0 +1,8 @@
+//! gRPC stubs of the services' query APIs; the messages are in `mesh-events`.
+
+/// Generated from `proto/` by `cargo xtask codegen`.
+#[allow(missing_docs, clippy::all, unused_qualifications)]
+#[rustfmt::skip]
+pub mod ledger {
+    include!("proto/mesh.ledger.v1.rs");
+}

@@ -1,0 +1,204 @@
+//! The closed list of events.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// First word of an event type; decides payload and subject form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Category {
+    /// Jobs and their runs.
+    Job,
+    /// Nodes.
+    Node,
+    /// Users, their access and quotas.
+    User,
+    /// What runs cost.
+    Cost,
+    /// Why jobs wait.
+    Queue,
+    /// Capture itself.
+    Capture,
+}
+
+impl Category {
+    /// Every category.
+    pub const ALL: [Self; 6] = [Self::Job, Self::Node, Self::User, Self::Cost, Self::Queue, Self::Capture];
+
+    /// The word in types and subjects.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Node => "node",
+            Self::User => "user",
+            Self::Cost => "cost",
+            Self::Queue => "queue",
+            Self::Capture => "capture",
+        }
+    }
+}
+
+/// How the id of an event comes about; see [`crate::ids`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// Slurm's record times the fact: id from the run and a slot.
+    Recorded,
+    /// Slurm does not time it: id from the entity, the kind and a counter.
+    Sampled,
+    /// Computed from another event or run: id from that and the kind.
+    Derived,
+}
+
+/// A word that is no event type.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown event type {0:?}; `smesh events --help` lists them")]
+pub struct UnknownEventType(pub String);
+
+macro_rules! event_types {
+    ($($variant:ident = $category:ident . $event:literal, $identity:ident, $summary:literal;)*) => {
+        /// What happened.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum EventType {
+            $(#[doc = $summary] $variant,)*
+        }
+
+        impl EventType {
+            /// Every event type, by category.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The category.
+            pub const fn category(self) -> Category {
+                match self { $(Self::$variant => Category::$category,)* }
+            }
+
+            /// Last word of the type.
+            pub const fn event(self) -> &'static str {
+                match self { $(Self::$variant => $event,)* }
+            }
+
+            /// How ids of this type come about.
+            pub const fn identity(self) -> Identity {
+                match self { $(Self::$variant => Identity::$identity,)* }
+            }
+
+            /// What it means, in one sentence.
+            pub const fn summary(self) -> &'static str {
+                match self { $(Self::$variant => $summary,)* }
+            }
+        }
+    };
+}
+
+event_types! {
+    JobBaseline = Job."baseline", Recorded, "The job already lived when capture started; its history before is not told.";
+    JobSubmitted = Job."submitted", Recorded, "A run entered the queue: a new job, or the next run of a requeued one.";
+    JobPending = Job."pending", Sampled, "The class of the reason a job waits for has changed.";
+    JobHeld = Job."held", Sampled, "The job was held: its priority is 0.";
+    JobReleased = Job."released", Sampled, "The job is no longer held.";
+    JobStarted = Job."started", Recorded, "The run got its allocation.";
+    JobSuspended = Job."suspended", Recorded, "The run was suspended; memory and GPUs stay allocated.";
+    JobResumed = Job."resumed", Recorded, "The suspended run goes on.";
+    JobRequeued = Job."requeued", Recorded, "The run ended by a requeue; a new run of the same job follows.";
+    JobResized = Job."resized", Recorded, "The allocation of the run changed its size.";
+    JobCompleted = Job."completed", Recorded, "The run ended with exit code 0.";
+    JobFailed = Job."failed", Recorded, "The run ended with another exit code, by a signal, or could not be launched.";
+    JobCancelled = Job."cancelled", Recorded, "The run was cancelled, waiting or running.";
+    JobTimeout = Job."timeout", Recorded, "The run reached its time limit.";
+    JobOutOfMemory = Job."out_of_memory", Recorded, "The run was ended by the out-of-memory killer.";
+    JobNodeFail = Job."node_fail", Recorded, "The run ended because a node failed.";
+    JobPreempted = Job."preempted", Recorded, "The run ended in favour of another job.";
+    JobBootFail = Job."boot_fail", Recorded, "The run's nodes could not boot.";
+    JobDeadline = Job."deadline", Recorded, "The job could not finish before its deadline.";
+    JobRevoked = Job."revoked", Recorded, "A sibling of the federation ran instead.";
+    JobUpdated = Job."updated", Recorded, "Accounting completed the record, e.g. with the usage.";
+    JobCorrected = Job."corrected", Derived, "A better record puts an earlier event right.";
+    NodeBaseline = Node."baseline", Sampled, "The node was there when capture started.";
+    NodeProvisioning = Node."provisioning", Sampled, "The node is being powered up or booted.";
+    NodeActive = Node."active", Sampled, "The node can run jobs.";
+    NodeDraining = Node."draining", Sampled, "The node takes no new jobs; some still run.";
+    NodeDrained = Node."drained", Sampled, "The node takes no jobs and none run.";
+    NodeDown = Node."down", Sampled, "The node is down.";
+    NodeRecovered = Node."recovered", Sampled, "The node is usable again after being down, draining or drained.";
+    NodeTerminating = Node."terminating", Sampled, "The node is being powered down.";
+    NodeTerminated = Node."terminated", Sampled, "The node is powered down.";
+    NodePreempted = Node."preempted", Sampled, "The provider took the node back.";
+    NodeReboot = Node."reboot", Sampled, "The node is being rebooted.";
+    NodeMaintenance = Node."maintenance", Sampled, "A maintenance reservation has begun on the node.";
+    NodeAdded = Node."added", Sampled, "The node is new in the cluster.";
+    NodeRemoved = Node."removed", Sampled, "The node is gone from the configuration.";
+    UserLogin = User."login", Sampled, "A user logged in.";
+    UserIdentityLinked = User."identity_linked", Sampled, "A Unix user was linked to a person.";
+    UserAccessGranted = User."access_granted", Sampled, "A user got access to an account, partition or QOS.";
+    UserAccessChanged = User."access_changed", Sampled, "A user's access changed.";
+    UserAccessRevoked = User."access_revoked", Sampled, "A user lost access.";
+    UserQuotaHigh = User."quota_high", Derived, "A budget is nearly used up.";
+    UserQuotaExceeded = User."quota_exceeded", Derived, "A budget is used up.";
+    UserQuotaCleared = User."quota_cleared", Derived, "A budget has room again.";
+    CostEstimated = Cost."estimated", Derived, "Burn rate and estimate of a run that has started.";
+    CostAccrued = Cost."accrued", Derived, "What a running job has cost so far.";
+    CostFinalized = Cost."finalized", Derived, "What a run has cost.";
+    CostAdjusted = Cost."adjusted", Derived, "A final cost was put right.";
+    QueueExplained = Queue."explained", Derived, "Why a job waits, who can act, and until when.";
+    CaptureGapOpened = Capture."gap_opened", Sampled, "Events may be missing from here on.";
+    CaptureGapClosed = Capture."gap_closed", Sampled, "What was recovered of a gap, and what cannot be.";
+    CaptureCaughtUp = Capture."caught_up", Sampled, "Capture has caught up after a start.";
+    CaptureSourceDown = Capture."source_down", Sampled, "A source of Slurm facts does not answer.";
+    CaptureSourceUp = Capture."source_up", Sampled, "A source of Slurm facts answers again.";
+    CaptureSchemaDrift = Capture."schema_drift", Sampled, "Slurm printed something this version does not know.";
+}
+
+impl EventType {
+    /// True for the end of a run: exactly one of these per run.
+    pub const fn is_end(self) -> bool {
+        matches!(
+            self,
+            Self::JobRequeued
+                | Self::JobCompleted
+                | Self::JobFailed
+                | Self::JobCancelled
+                | Self::JobTimeout
+                | Self::JobOutOfMemory
+                | Self::JobNodeFail
+                | Self::JobPreempted
+                | Self::JobBootFail
+                | Self::JobDeadline
+                | Self::JobRevoked
+        )
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.category().as_str(), self.event())
+    }
+}
+
+impl FromStr for EventType {
+    type Err = UnknownEventType;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (category, event) = text.split_once('.').ok_or_else(|| UnknownEventType(text.to_owned()))?;
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|t| t.category().as_str() == category && t.event() == event)
+            .ok_or_else(|| UnknownEventType(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_parses_back() {
+        for kind in EventType::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(*kind));
+        }
+    }
+
+    #[test]
+    fn unknown_words_are_refused() {
+        assert_eq!("job.exploded".parse::<EventType>(), Err(UnknownEventType("job.exploded".into())));
+        assert!("job".parse::<EventType>().is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Subjects of events and doorbells.
+//!
+//! Names from outside (users, partitions, nodes) become one subject token each, reversibly: bytes outside `[A-Za-z0-9-]` are written
+//! `_XX` (hexadecimal, upper case), an absent name is `_`. Permissions are given per user and partition, so two names never share a token.
+
+use crate::proto::mesh::event::v1::{Event, event::Payload};
+use crate::{Category, UnknownEventType};
+
+/// One subject token for a name; `_` for an empty one.
+pub fn token(name: &str) -> String {
+    if name.is_empty() {
+        return "_".to_owned();
+    }
+    let mut token = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' {
+            token.push(char::from(byte));
+        } else {
+            token.push_str(&format!("_{byte:02X}"));
+        }
+    }
+    token
+}
+
+/// A token that [`token`] does not write.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is no subject token")]
+pub struct InvalidToken(String);
+
+/// The name behind a token.
+///
+/// # Errors
+/// If the token is not exactly what [`token`] writes for some name.
+pub fn name(text: &str) -> Result<String, InvalidToken> {
+    let invalid = || InvalidToken(text.to_owned());
+    if text == "_" {
+        return Ok(String::new());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'_' {
+            let hex = [rest.next().ok_or_else(invalid)?, rest.next().ok_or_else(invalid)?];
+            let mut decoded = [0];
+            hex::decode_to_slice(hex, &mut decoded).map_err(|_| invalid())?;
+            bytes.extend(decoded);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    let name = String::from_utf8(bytes).map_err(|_| invalid())?;
+    if token(&name) == text { Ok(name) } else { Err(invalid()) }
+}
+
+/// Subject of an event.
+///
+/// # Errors
+/// If the event's type is not in the catalogue.
+pub fn of(event: &Event) -> Result<String, UnknownEventType> {
+    let kind = event.kind()?;
+    let job = event.job();
+    let user = event.owner.as_ref().map_or("", |owner| &owner.user);
+    let names: [&str; 2] = match kind.category() {
+        Category::Job | Category::Queue => [job.map_or("", |job| &job.partition), user],
+        Category::Cost => [event.owner.as_ref().map_or("", |owner| &owner.account), user],
+        Category::Node => [event.entity_key().trim_start_matches("node/"), ""],
+        Category::User => match &event.payload {
+            Some(Payload::User(payload)) => [&payload.user, ""],
+            _ => [user, ""],
+        },
+        Category::Capture => match &event.payload {
+            Some(Payload::Capture(payload)) => [&payload.source, ""],
+            _ => ["", ""],
+        },
+    };
+    let mut subject = format!("slurm.{}.{}.{}.{}", token(&event.cluster), kind.category().as_str(), kind.event(), token(names[0]));
+    if matches!(kind.category(), Category::Job | Category::Queue | Category::Cost) {
+        subject.push('.');
+        subject.push_str(&token(names[1]));
+    }
+    Ok(subject)
+}
+
+/// Subject of a hook's doorbell.
+pub fn doorbell(cluster: &str, hook: &str) -> String {
+    format!("mesh.{}.hook.{}", token(cluster), token(hook))
+}
+
+/// Subject of an audit entry.
+pub fn audit(cluster: &str, kind: &str) -> String {
+    format!("mesh.{}.audit.{}", token(cluster), token(kind))
+}
+
+/// Subject of messages a service could not process.
+pub fn dead(service: &str) -> String {
+    format!("mesh.dead.{}", token(service))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn names_come_back(original in "\\PC{0,24}") {
+            let token = token(&original);
+            prop_assert!(token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
+            prop_assert_eq!(name(&token), Ok(original));
+        }
+
+        #[test]
+        fn different_names_have_different_tokens(a in ".{0,8}", b in ".{0,8}") {
+            prop_assert_eq!(token(&a) == token(&b), a == b);
+        }
+
+        #[test]
+        fn any_token_is_decoded_exactly_or_refused(text in "[A-Za-z0-9_.-]{0,12}") {
+            if let Ok(name) = name(&text) {
+                prop_assert_eq!(token(&name), text);
+            }
+        }
+    }
+
+    #[test]
+    fn separators_and_wildcards_do_not_survive() {
+        assert_eq!(token("a.b*>_ü"), "a_2Eb_2A_3E_5F_C3_BC");
+        assert_eq!(doorbell("my.cluster", "PrologSlurmctld"), "mesh.my_2Ecluster.hook.PrologSlurmctld");
+    }
+}

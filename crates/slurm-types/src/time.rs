@@ -1,0 +1,146 @@
+//! Points in time as Slurm records them: whole seconds since 1970, UTC.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A point in time as Slurm stores it (`time_t`, whole seconds).
+///
+/// Text read by this project is printed by Slurm with `SLURM_TIME_FORMAT=%s`, so no zone and no daylight saving is involved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UnixTime(i64);
+
+impl UnixTime {
+    /// A time from seconds since 1970.
+    pub const fn from_secs(secs: i64) -> Self {
+        Self(secs)
+    }
+
+    /// Seconds since 1970.
+    pub const fn as_secs(self) -> i64 {
+        self.0
+    }
+
+    /// Reads a time as printed by Slurm's commands under `SLURM_TIME_FORMAT=%s`.
+    ///
+    /// `Unknown`, `None`, `N/A`, `NONE`, an empty text and `0` all mean "not known" (Slurm stores 0 for an unset time), and
+    /// so does any text that is no number: a caller who must tell those apart looks at the text first.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim().parse::<i64>() {
+            Ok(secs) if secs > 0 => Some(Self(secs)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for UnixTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Reads Slurm's duration text `[days-]hh:mm:ss`, `mm:ss` or plain seconds, in seconds. `None` if it is no duration.
+///
+/// `RunTime`, `SecsPreSuspend`-like fields and `TimeLimit` are printed in this form by `secs2time_str` and `mins2time_str`.
+pub fn parse_duration_secs(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (parse_digits(days)?, clock),
+        None => (0, text),
+    };
+    let mut parts = [0_u64; 3];
+    let mut count = 0;
+    for part in clock.split(':') {
+        *parts.get_mut(count)? = parse_digits(part)?;
+        count += 1;
+    }
+    let (hours, minutes, seconds) = match count {
+        1 => (0, 0, parts[0]),
+        2 => (0, parts[0], parts[1]),
+        _ => (parts[0], parts[1], parts[2]),
+    };
+    days.checked_mul(86_400)?
+        .checked_add(hours.checked_mul(3_600)?)?
+        .checked_add(minutes.checked_mul(60)?)?
+        .checked_add(seconds)
+}
+
+/// A job's time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeLimit {
+    /// Minutes of wall clock.
+    Minutes(u32),
+    /// `UNLIMITED` (`INFINITE` in Slurm).
+    Unlimited,
+    /// `Partition_Limit` (`NO_VAL`): the job takes the partition's limit once it starts.
+    PartitionDefault,
+}
+
+impl TimeLimit {
+    /// Reads `1-00:00:00`, `UNLIMITED`, `Partition_Limit`; `None` if the text is none of them.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "UNLIMITED" | "INFINITE" => Some(Self::Unlimited),
+            "Partition_Limit" | "NOT_SET" => Some(Self::PartitionDefault),
+            other => {
+                let minutes = parse_duration_secs(other)?.div_ceil(60);
+                u32::try_from(minutes).ok().map(Self::Minutes)
+            }
+        }
+    }
+
+    /// The limit in minutes, if it is a number.
+    pub const fn minutes(self) -> Option<u32> {
+        match self {
+            Self::Minutes(minutes) => Some(minutes),
+            Self::Unlimited | Self::PartitionDefault => None,
+        }
+    }
+}
+
+fn parse_digits(text: &str) -> Option<u64> {
+    // `str::parse` would also take a sign.
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn unset_times_are_none() {
+        for text in ["", "0", "Unknown", "None", "N/A", "NONE", "(null)", "-5"] {
+            assert_eq!(UnixTime::parse(text), None, "{text}");
+        }
+        assert_eq!(UnixTime::parse("1795305073"), Some(UnixTime::from_secs(1_795_305_073)));
+    }
+
+    #[test]
+    fn limits_are_read_in_every_form() {
+        assert_eq!(TimeLimit::parse("00:10:00"), Some(TimeLimit::Minutes(10)));
+        assert_eq!(TimeLimit::parse("1-00:00:00"), Some(TimeLimit::Minutes(1440)));
+        assert_eq!(TimeLimit::parse("UNLIMITED"), Some(TimeLimit::Unlimited));
+        assert_eq!(TimeLimit::parse("Partition_Limit"), Some(TimeLimit::PartitionDefault));
+        assert_eq!(TimeLimit::parse("soon"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in ".*") {
+            let _ = (parse_duration_secs(&text), TimeLimit::parse(&text), UnixTime::parse(&text));
+        }
+
+        #[test]
+        fn durations_round_trip(secs in 0_u64..100_000_000) {
+            let text = format!("{}-{:02}:{:02}:{:02}", secs / 86_400, secs / 3_600 % 24, secs / 60 % 60, secs % 60);
+            prop_assert_eq!(parse_duration_secs(&text), Some(secs));
+        }
+    }
+}

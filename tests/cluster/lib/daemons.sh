@@ -1,0 +1,88 @@
+# shellcheck shell=bash
+# Start and stop one daemon. Each start does nothing if that daemon already runs, and returns when
+# the daemon can be used.
+
+start_munge() {
+  alive munge && return
+  rm -f "$MUNGE_SOCKET"*
+  clean setpriv --reuid=munge --regid=munge --init-groups munged --key-file="$DIR/munge/key" \
+    --socket="$MUNGE_SOCKET" --pid-file="$DIR/munge/pid" --log-file="$DIR/munge/log" --seed-file="$DIR/munge/seed" ||
+    die "munged did not start; see $DIR/munge/log"
+  wait_for 5 alive munge || die "munged did not start; see $DIR/munge/log"
+}
+
+sql() { clean mariadb --no-defaults --socket="$MYSQL_SOCKET" -uroot "$@"; }
+
+start_mariadb() {
+  alive mariadb && return
+  # =2: every commit reaches the kernel, so a killed MariaDB loses nothing; no fsync, since a test
+  # cluster need not survive a power cut.
+  clean setsid mariadbd --no-defaults --user=mysql --datadir="$DIR/mysql" --socket="$MYSQL_SOCKET" \
+    --pid-file="$DIR/mysql-run/pid" --bind-address=127.0.0.1 --port=$((BASE + 3)) --skip-log-bin --skip-name-resolve \
+    --innodb-flush-log-at-trx-commit=2 --innodb-flush-method=nosync --innodb-lock-wait-timeout=900 \
+    --innodb-buffer-pool-size=128M </dev/null >>"$LOG/mariadb.log" 2>&1 &
+  wait_for 20 sql -e 'SELECT 1' || die "MariaDB did not start; see $LOG/mariadb.log"
+  wait_for 5 alive mariadb || die "MariaDB wrote no pid file; see $LOG/mariadb.log"
+}
+
+start_slurmdbd() {
+  alive slurmdbd && return
+  clean slurmdbd || die "slurmdbd did not start; see $LOG/slurmdbd.log"
+  wait_for 20 port_open $((BASE + 1)) || die "slurmdbd does not listen on port $((BASE + 1)); see $LOG/slurmdbd.log"
+}
+
+ctld_answers() { clean timeout 5 scontrol ping | grep -q 'is UP'; }
+
+start_slurmctld() {
+  alive slurmctld && return
+  clean slurmctld || die "slurmctld did not start; see $LOG/slurmctld.log"
+  wait_for 20 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"
+}
+
+# start_slurmd NODE: a cloud node comes as freshly booted (-b), as it would from a provider.
+start_slurmd() {
+  local boot=()
+  alive "slurmd-$1" && return
+  [[ $1 == c* ]] && boot=(-b)
+  mkdir -p "$DIR/spool/$1"
+  clean slurmd -N "$1" "${boot[@]}" && wait_for 5 alive "slurmd-$1" || return 1
+  [[ $1 != c* ]] || touch "$DIR/cloud/$1"
+}
+
+start_power() {
+  alive power && return
+  clean setsid "$HERE/bin/power-watch" "$DIR" </dev/null >>"$LOG/power.log" 2>&1 &
+  wait_for 5 alive power || die "power-watch did not start; see $LOG/power.log"
+}
+
+# stop_daemon NAME: ask, wait, and only then force.
+stop_daemon() {
+  local pid
+  pid=$(pid_of "$1") || return 0
+  kill -TERM "$pid" 2>/dev/null
+  wait_for "${2:-15}" dead "$1" || kill -KILL "$pid" 2>/dev/null
+  wait_for 5 dead "$1"
+}
+
+# steps_of NODE: the slurmstepds of a node and the job processes below them. They outlive slurmd;
+# each holds its node's spool folder open or names it.
+steps_of() {
+  local pid
+  for pid in $(marked); do
+    [[ $(cat "/proc/$pid/comm" 2>/dev/null) == slurmstepd ]] || continue
+    # slurmd starts its slurmstepds with SLURMD_NODENAME in their environment.
+    grep -qszxF "SLURMD_NODENAME=$1" "/proc/$pid/environ" && echo "$pid"
+  done | descendants
+}
+
+# kill_all CMD…: SIGKILL what CMD lists until it lists nothing.
+kill_all() {
+  local pids tries=0
+  while pids=$("$@") && [[ -n $pids ]]; do
+    # shellcheck disable=SC2086 # a list of numbers
+    kill -KILL $pids 2>/dev/null
+    ((++tries < 200)) || return 1
+    sleep 0.05
+  done
+  return 0
+}

@@ -1,5 +1,6 @@
 //! The embedded tables and how they are read. See `data/README.md` for their source.
 
+#[cfg(test)]
 use std::collections::HashMap;
 
 /// Job states: `data/job_states.tsv`.
@@ -15,10 +16,22 @@ pub const PENDING_DESCRIPTIONS: &str = include_str!("../data/pending_description
 
 /// The rows of a table, without its header.
 pub fn rows(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
-    table.lines().skip(1).filter(|line| !line.is_empty()).map(|line| line.split('\t').collect())
+    table
+        .lines()
+        .skip(1)
+        .filter(|line| !line.is_empty())
+        .map(|line| line.split('\t').collect())
 }
 
 /// Where each column of a table stands, by its name in the header.
+#[cfg(test)]
 pub(crate) fn columns(table: &'static str) -> HashMap<&'static str, usize> {
-    table.lines().next().unwrap_or_default().split('\t').enumerate().map(|(at, name)| (name, at)).collect()
+    table
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split('\t')
+        .enumerate()
+        .map(|(at, name)| (name, at))
+        .collect()
 }

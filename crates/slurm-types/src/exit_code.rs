@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Out of memory is `0:125`: Slurm stores the dummy signal 253 in the low byte, whose low seven bits are 125. Three sources
 /// disagree on purpose or by mistake (seen on 22.05 and 26.05): Slurm's own failure value is `1:0` in sacct but `0:1` in
 /// jobcomp, and sacct of 22.05 subtracts 128 from exit codes above 127. The controller's record is the true one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ExitCode {
     /// Exit status, 0 to 255.
     pub exit: u8,
@@ -28,11 +30,17 @@ impl ExitCode {
     /// Success: `0:0`.
     pub const SUCCESS: Self = Self { exit: 0, signal: 0 };
     /// What Slurm prints for a job killed by the out-of-memory killer.
-    pub const OUT_OF_MEMORY: Self = Self { exit: 0, signal: 125 };
+    pub const OUT_OF_MEMORY: Self = Self {
+        exit: 0,
+        signal: 125,
+    };
 
     /// Splits a raw wait(2) status, as in `SLURM_JOB_EXIT_CODE` and in JSON of Slurm 22.05.
     pub const fn from_wait_status(status: u32) -> Self {
-        Self { exit: ((status >> 8) & 0xff) as u8, signal: (status & 0x7f) as u8 }
+        Self {
+            exit: ((status >> 8) & 0xff) as u8,
+            signal: (status & 0x7f) as u8,
+        }
     }
 
     /// The wait status this code came from, without the core dump bit.
@@ -62,11 +70,16 @@ impl FromStr for ExitCode {
 
     /// Reads `exit:signal`, `exit` alone, and `exit:signal(NAME)`-like texts with something after the number.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseExitCodeError { text: text.chars().take(64).collect() };
+        let error = || ParseExitCodeError {
+            text: text.chars().take(64).collect(),
+        };
         let trimmed = text.trim();
         let (exit, signal) = trimmed.split_once(':').unwrap_or((trimmed, "0"));
         let signal = signal.split(['(', ' ']).next().unwrap_or(signal);
-        Ok(Self { exit: exit.parse().map_err(|_| error())?, signal: signal.parse().map_err(|_| error())? })
+        Ok(Self {
+            exit: exit.parse().map_err(|_| error())?,
+            signal: signal.parse().map_err(|_| error())?,
+        })
     }
 }
 

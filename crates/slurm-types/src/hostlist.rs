@@ -27,9 +27,15 @@ impl HostList {
 
     /// Like [`expand`](Self::expand) with another bound.
     pub fn expand_up_to(text: &str, most: usize) -> Result<Vec<String>, HostListError> {
-        let error = |problem| HostListError { text: text.chars().take(128).collect(), problem };
+        let error = |problem| HostListError {
+            text: text.chars().take(128).collect(),
+            problem,
+        };
         let trimmed = text.trim();
-        if matches!(trimmed, "" | "(null)" | "None assigned" | "(unknown)" | "None" | "N/A") {
+        if matches!(
+            trimmed,
+            "" | "(null)" | "None assigned" | "(unknown)" | "None" | "N/A"
+        ) {
             return Ok(Vec::new());
         }
         let mut hosts = Vec::new();
@@ -49,20 +55,40 @@ impl HostList {
             let Some((prefix, digits, suffix)) = split_number(host) else {
                 if !plain.contains(&host) {
                     plain.push(host);
-                    groups.push(Group { prefix: host, suffix: "", width: 0, numbers: Vec::new() });
+                    groups.push(Group {
+                        prefix: host,
+                        suffix: "",
+                        width: 0,
+                        numbers: Vec::new(),
+                    });
                 }
                 continue;
             };
             // A number without a leading zero joins numbers of any width; with one, the width is part of the name.
-            let width = if digits.starts_with('0') && digits.len() > 1 { digits.len() } else { 0 };
-            let Ok(number) = digits.parse::<u64>() else { continue };
+            let width = if digits.starts_with('0') && digits.len() > 1 {
+                digits.len()
+            } else {
+                0
+            };
+            let Ok(number) = digits.parse::<u64>() else {
+                continue;
+            };
             let place = *places.entry((prefix, width, suffix)).or_insert_with(|| {
-                groups.push(Group { prefix, suffix, width, numbers: Vec::new() });
+                groups.push(Group {
+                    prefix,
+                    suffix,
+                    width,
+                    numbers: Vec::new(),
+                });
                 groups.len() - 1
             });
             groups[place].numbers.push(number);
         }
-        groups.iter_mut().map(Group::write).collect::<Vec<_>>().join(",")
+        groups
+            .iter_mut()
+            .map(Group::write)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }
 
@@ -93,7 +119,10 @@ impl Group<'_> {
         match &ranges[..] {
             [] => format!("{prefix}{suffix}"),
             [(low, high)] if low == high => format!("{prefix}{low:0width$}{suffix}"),
-            ranges => format!("{prefix}[{}]{suffix}", ranges.iter().map(text).collect::<Vec<_>>().join(",")),
+            ranges => format!(
+                "{prefix}[{}]{suffix}",
+                ranges.iter().map(text).collect::<Vec<_>>().join(",")
+            ),
         }
     }
 }
@@ -104,7 +133,11 @@ fn split_number(host: &str) -> Option<(&str, &str, &str)> {
         return None;
     }
     let end = host.rfind(|c: char| c.is_ascii_digit())? + 1;
-    let start = host[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + host[at..].chars().next().map_or(1, char::len_utf8));
+    let start = host[..end]
+        .rfind(|c: char| !c.is_ascii_digit())
+        .map_or(0, |at| {
+            at + host[at..].chars().next().map_or(1, char::len_utf8)
+        });
     let digits = &host[start..end];
     (digits.len() <= 18).then_some((&host[..start], digits, &host[end..]))
 }
@@ -139,7 +172,14 @@ fn expand_item(item: &str, most: usize, hosts: &mut Vec<String>) -> Result<(), &
         if names.len().saturating_mul(numbers.len()) > most {
             return Err("stands for too many hosts");
         }
-        names = names.iter().flat_map(|name| numbers.iter().map(move |number| format!("{name}{before}{number}"))).collect();
+        names = names
+            .iter()
+            .flat_map(|name| {
+                numbers
+                    .iter()
+                    .map(move |number| format!("{name}{before}{number}"))
+            })
+            .collect();
         rest = after;
     }
     if hosts.len() + names.len() > most {
@@ -157,7 +197,9 @@ fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, &'static str>
         if low > high {
             return Err("range is reversed");
         }
-        let count = usize::try_from(high - low).unwrap_or(usize::MAX).saturating_add(1);
+        let count = usize::try_from(high - low)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
         if count > MAX_HOSTS || numbers.len().saturating_add(count) > most {
             return Err("stands for too many hosts");
         }
@@ -198,7 +240,18 @@ mod tests {
         for nothing in ["", "(null)", "None assigned", "(unknown)", "None"] {
             check(nothing, &[]);
         }
-        for bad in ["n[", "n]", "n[1", "n[[1]]", "n[]", "n[3-1]", "n[a]", "n[1-]", "n[-1]", "n[1-999999999]"] {
+        for bad in [
+            "n[",
+            "n]",
+            "n[1",
+            "n[[1]]",
+            "n[]",
+            "n[3-1]",
+            "n[a]",
+            "n[1-]",
+            "n[-1]",
+            "n[1-999999999]",
+        ] {
             assert!(HostList::expand(bad).is_err(), "{bad}");
         }
     }
@@ -213,7 +266,10 @@ mod tests {
     fn compress_writes_ranges() {
         assert_eq!(HostList::compress(&["n1", "n2", "n3", "n7"]), "n[1-3,7]");
         assert_eq!(HostList::compress(&["n08", "n09", "n10"]), "n[08-09],n10");
-        assert_eq!(HostList::compress(&["login", "n2-ib", "n1-ib"]), "login,n[1-2]-ib");
+        assert_eq!(
+            HostList::compress(&["login", "n2-ib", "n1-ib"]),
+            "login,n[1-2]-ib"
+        );
         assert_eq!(HostList::compress::<&str>(&[]), "");
     }
 

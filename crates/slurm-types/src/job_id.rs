@@ -36,7 +36,9 @@ impl FromStr for JobId {
     type Err = ParseJobRefError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        number(text).and_then(Self::new).ok_or_else(|| ParseJobRefError::new(text, None))
+        number(text)
+            .and_then(Self::new)
+            .ok_or_else(|| ParseJobRefError::new(text, None))
     }
 }
 
@@ -72,7 +74,9 @@ impl JobRef {
     /// The id in front: the job's, the array's, the leader's.
     pub const fn root(&self) -> JobId {
         match self {
-            Self::Job(id) | Self::ArrayTask { array: id, .. } | Self::ArrayTasks { array: id, .. } => *id,
+            Self::Job(id)
+            | Self::ArrayTask { array: id, .. }
+            | Self::ArrayTasks { array: id, .. } => *id,
             Self::HetComponent { leader, .. } => *leader,
         }
     }
@@ -104,7 +108,10 @@ impl FromStr for JobRef {
             return trimmed.parse().map(Self::Job);
         };
         let array = array.parse()?;
-        if let Some(inner) = tasks.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        if let Some(inner) = tasks
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+        {
             let tasks = inner.parse().map_err(|source| error(Some(source)))?;
             return Ok(Self::ArrayTasks { array, tasks });
         }
@@ -124,7 +131,10 @@ pub struct ParseJobRefError {
 
 impl ParseJobRefError {
     fn new(text: &str, source: Option<ParseTaskSetError>) -> Self {
-        Self { text: text.chars().take(64).collect(), source }
+        Self {
+            text: text.chars().take(64).collect(),
+            source,
+        }
     }
 }
 
@@ -152,7 +162,21 @@ mod tests {
         check("123_[1-5%2]", 123);
         check("123_[1,3,5,7,9%2]", 123);
         check("123+1", 123);
-        for text in ["", "0", "x", "1_", "_1", "1_[", "1_[]", "+1", "1+", "4294967294", "-1", "1_2_3", "1 2"] {
+        for text in [
+            "",
+            "0",
+            "x",
+            "1_",
+            "_1",
+            "1_[",
+            "1_[]",
+            "+1",
+            "1+",
+            "4294967294",
+            "-1",
+            "1_2_3",
+            "1 2",
+        ] {
             assert!(text.parse::<JobRef>().is_err(), "{text}");
         }
     }

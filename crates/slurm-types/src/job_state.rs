@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are Slurm's own; data/job_states.tsv describes each")]
+#[allow(
+    missing_docs,
+    reason = "the names are Slurm's own; data/job_states.tsv describes each"
+)]
 pub enum JobBaseState {
     Pending = 0,
     Running = 1,
@@ -92,7 +95,10 @@ impl fmt::Display for JobBaseState {
 /// One flag of the state word; the discriminant is Slurm's bit number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names are Slurm's own; data/job_states.tsv describes each")]
+#[allow(
+    missing_docs,
+    reason = "the names are Slurm's own; data/job_states.tsv describes each"
+)]
 pub enum JobFlag {
     LaunchFailed = 8,
     /// Bit 9 since 25.05; until 24.05 the same bit was the internal `UPDATE_DB`, which is read as this flag's bit too.
@@ -163,7 +169,10 @@ impl JobFlags {
 
     /// The flags that are set, in the order of their bits.
     pub fn iter(self) -> impl Iterator<Item = JobFlag> {
-        JobFlag::ALL.into_iter().map(|(flag, _, _)| flag).filter(move |flag| self.contains(*flag))
+        JobFlag::ALL
+            .into_iter()
+            .map(|(flag, _, _)| flag)
+            .filter(move |flag| self.contains(*flag))
     }
 }
 
@@ -207,9 +216,15 @@ impl JobState {
             if word.is_empty() {
                 continue;
             }
-            if let Some(base) = JobBaseState::ALL.into_iter().find(|base| matches(word, base.name(), base.code())) {
+            if let Some(base) = JobBaseState::ALL
+                .into_iter()
+                .find(|base| matches(word, base.name(), base.code()))
+            {
                 state.base = Some(base);
-            } else if let Some((flag, ..)) = JobFlag::ALL.into_iter().find(|(_, name, code)| matches(word, name, code)) {
+            } else if let Some((flag, ..)) = JobFlag::ALL
+                .into_iter()
+                .find(|(_, name, code)| matches(word, name, code))
+            {
                 state.flags.insert(flag);
             } else if word.eq_ignore_ascii_case("UPDATE_DB") {
                 state.flags.insert(JobFlag::GetenvFailed);
@@ -225,7 +240,11 @@ impl JobState {
 
     /// The state of a known base without flags.
     pub const fn of(base: JobBaseState) -> Self {
-        Self { base: Some(base), flags: JobFlags(0), unknown: Vec::new() }
+        Self {
+            base: Some(base),
+            flags: JobFlags(0),
+            unknown: Vec::new(),
+        }
     }
 
     /// Flags that occur with one base state only tell it. `COMPLETING`, `STAGE_OUT`, `REVOKED`, `EXPEDITING`, and the
@@ -236,10 +255,20 @@ impl JobState {
         if any(&[JobFlag::Completing, JobFlag::StageOut, JobFlag::Revoked]) {
             return None;
         }
-        if any(&[JobFlag::Configuring, JobFlag::Resizing, JobFlag::Stopped, JobFlag::Signaling]) {
+        if any(&[
+            JobFlag::Configuring,
+            JobFlag::Resizing,
+            JobFlag::Stopped,
+            JobFlag::Signaling,
+        ]) {
             return Some(JobBaseState::Running);
         }
-        if any(&[JobFlag::RequeueHold, JobFlag::SpecialExit, JobFlag::RequeueFed, JobFlag::ResvDelHold]) {
+        if any(&[
+            JobFlag::RequeueHold,
+            JobFlag::SpecialExit,
+            JobFlag::RequeueFed,
+            JobFlag::ResvDelHold,
+        ]) {
             return Some(JobBaseState::Pending);
         }
         None
@@ -281,9 +310,16 @@ impl fmt::Display for JobState {
     /// Writes Slurm's full form: base state, then flags, separated by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let base = self.base.map(JobBaseState::name);
-        let flags = JobFlag::ALL.iter().filter(|(flag, ..)| self.flags.contains(*flag)).map(|(_, name, _)| *name);
+        let flags = JobFlag::ALL
+            .iter()
+            .filter(|(flag, ..)| self.flags.contains(*flag))
+            .map(|(_, name, _)| *name);
         let mut separator = "";
-        for word in base.into_iter().chain(flags).chain(self.unknown.iter().map(String::as_str)) {
+        for word in base
+            .into_iter()
+            .chain(flags)
+            .chain(self.unknown.iter().map(String::as_str))
+        {
             write!(f, "{separator}{word}")?;
             separator = ",";
         }
@@ -322,7 +358,9 @@ mod tests {
     fn enums_and_table_agree() {
         let mut seen = 0;
         for row in data::rows(data::JOB_STATES) {
-            let [name, code, kind, value, terminal, ..] = row[..] else { panic!("short row {row:?}") };
+            let [name, code, kind, value, terminal, ..] = row[..] else {
+                panic!("short row {row:?}")
+            };
             let value: u8 = value.parse().unwrap();
             match kind {
                 "base" => {
@@ -356,13 +394,19 @@ mod tests {
         assert!(!state.finished() && !state.is_terminal());
         let full = JobState::parse("FAILED,COMPLETING");
         assert!(full.finished() && !full.is_terminal());
-        assert_eq!(JobState::parse("PENDING,COMPLETING").base, Some(JobBaseState::Pending));
+        assert_eq!(
+            JobState::parse("PENDING,COMPLETING").base,
+            Some(JobBaseState::Pending)
+        );
     }
 
     #[test]
     fn sacct_names_who_cancelled() {
         let (state, by) = JobState::parse_accounting("CANCELLED by 20002");
-        assert_eq!((state.base, by), (Some(JobBaseState::Cancelled), Some(20_002)));
+        assert_eq!(
+            (state.base, by),
+            (Some(JobBaseState::Cancelled), Some(20_002))
+        );
         assert!(JobState::parse("CANCELLED+").is(JobBaseState::Cancelled));
     }
 

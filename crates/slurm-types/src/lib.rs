@@ -1,1 +1,28 @@
-//! Slurm vocabulary.
+//! Slurm's words as types: job and node states, ids, resources, host lists, exit codes and reasons.
+//!
+//! Pure: no IO, no async, no clock. Every reader here takes text of Slurm 22.05 to 26.05, survives any other text, and keeps what
+//! it does not know instead of failing or guessing. How the text is obtained is `slurm-client`'s business.
+
+pub mod data;
+mod exit_code;
+mod hostlist;
+mod job_id;
+mod job_state;
+pub mod no_val;
+mod node_reason;
+mod node_state;
+pub mod reasons;
+mod task_set;
+mod time;
+mod tres;
+
+pub use exit_code::{ExitCode, ParseExitCodeError};
+pub use hostlist::{HostList, HostListError, MAX_HOSTS};
+pub use job_id::{JobId, JobRef, ParseJobRefError};
+pub use job_state::{JobBaseState, JobFlag, JobFlags, JobState};
+pub use node_reason::NodeReason;
+pub use node_state::{Lifecycle, NodeBaseState, NodeFlag, NodeFlags, NodeState, ProvisioningStage};
+pub use reasons::{Actor, Reason, ReasonClass};
+pub use task_set::{MAX_TASK, ParseTaskSetError, TaskSet};
+pub use time::{TimeLimit, UnixTime, parse_duration_secs};
+pub use tres::{ParseTresError, Tres, parse_mem_mib};

@@ -26,7 +26,11 @@ pub struct ParseTaskSetError {
 impl TaskSet {
     /// A set of these tasks, without throttle.
     pub fn new(tasks: impl IntoIterator<Item = u32>) -> Self {
-        Self { tasks: tasks.into_iter().collect(), throttle: None, truncated: false }
+        Self {
+            tasks: tasks.into_iter().collect(),
+            throttle: None,
+            truncated: false,
+        }
     }
 
     /// The tasks in rising order.
@@ -54,17 +58,30 @@ impl TaskSet {
         Self::new(self.tasks.difference(&other.tasks).copied())
     }
 
-    fn parse_bitmap(hex: &str, error: impl Fn(&'static str) -> ParseTaskSetError) -> Result<Self, ParseTaskSetError> {
+    fn parse_bitmap(
+        hex: &str,
+        error: impl Fn(&'static str) -> ParseTaskSetError,
+    ) -> Result<Self, ParseTaskSetError> {
         if hex.is_empty() || hex.len() > MAX_TASK as usize / 4 + 1 {
             return Err(error("bitmap is empty or too long"));
         }
         let mut tasks = BTreeSet::new();
         for (position, digit) in hex.bytes().rev().enumerate() {
-            let bits = (digit as char).to_digit(16).ok_or_else(|| error("bitmap has a character that is no hex digit"))?;
+            let bits = (digit as char)
+                .to_digit(16)
+                .ok_or_else(|| error("bitmap has a character that is no hex digit"))?;
             let base = u32::try_from(position * 4).map_err(|_| error("bitmap is too long"))?;
-            tasks.extend((0..4).filter(|bit| bits & (1 << bit) != 0).map(|bit| base + bit));
+            tasks.extend(
+                (0..4)
+                    .filter(|bit| bits & (1 << bit) != 0)
+                    .map(|bit| base + bit),
+            );
         }
-        Ok(Self { tasks, throttle: None, truncated: false })
+        Ok(Self {
+            tasks,
+            throttle: None,
+            truncated: false,
+        })
     }
 }
 
@@ -73,10 +90,16 @@ impl FromStr for TaskSet {
 
     /// Reads `1,3,5-9:2%4` or a bitmap `0xC` (sacct of 24.11 and later: bit n is task n).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |problem| ParseTaskSetError { text: text.chars().take(64).collect(), problem };
+        let error = |problem| ParseTaskSetError {
+            text: text.chars().take(64).collect(),
+            problem,
+        };
         let trimmed = text.trim();
         let (ranges, throttle) = match trimmed.rsplit_once('%') {
-            Some((ranges, throttle)) => (ranges, Some(index(throttle).ok_or_else(|| error("throttle is no number"))?)),
+            Some((ranges, throttle)) => (
+                ranges,
+                Some(index(throttle).ok_or_else(|| error("throttle is no number"))?),
+            ),
             None => (trimmed, None),
         };
         if let Some(hex) = ranges.strip_prefix("0x") {
@@ -89,22 +112,33 @@ impl FromStr for TaskSet {
             None => (ranges, false),
         };
         let mut tasks = BTreeSet::new();
-        for range in ranges.split(',').filter(|_| !(truncated && ranges.is_empty())) {
+        for range in ranges
+            .split(',')
+            .filter(|_| !(truncated && ranges.is_empty()))
+        {
             let (span, step) = match range.split_once(':') {
-                Some((span, step)) => (span, index(step).ok_or_else(|| error("step is no number"))?),
+                Some((span, step)) => {
+                    (span, index(step).ok_or_else(|| error("step is no number"))?)
+                }
                 None => (range, 1),
             };
             let (low, high) = match span.split_once('-') {
                 Some((low, high)) => (index(low), index(high)),
                 None => (index(span), index(span)),
             };
-            let (Some(low), Some(high)) = (low, high) else { return Err(error("index is no number")) };
+            let (Some(low), Some(high)) = (low, high) else {
+                return Err(error("index is no number"));
+            };
             if low > high || high > MAX_TASK || step == 0 {
                 return Err(error("range is reversed, too large or has step 0"));
             }
             tasks.extend((low..=high).step_by(step as usize));
         }
-        Ok(Self { tasks, throttle, truncated })
+        Ok(Self {
+            tasks,
+            throttle,
+            truncated,
+        })
     }
 }
 
@@ -160,7 +194,9 @@ mod tests {
         assert_eq!("1-10:3,15%4".parse::<TaskSet>().unwrap().throttle, Some(4));
         assert_eq!(tasks("0xC"), [2, 3]);
         assert_eq!(tasks("0x10001"), [0, 16]);
-        for text in ["", "a", "1-", "5-1", "1,,2", "0x", "0xg", "1:0", "1-5:0", "99999999", "1%"] {
+        for text in [
+            "", "a", "1-", "5-1", "1,,2", "0x", "0xg", "1:0", "1-5:0", "99999999", "1%",
+        ] {
             assert!(text.parse::<TaskSet>().is_err(), "{text}");
         }
     }

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A point in time as Slurm stores it (`time_t`, whole seconds).
 ///
 /// Text read by this project is printed by Slurm with `SLURM_TIME_FORMAT=%s`, so no zone and no daylight saving is involved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct UnixTime(i64);
 
@@ -119,15 +121,24 @@ mod tests {
         for text in ["", "0", "Unknown", "None", "N/A", "NONE", "(null)", "-5"] {
             assert_eq!(UnixTime::parse(text), None, "{text}");
         }
-        assert_eq!(UnixTime::parse("1795305073"), Some(UnixTime::from_secs(1_795_305_073)));
+        assert_eq!(
+            UnixTime::parse("1795305073"),
+            Some(UnixTime::from_secs(1_795_305_073))
+        );
     }
 
     #[test]
     fn limits_are_read_in_every_form() {
         assert_eq!(TimeLimit::parse("00:10:00"), Some(TimeLimit::Minutes(10)));
-        assert_eq!(TimeLimit::parse("1-00:00:00"), Some(TimeLimit::Minutes(1440)));
+        assert_eq!(
+            TimeLimit::parse("1-00:00:00"),
+            Some(TimeLimit::Minutes(1440))
+        );
         assert_eq!(TimeLimit::parse("UNLIMITED"), Some(TimeLimit::Unlimited));
-        assert_eq!(TimeLimit::parse("Partition_Limit"), Some(TimeLimit::PartitionDefault));
+        assert_eq!(
+            TimeLimit::parse("Partition_Limit"),
+            Some(TimeLimit::PartitionDefault)
+        );
         assert_eq!(TimeLimit::parse("soon"), None);
     }
 

@@ -1,0 +1,538 @@
+//! Node states: a base state and flags, and the stage of life they stand for.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// The base state of a node: the low four bits of Slurm's state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[allow(
+    missing_docs,
+    reason = "the names are Slurm's own; data/node_states.tsv describes each"
+)]
+pub enum NodeBaseState {
+    Unknown = 0,
+    Down = 1,
+    Idle = 2,
+    Allocated = 3,
+    Error = 4,
+    Mixed = 5,
+    Future = 6,
+}
+
+impl NodeBaseState {
+    /// Every base state with Slurm's word.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Unknown, "UNKNOWN"),
+        (Self::Down, "DOWN"),
+        (Self::Idle, "IDLE"),
+        (Self::Allocated, "ALLOCATED"),
+        (Self::Error, "ERROR"),
+        (Self::Mixed, "MIXED"),
+        (Self::Future, "FUTURE"),
+    ];
+
+    /// Slurm's word for it.
+    pub const fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// One flag of a node's state word; the discriminant is Slurm's bit number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[allow(
+    missing_docs,
+    reason = "the names are Slurm's own; data/node_states.tsv describes each"
+)]
+pub enum NodeFlag {
+    External = 4,
+    Reserved = 5,
+    Undrain = 6,
+    Cloud = 7,
+    Resume = 8,
+    Drain = 9,
+    Completing = 10,
+    NotResponding = 11,
+    PoweredDown = 12,
+    Fail = 13,
+    PoweringUp = 14,
+    Maintenance = 15,
+    RebootRequested = 16,
+    RebootCanceled = 17,
+    PoweringDown = 18,
+    DynamicFuture = 19,
+    RebootIssued = 20,
+    Planned = 21,
+    InvalidReg = 22,
+    PowerDown = 23,
+    PowerUp = 24,
+    PowerDrain = 25,
+    DynamicNorm = 26,
+    Blocked = 27,
+}
+
+impl NodeFlag {
+    /// Every flag with Slurm's word, in the order of the bits.
+    pub const ALL: [(Self, &'static str); 24] = [
+        (Self::External, "EXTERNAL"),
+        (Self::Reserved, "RESERVED"),
+        (Self::Undrain, "UNDRAIN"),
+        (Self::Cloud, "CLOUD"),
+        (Self::Resume, "RESUME"),
+        (Self::Drain, "DRAIN"),
+        (Self::Completing, "COMPLETING"),
+        (Self::NotResponding, "NOT_RESPONDING"),
+        (Self::PoweredDown, "POWERED_DOWN"),
+        (Self::Fail, "FAIL"),
+        (Self::PoweringUp, "POWERING_UP"),
+        (Self::Maintenance, "MAINTENANCE"),
+        (Self::RebootRequested, "REBOOT_REQUESTED"),
+        (Self::RebootCanceled, "REBOOT_CANCELED"),
+        (Self::PoweringDown, "POWERING_DOWN"),
+        (Self::DynamicFuture, "DYNAMIC_FUTURE"),
+        (Self::RebootIssued, "REBOOT_ISSUED"),
+        (Self::Planned, "PLANNED"),
+        (Self::InvalidReg, "INVALID_REG"),
+        (Self::PowerDown, "POWER_DOWN"),
+        (Self::PowerUp, "POWER_UP"),
+        (Self::PowerDrain, "POWER_DRAIN"),
+        (Self::DynamicNorm, "DYNAMIC_NORM"),
+        (Self::Blocked, "BLOCKED"),
+    ];
+
+    const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+}
+
+/// The flags of a node's state word, at Slurm's own bit positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeFlags(u32);
+
+impl NodeFlags {
+    /// Whether the flag is set.
+    pub const fn contains(self, flag: NodeFlag) -> bool {
+        self.0 & flag.bit() != 0
+    }
+
+    /// Whether any of them is set.
+    pub fn any(self, flags: &[NodeFlag]) -> bool {
+        flags.iter().any(|flag| self.contains(*flag))
+    }
+
+    /// Sets the flag.
+    pub const fn insert(&mut self, flag: NodeFlag) {
+        self.0 |= flag.bit();
+    }
+
+    /// The flags that are set, in the order of their bits.
+    pub fn iter(self) -> impl Iterator<Item = NodeFlag> {
+        NodeFlag::ALL
+            .into_iter()
+            .map(|(flag, _)| flag)
+            .filter(move |flag| self.contains(*flag))
+    }
+}
+
+/// A node's stage of life, from one snapshot of its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lifecycle {
+    /// Powering up, booting, rebooting.
+    Provisioning,
+    /// Can run jobs.
+    Active,
+    /// Takes no new jobs, still has some.
+    Draining,
+    /// Takes no new jobs and has none.
+    Drained,
+    /// Cannot run jobs, is not switched off.
+    Down,
+    /// Is being switched off.
+    Terminating,
+    /// Switched off or not there.
+    Terminated,
+    /// The controller has not heard from it since its own start.
+    Unknown,
+}
+
+impl Lifecycle {
+    /// The word used in events and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Provisioning => "provisioning",
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Down => "down",
+            Self::Terminating => "terminating",
+            Self::Terminated => "terminated",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Lifecycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How far a node that is being provisioned has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProvisioningStage {
+    /// Asked for; the power-saving program has not run yet.
+    Requested,
+    /// Powering up.
+    Booting,
+    /// A reboot was issued.
+    Rebooting,
+}
+
+/// A node's state as one answer of Slurm tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct NodeState {
+    /// The base state, if the text has one this version knows.
+    pub base: Option<NodeBaseState>,
+    /// The flags.
+    pub flags: NodeFlags,
+    /// Words that are neither a known base state nor a known flag.
+    pub unknown: Vec<String>,
+}
+
+impl NodeState {
+    /// Reads scontrol's `IDLE+CLOUD+POWERED_DOWN`, sinfo's single words and codes (`drng`, `mix`) and their suffix symbols (`idle~`).
+    pub fn parse(text: &str) -> Self {
+        Self::from_words(text.split(['+', ',', ' ']))
+    }
+
+    /// Reads a list of words, as JSON of data parser v0.0.39 and later has it.
+    pub fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut state = Self::default();
+        for word in words {
+            state.add(word.trim());
+        }
+        state
+    }
+
+    fn add(&mut self, text: &str) {
+        let word = text.trim_end_matches(['$', '^', '@', '#', '%', '~', '!', '*', '-', '?']);
+        for symbol in text[word.len()..].chars() {
+            self.add_symbol(symbol);
+        }
+        if word.is_empty() {
+            return;
+        }
+        let upper = word.to_ascii_uppercase();
+        if let Some((base, _)) = NodeBaseState::ALL.iter().find(|(_, name)| *name == upper) {
+            self.base = Some(*base);
+        } else if let Some((flag, _)) = NodeFlag::ALL.iter().find(|(_, name)| *name == upper) {
+            self.flags.insert(*flag);
+        } else if !self.add_short_word(&upper) {
+            self.unknown.push(word.to_owned());
+        }
+    }
+
+    /// sinfo's suffixes (`sinfo` manual, "NODE STATE CODES").
+    fn add_symbol(&mut self, symbol: char) {
+        match symbol {
+            '$' => self.flags.insert(NodeFlag::Maintenance),
+            '^' => self.flags.insert(NodeFlag::RebootIssued),
+            '@' => self.flags.insert(NodeFlag::RebootRequested),
+            '#' => self.flags.insert(NodeFlag::PoweringUp),
+            '%' => self.flags.insert(NodeFlag::PoweringDown),
+            '~' => self.flags.insert(NodeFlag::PoweredDown),
+            '!' => self.flags.insert(NodeFlag::PowerDown),
+            '*' => self.flags.insert(NodeFlag::NotResponding),
+            '-' => self.flags.insert(NodeFlag::Planned),
+            // POWER_DRAIN has no letter of its own in sinfo and scontrol.
+            _ => self.flags.insert(NodeFlag::PowerDrain),
+        }
+    }
+
+    /// Words of sinfo that stand for a combination, and the older names of flags.
+    fn add_short_word(&mut self, upper: &str) -> bool {
+        let (base, flag) = match upper {
+            "ALLOC" => (Some(NodeBaseState::Allocated), None),
+            "MIX" => (Some(NodeBaseState::Mixed), None),
+            "UNK" => (Some(NodeBaseState::Unknown), None),
+            "FUTR" => (Some(NodeBaseState::Future), None),
+            "ERR" => (Some(NodeBaseState::Error), None),
+            "DRAINED" => (Some(NodeBaseState::Idle), Some(NodeFlag::Drain)),
+            "DRAINING" | "DRNG" => (Some(NodeBaseState::Mixed), Some(NodeFlag::Drain)),
+            "FAILING" | "FAILG" => (Some(NodeBaseState::Mixed), Some(NodeFlag::Fail)),
+            "COMP" => (Some(NodeBaseState::Idle), Some(NodeFlag::Completing)),
+            "MAINT" => (None, Some(NodeFlag::Maintenance)),
+            "RESV" => (None, Some(NodeFlag::Reserved)),
+            "PLND" => (None, Some(NodeFlag::Planned)),
+            "INVAL" => (None, Some(NodeFlag::InvalidReg)),
+            "BOOT" | "REBOOT" => (None, Some(NodeFlag::RebootIssued)),
+            "POWER_SAVING" | "POW_DN" => (None, Some(NodeFlag::PoweredDown)),
+            "POW_UP" => (None, Some(NodeFlag::PoweringUp)),
+            "BLOCK" => (None, Some(NodeFlag::Blocked)),
+            "NO_RESPOND" => (None, Some(NodeFlag::NotResponding)),
+            _ => return false,
+        };
+        // DRAIN and FAIL of sinfo are flags by the same name, found before.
+        if let Some(base) = base {
+            self.base = self.base.or(Some(base));
+        }
+        if let Some(flag) = flag {
+            self.flags.insert(flag);
+        }
+        true
+    }
+
+    /// Whether a flag is set.
+    pub const fn has(&self, flag: NodeFlag) -> bool {
+        self.flags.contains(flag)
+    }
+
+    /// Whether jobs hold the node: allocated, mixed, or still completing.
+    pub fn has_jobs(&self) -> bool {
+        matches!(
+            self.base,
+            Some(NodeBaseState::Allocated | NodeBaseState::Mixed)
+        ) || self.has(NodeFlag::Completing)
+    }
+
+    /// The controller lost contact but has not given the node up: `NOT_RESPONDING` while the base state is still a working one
+    /// and no power change explains the silence. Keep the former class and watch.
+    pub fn is_suspect(&self) -> bool {
+        use NodeFlag::*;
+        self.has(NotResponding)
+            && !matches!(
+                self.base,
+                Some(NodeBaseState::Down | NodeBaseState::Future | NodeBaseState::Unknown)
+            )
+            && !self.flags.any(&[
+                PoweredDown,
+                PoweringUp,
+                PowerUp,
+                PoweringDown,
+                PowerDown,
+                RebootIssued,
+            ])
+    }
+
+    /// The stage of life this snapshot stands for. `has_jobs` is what the caller knows besides the state (CPUs allocated > 0).
+    ///
+    /// Rules in order, the first that fits counts; a node missing from the list is [`Lifecycle::Terminated`], which only the
+    /// caller can see:
+    ///
+    /// 1. `FUTURE`, or `POWERED_DOWN` without `ALLOCATED`/`MIXED`: terminated.
+    /// 2. `POWERED_DOWN` (with an allocation), `POWERING_UP`, `POWER_UP`, `REBOOT_ISSUED`: provisioning.
+    /// 3. `POWERING_DOWN`, `POWER_DOWN`, `POWER_DRAIN`: terminating.
+    /// 4. `DOWN`, `ERROR`, `INVALID_REG`, `FAIL` without jobs: down. `NOT_RESPONDING` alone decides nothing, see [`is_suspect`](Self::is_suspect).
+    /// 5. `DRAIN`, `FAIL`, `MAINTENANCE`: draining with jobs, else drained.
+    /// 6. `IDLE`, `ALLOCATED`, `MIXED`: active.
+    /// 7. else unknown.
+    pub fn lifecycle(&self, has_jobs: bool) -> Lifecycle {
+        use NodeFlag::*;
+        let allocated = matches!(
+            self.base,
+            Some(NodeBaseState::Allocated | NodeBaseState::Mixed)
+        );
+        let has_jobs = has_jobs || self.has_jobs();
+        if self.base == Some(NodeBaseState::Future) || (self.has(PoweredDown) && !allocated) {
+            Lifecycle::Terminated
+        } else if self
+            .flags
+            .any(&[PoweredDown, PoweringUp, PowerUp, RebootIssued])
+        {
+            Lifecycle::Provisioning
+        } else if self.flags.any(&[PoweringDown, PowerDown, PowerDrain]) {
+            Lifecycle::Terminating
+        } else if matches!(self.base, Some(NodeBaseState::Down | NodeBaseState::Error))
+            || self.has(InvalidReg)
+            || (self.has(Fail) && !has_jobs)
+        {
+            Lifecycle::Down
+        } else if self.flags.any(&[Drain, Fail, Maintenance]) {
+            if has_jobs {
+                Lifecycle::Draining
+            } else {
+                Lifecycle::Drained
+            }
+        } else if matches!(
+            self.base,
+            Some(NodeBaseState::Idle | NodeBaseState::Allocated | NodeBaseState::Mixed)
+        ) {
+            Lifecycle::Active
+        } else {
+            Lifecycle::Unknown
+        }
+    }
+
+    /// How far a node in [`Lifecycle::Provisioning`] has come.
+    pub fn provisioning_stage(&self) -> Option<ProvisioningStage> {
+        if self.lifecycle(false) != Lifecycle::Provisioning {
+            None
+        } else if self.has(NodeFlag::RebootIssued) {
+            Some(ProvisioningStage::Rebooting)
+        } else if self.has(NodeFlag::PoweringUp) {
+            Some(ProvisioningStage::Booting)
+        } else {
+            Some(ProvisioningStage::Requested)
+        }
+    }
+}
+
+impl fmt::Display for NodeState {
+    /// Writes scontrol's form: base state, then flags, joined by plus signs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base = self.base.map(NodeBaseState::name);
+        let flags = NodeFlag::ALL
+            .iter()
+            .filter(|(flag, _)| self.flags.contains(*flag))
+            .map(|(_, name)| *name);
+        let mut separator = "";
+        for word in base
+            .into_iter()
+            .chain(flags)
+            .chain(self.unknown.iter().map(String::as_str))
+        {
+            write!(f, "{separator}{word}")?;
+            separator = "+";
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for NodeState {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self::parse(text))
+    }
+}
+
+impl From<String> for NodeState {
+    fn from(text: String) -> Self {
+        Self::parse(&text)
+    }
+}
+
+impl From<NodeState> for String {
+    fn from(state: NodeState) -> Self {
+        state.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::data;
+
+    #[test]
+    fn enums_and_table_agree() {
+        let mut seen = 0;
+        for row in data::rows(data::NODE_STATES) {
+            let [name, kind, value, ..] = row[..] else {
+                panic!("short row {row:?}")
+            };
+            let value: u8 = value.parse().unwrap();
+            match kind {
+                "base" => assert_eq!(
+                    (
+                        NodeBaseState::ALL[usize::from(value)].1,
+                        NodeBaseState::ALL[usize::from(value)].0 as u8
+                    ),
+                    (name, value)
+                ),
+                "flag" => assert!(
+                    NodeFlag::ALL
+                        .iter()
+                        .any(|(flag, word)| *word == name && *flag as u8 == value),
+                    "{name}"
+                ),
+                other => panic!("unknown kind {other}"),
+            }
+            seen += 1;
+        }
+        assert_eq!(seen, NodeBaseState::ALL.len() + NodeFlag::ALL.len());
+    }
+
+    fn check(text: &str, has_jobs: bool, expected: Lifecycle) {
+        assert_eq!(
+            NodeState::parse(text).lifecycle(has_jobs),
+            expected,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn states_seen_on_real_clusters_have_a_stage() {
+        check("IDLE", false, Lifecycle::Active);
+        check("MIXED+DRAIN", true, Lifecycle::Draining);
+        check("IDLE+DRAIN", false, Lifecycle::Drained);
+        check("IDLE+COMPLETING+DRAIN", false, Lifecycle::Draining);
+        check("DOWN+CLOUD+POWERED_DOWN", false, Lifecycle::Terminated);
+        check("IDLE+CLOUD+POWERED_DOWN", false, Lifecycle::Terminated);
+        check("MIXED+CLOUD+POWERED_DOWN", true, Lifecycle::Provisioning);
+        check(
+            "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP",
+            true,
+            Lifecycle::Provisioning,
+        );
+        check("MIXED+CLOUD", true, Lifecycle::Active);
+        check("IDLE+CLOUD+POWERING_DOWN", false, Lifecycle::Terminating);
+        check(
+            "IDLE+CLOUD+POWER_DOWN+POWERED_DOWN",
+            false,
+            Lifecycle::Terminated,
+        );
+        check("DOWN+NOT_RESPONDING", false, Lifecycle::Down);
+        check("IDLE+FAIL", false, Lifecycle::Down);
+        check("MIXED+FAIL", true, Lifecycle::Draining);
+        check("IDLE+MAINTENANCE", false, Lifecycle::Drained);
+        check("IDLE+PLANNED", false, Lifecycle::Active);
+        check("UNKNOWN+NOT_RESPONDING", false, Lifecycle::Unknown);
+        check("FUTURE", false, Lifecycle::Terminated);
+        check("", false, Lifecycle::Unknown);
+    }
+
+    #[test]
+    fn silence_alone_is_only_suspect() {
+        let silent = NodeState::parse("MIXED+NOT_RESPONDING");
+        assert!(silent.is_suspect());
+        assert_eq!(silent.lifecycle(true), Lifecycle::Active);
+        assert!(!NodeState::parse("DOWN+NOT_RESPONDING").is_suspect());
+        assert!(!NodeState::parse("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP").is_suspect());
+    }
+
+    #[test]
+    fn sinfo_words_and_symbols_are_read() {
+        assert_eq!(NodeState::parse("idle~").to_string(), "IDLE+POWERED_DOWN");
+        assert_eq!(NodeState::parse("down*").to_string(), "DOWN+NOT_RESPONDING");
+        assert_eq!(
+            NodeState::parse("drng").lifecycle(false),
+            Lifecycle::Draining
+        );
+        assert_eq!(
+            NodeState::parse("alloc#").provisioning_stage(),
+            Some(ProvisioningStage::Booting)
+        );
+        assert_eq!(NodeState::parse("NEW_BASE+DRAIN").unknown, ["NEW_BASE"]);
+    }
+
+    proptest! {
+        #[test]
+        fn format_then_parse_is_identity(base in 0_usize..7, bits in proptest::collection::vec(0_usize..24, 0..5)) {
+            let mut state = NodeState { base: Some(NodeBaseState::ALL[base].0), ..NodeState::default() };
+            bits.into_iter().for_each(|bit| state.flags.insert(NodeFlag::ALL[bit].0));
+            prop_assert_eq!(NodeState::parse(&state.to_string()), state);
+        }
+
+        #[test]
+        fn any_text_is_survived(text in ".*") {
+            let _ = NodeState::parse(&text).lifecycle(false);
+        }
+    }
+}

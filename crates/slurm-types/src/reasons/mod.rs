@@ -1,0 +1,95 @@
+//! Why a job waits, or why it ended: Slurm's reason texts, what they mean and who can act.
+//!
+//! Slurm prints one of 221 reason words, or a free text in its place (`state_desc`). Reasons are matched by their text, never
+//! by their number, since numbers are reused between versions; free texts first, since they stand *instead of* the word.
+//! scontrol replaces white space by underscores, so both spellings are taken.
+
+mod class;
+mod table;
+
+use std::collections::BTreeMap;
+
+pub use class::ReasonClass;
+pub use table::{Actor, DescriptionRow, ReasonRow, descriptions, rows};
+
+/// Looks reason texts up.
+#[derive(Clone, Copy, Debug)]
+pub struct Reason;
+
+/// What a reason text was found to mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// The text as Slurm gave it.
+    pub text: String,
+    /// The row of the reason; `None` if no table knows the text.
+    pub row: Option<&'static ReasonRow>,
+    /// The free-text pattern that matched, if one did. Its meaning and actor are finer than the row's.
+    pub description: Option<&'static DescriptionRow>,
+    /// What the pattern captured: `nodes`, `resv`, `uid`, `part`, `groups`, `sig`, `name`, `tres`, `limit`, `used`, `plugin`, `msg`.
+    pub captures: BTreeMap<&'static str, String>,
+}
+
+impl Reason {
+    /// What the text means. Takes squeue's `%r`, scontrol's underscored form, and `%R`'s form in parentheses.
+    pub fn lookup(text: &str) -> Match {
+        let trimmed = text.trim();
+        let inner = trimmed
+            .strip_prefix('(')
+            .and_then(|rest| rest.strip_suffix(')'))
+            .unwrap_or(trimmed);
+        let mut found = Match {
+            text: text.to_owned(),
+            row: None,
+            description: None,
+            captures: BTreeMap::new(),
+        };
+        if let Some((description, captures)) = table::describe(inner) {
+            found.row = table::find(description.reason);
+            found.description = Some(description);
+            found.captures = captures;
+            return found;
+        }
+        // A reason word may be followed by details this version does not know: `ReqNodeNotAvail, something new`.
+        found.row =
+            table::find(inner).or_else(|| table::find(inner.split([',', ':', '(', ' ']).next()?));
+        found
+    }
+}
+
+impl Match {
+    /// The reason word: the row's, or the text itself if no row knows it.
+    pub fn reason(&self) -> &str {
+        self.row.map_or(self.text.as_str(), |row| row.reason)
+    }
+
+    /// The class, stable against the small changes a queue makes all the time.
+    pub fn class(&self) -> ReasonClass {
+        match (self.row, self.description) {
+            (Some(row), Some(description)) => class::of_description(row, description),
+            (Some(row), None) => class::of_category(row.category),
+            (None, _) => ReasonClass::Unknown,
+        }
+    }
+
+    /// What it means, in one sentence; `None` if no row knows the text.
+    pub fn meaning(&self) -> Option<&'static str> {
+        self.description
+            .map(|description| description.meaning)
+            .or(self.row.map(|row| row.meaning))
+    }
+
+    /// Who can act; `None` if no row knows the text.
+    pub fn actor(&self) -> Option<Actor> {
+        self.description
+            .map(|description| description.actor)
+            .or(self.row.map(|row| row.actor))
+    }
+
+    /// What to do or to look at.
+    pub fn advice(&self) -> Option<&'static str> {
+        self.row.map(|row| row.advice)
+    }
+}
+
+#[cfg(test)]
+mod tests;

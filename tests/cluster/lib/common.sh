@@ -62,7 +62,7 @@ save_knobs() {
 # some of the programs it starts (seen with strigger on 22.05), so nothing may leak in; nor may a
 # daemon keep the lock (descriptor 9) of the `up` that started it.
 clean() {
-  env -i PATH=$CLEAN_PATH HOME=/ LC_ALL=C.UTF-8 MESH_CLUSTER_DIR="$DIR" SLURM_CONF="$SLURM_CONF" "$@" 9>&-
+  env -i PATH=$CLEAN_PATH HOME=/ LC_ALL=C.UTF-8 SLURM_CONF="$SLURM_CONF" MESH_CLUSTER_DIR="$DIR" "$@" 9>&-
 }
 
 # wait_for SECONDS CMD…: true as soon as CMD is, false at the deadline.
@@ -78,18 +78,27 @@ wait_for() {
 port_open() { (exec 3<>"/dev/tcp/$(cat "$DIR/addr")/$1") 2>/dev/null; }
 
 # marked: ids of all processes that carry this cluster's mark.
-marked() {
-  grep -slzxF -- "MESH_CLUSTER_DIR=$DIR" /proc/[0-9]*/environ | cut -d/ -f3
+marked() { with_environment "MESH_CLUSTER_DIR=$DIR" | cut -d/ -f3; }
+
+with_environment() { grep -slzxF -- "$1" /proc/[0-9]*/environ; }
+
+# steps: slurmstepds. They have no mark: slurmd gives them an environment of their own with only its
+# slurm.conf in it (seen on 22.05).
+steps() {
+  local environ
+  for environ in $(with_environment "SLURM_CONF=$SLURM_CONF"); do
+    [[ $(cat "${environ%/*}/comm" 2>/dev/null) != slurmstepd ]] || cut -d/ -f3 <<<"$environ"
+  done
 }
 
-# members: the marked, what jobs of this cluster left behind, and all their descendants.
-# A job's processes have the user's environment, but slurmstepd always adds SLURM_JOB_ID and the
-# slurm.conf it was started with (seen on 22.05).
+# members: the marked, the slurmstepds, what jobs of this cluster left behind, and all their
+# descendants. A job's processes have the user's environment, to which slurmstepd adds SLURM_JOB_ID
+# and the slurm.conf it was started with (seen on 22.05).
 members() {
   {
     marked
-    grep -slzxF -- "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ |
-      xargs -r grep -slz '^SLURM_JOB_ID=' | cut -d/ -f3
+    steps
+    with_environment "SLURM_CONF=$SLURM_CONF" | xargs -r grep -slz '^SLURM_JOB_ID=' | cut -d/ -f3
   } | descendants
 }
 

@@ -17,10 +17,10 @@ start_mariadb() {
   alive mariadb && return
   # =2: every commit reaches the kernel, so a killed MariaDB loses nothing; no fsync, since a test
   # cluster need not survive a power cut.
-  clean setsid mariadbd --no-defaults --user=mysql --datadir="$DIR/mysql" --socket="$MYSQL_SOCKET" \
+  clean setsid --fork mariadbd --no-defaults --user=mysql --datadir="$DIR/mysql" --socket="$MYSQL_SOCKET" \
     --pid-file="$DIR/mysql-run/pid" --bind-address=127.0.0.1 --port=$((BASE + 3)) --skip-log-bin --skip-name-resolve \
     --innodb-flush-log-at-trx-commit=2 --innodb-flush-method=nosync --innodb-lock-wait-timeout=900 \
-    --innodb-buffer-pool-size=128M </dev/null >>"$LOG/mariadb.log" 2>&1 &
+    --innodb-buffer-pool-size=128M </dev/null >>"$LOG/mariadb.log" 2>&1
   wait_for 20 sql -e 'SELECT 1' || die "MariaDB did not start; see $LOG/mariadb.log"
   wait_for 5 alive mariadb || die "MariaDB wrote no pid file; see $LOG/mariadb.log"
 }
@@ -39,20 +39,25 @@ start_slurmctld() {
   wait_for 20 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"
 }
 
-# start_slurmd NODE: a cloud node comes as freshly booted (-b), as it would from a provider.
+# start_slurmd NODE [-b]: -b says that the node has just booted. A node that Slurm is powering up must
+# say so; any other that does is set DOWN, "unexpectedly rebooted" (seen on 22.05, ReturnToService=1).
 start_slurmd() {
-  local boot=()
   alive "slurmd-$1" && return
-  [[ $1 == c* ]] && boot=(-b)
   mkdir -p "$DIR/spool/$1"
-  clean slurmd -N "$1" "${boot[@]}" && wait_for 5 alive "slurmd-$1" || return 1
+  clean slurmd -N "$@" && wait_for 5 alive "slurmd-$1" || return 1
   [[ $1 != c* ]] || touch "$DIR/cloud/$1"
 }
 
 start_power() {
   alive power && return
-  clean setsid "$HERE/bin/power-watch" "$DIR" </dev/null >>"$LOG/power.log" 2>&1 &
+  clean setsid --fork "$HERE/bin/power-watch" "$DIR" </dev/null >>"$LOG/power.log" 2>&1
   wait_for 5 alive power || die "power-watch did not start; see $LOG/power.log"
+}
+
+# start_reaper PID: wipes the cluster when that process is gone, however it ended.
+start_reaper() {
+  alive reaper && return
+  clean setsid --fork "$HERE/bin/reaper" "$DIR" "$1" </dev/null >>"$LOG/reaper.log" 2>&1
 }
 
 # stop_daemon NAME: ask, wait, and only then force.
@@ -65,20 +70,19 @@ stop_daemon() {
 }
 
 # steps_of NODE: the slurmstepds of a node and the job processes below them. They outlive slurmd;
-# each holds its node's spool folder open or names it.
+# each keeps its node's log open.
 steps_of() {
   local pid
-  for pid in $(marked); do
-    [[ $(cat "/proc/$pid/comm" 2>/dev/null) == slurmstepd ]] || continue
-    # slurmd starts its slurmstepds with SLURMD_NODENAME in their environment.
-    grep -qszxF "SLURMD_NODENAME=$1" "/proc/$pid/environ" && echo "$pid"
+  for pid in $(steps); do
+    find "/proc/$pid/fd" -lname "$LOG/slurmd-$1.log" 2>/dev/null | grep -q . && echo "$pid"
   done | descendants
 }
 
 # kill_all CMD…: SIGKILL what CMD lists until it lists nothing.
 kill_all() {
   local pids tries=0
-  while pids=$("$@") && [[ -n $pids ]]; do
+  # Not its exit status: processes that vanish while they are listed make it fail.
+  while pids=$("$@" || true) && [[ -n $pids ]]; do
     # shellcheck disable=SC2086 # a list of numbers
     kill -KILL $pids 2>/dev/null
     ((++tries < 200)) || return 1

@@ -1,0 +1,60 @@
+# The menu: each target is a line or two one could type. `make` lists them.
+
+SHELL := /bin/bash
+export CARGO_INCREMENTAL := 0
+
+BUF := npx --yes @bufbuild/buf@1.75.0
+# Every shell script of the project: by its first line, and the libraries by their name.
+SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|txt)$$' | while read -r f; do \
+	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint bench fmt codegen docs clean-run
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+setup: ## install what building, testing and linting need (Debian; root or sudo)
+	scripts/setup lint
+
+build: ## build everything (dev profile)
+	cargo build --workspace
+
+demo: ## a real Slurm cluster, the mesh, and a day of jobs, in a few minutes (DEMO_STAY=1 keeps it up)
+	scripts/setup
+	@nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
+	start=$$(date +%s) && cargo build --workspace && built=$$(date +%s) && \
+	echo "built in $$((built - start)) s" && \
+	{ cargo run --quiet --package integration --bin demo; status=$$?; } ; \
+	if [[ -n $$built ]]; then echo "built in $$((built - start)) s, ran for $$(($$(date +%s) - built)) s"; fi; exit $${status:-1}
+
+test: ## every test, on a real nats-server and a real Slurm cluster
+	scripts/setup
+	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats cargo test --workspace --no-fail-fast
+
+lint: ## formatting, clippy, shell, protobuf, generated files, licences
+	scripts/setup lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	shellcheck $(SCRIPTS)
+	cargo xtask codegen --check
+	cargo xtask docs --check
+	cd proto && $(BUF) lint
+	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
+	else echo "cargo-deny is not installed: licences, bans and sources were not checked"; fi
+
+bench: ## the benchmarks (release profile)
+	scripts/setup
+	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats cargo run --release --package integration --bin bench
+
+fmt: ## format the Rust code
+	cargo fmt --all
+
+codegen: ## write the committed protobuf bindings anew
+	cargo xtask codegen
+
+docs: ## write the generated parts of docs/ anew
+	cargo xtask docs
+
+clean-run: ## stop and remove what an interrupted test or demo left in tests/cluster/run
+	@for cluster in tests/cluster/run/*/; do [[ ! -d $$cluster ]] || tests/cluster/down "$$cluster" --wipe; done

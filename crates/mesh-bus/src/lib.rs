@@ -1,1 +1,91 @@
-//! Stub.
+//! JetStream for the mesh: connect, declare, publish, consume, acknowledge, dead-letter.
+//!
+//! The only crate that names `async_nats`. Everything it declares comes from [`mesh_events::catalogue`]. What it promises:
+//!
+//! - A publish is done when JetStream has acknowledged it, never before, and carries the fact's id, so repeating it is harmless.
+//! - A message is acknowledged after its handler said so; a dropped one comes again; one that cannot be processed is parked with its reason.
+//! - NATS may be away at any time: connections come back by themselves, consumers resume, publishers wait.
+
+mod bucket;
+mod config;
+mod connection;
+mod consume;
+mod endpoint;
+mod follow;
+mod message;
+mod metrics;
+mod provision;
+mod publish;
+mod trace;
+
+pub use bucket::{Bucket, BucketEntry, PutError};
+pub use config::Config;
+pub use connection::Bus;
+pub use consume::{BatchHandler, Handler, Outcome};
+pub use endpoint::EndpointConsumer;
+pub use follow::Start;
+pub use message::Message;
+pub use publish::Published;
+
+/// What can go wrong on the bus.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The NATS address or credentials cannot be used.
+    #[error("connect to NATS at {url}")]
+    Connect {
+        /// Address from the configuration.
+        url: String,
+        /// Cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A file with credentials cannot be read.
+    #[error("read NATS password from {path}")]
+    PasswordFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The event itself cannot be published, now or later.
+    #[error("publish event {id}: {reason}")]
+    Invalid {
+        /// Id of the event.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+    /// JetStream did not acknowledge; the same call may work later.
+    #[error("publish to {subject}")]
+    Publish {
+        /// The subject.
+        subject: String,
+        /// Cause.
+        #[source]
+        source: async_nats::jetstream::context::PublishError,
+    },
+    /// A stream, consumer or bucket cannot be declared, read or written.
+    #[error("{action} {name}")]
+    JetStream {
+        /// What was being done.
+        action: &'static str,
+        /// Stream, consumer or bucket.
+        name: String,
+        /// Cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Told to stop before it was done.
+    #[error("stopped before it was done")]
+    Cancelled,
+}
+
+impl Error {
+    pub(crate) fn jetstream(action: &'static str, name: &str) -> impl FnOnce(BoxError) -> Self + use<> {
+        let name = name.to_owned();
+        move |source| Self::JetStream { action, name, source }
+    }
+}
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

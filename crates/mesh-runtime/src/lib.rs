@@ -1,1 +1,34 @@
-//! Stub.
+//! The process of a service: configuration, telemetry, health, signals, drain, and who may call its API.
+//!
+//! Knows nothing of Slurm. A service implements [`Service`]; its `main.rs` hands it to [`main`]; `smesh up` starts several in one process.
+
+pub mod api;
+mod config;
+mod context;
+mod health;
+mod process;
+pub mod telemetry;
+
+pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
+pub use context::Context;
+pub use health::{Condition, Health};
+pub use process::{Service, Started, install_tls, main, run_api, shutdown_on_signals};
+
+/// Any error, as services hand it to their process.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error and what caused it, on one line: `append events: disk full`.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // Libraries often repeat their cause in their own text.
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! Key-value buckets, with the revision as fence: who writes says what it has read.
+
+use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+
+use crate::{Bus, Error};
+
+/// A key-value bucket.
+#[derive(Clone)]
+pub struct Bucket {
+    store: Store,
+    name: String,
+}
+
+/// A key and its value.
+#[derive(Clone, Debug)]
+pub struct BucketEntry {
+    /// The key.
+    pub key: String,
+    /// The value; empty after a delete.
+    pub value: Bytes,
+    /// Revision, to be named by the next write.
+    pub revision: u64,
+}
+
+/// Why a write was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum PutError {
+    /// Somebody else wrote in between: what was read is out of date.
+    #[error("write {key}: it was changed by somebody else")]
+    Conflict {
+        /// The key.
+        key: String,
+    },
+    /// NATS did not do it.
+    #[error(transparent)]
+    Bus(#[from] Error),
+}
+
+impl Bus {
+    /// Opens a bucket of the catalogue.
+    ///
+    /// # Errors
+    /// If it does not exist or NATS does not answer.
+    pub async fn bucket(&self, name: &str) -> Result<Bucket, Error> {
+        let store =
+            self.jetstream.get_key_value(name).await.map_err(|source| Error::jetstream("open bucket", name)(source.into()))?;
+        Ok(Bucket { store, name: name.to_owned() })
+    }
+}
+
+impl Bucket {
+    fn error<E: Into<crate::BoxError>>(&self, action: &'static str) -> impl FnOnce(E) -> Error + use<E> {
+        let error = Error::jetstream(action, &self.name);
+        move |source| error(source.into())
+    }
+
+    /// A key's value.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn get(&self, key: &str) -> Result<Option<BucketEntry>, Error> {
+        let entry = self.store.entry(key).await.map_err(self.error("read bucket"))?;
+        Ok(entry
+            .filter(|entry| entry.operation == Operation::Put)
+            .map(|entry| BucketEntry { key: entry.key, value: entry.value, revision: entry.revision }))
+    }
+
+    /// Writes a key if its revision is still the expected one; `None` expects that the key does not exist. Returns the new revision.
+    ///
+    /// # Errors
+    /// [`PutError::Conflict`] if somebody else wrote in between.
+    pub async fn put(&self, key: &str, value: Bytes, expected: Option<u64>) -> Result<u64, PutError> {
+        let conflict = || PutError::Conflict { key: key.to_owned() };
+        match expected {
+            Some(revision) => self.store.update(key, value, revision).await.map_err(|source| match source.kind() {
+                UpdateErrorKind::WrongLastRevision => conflict(),
+                _ => PutError::Bus(self.error("write bucket")(source)),
+            }),
+            None => self.store.create(key, value).await.map_err(|source| match source.kind() {
+                CreateErrorKind::AlreadyExists => conflict(),
+                _ => PutError::Bus(self.error("write bucket")(source)),
+            }),
+        }
+    }
+
+    /// Writes a key whatever it held: for values that only one writer has and nobody counts on.
+    ///
+    /// # Errors
+    /// If NATS does not do it.
+    pub async fn put_any(&self, key: &str, value: Bytes) -> Result<u64, Error> {
+        self.store.put(key, value).await.map_err(self.error("write bucket"))
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// If NATS does not do it.
+    pub async fn delete(&self, key: &str) -> Result<(), Error> {
+        self.store.delete(key).await.map_err(self.error("delete from bucket"))
+    }
+
+    /// Every key that begins with `<prefix>.`, with its value.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn load(&self, prefix: &str) -> Result<Vec<BucketEntry>, Error> {
+        let mut keys = self.store.keys().await.map_err(self.error("read bucket"))?;
+        let prefix = format!("{prefix}.");
+        let mut entries = Vec::new();
+        while let Some(key) = keys.try_next().await.map_err(self.error("read bucket"))? {
+            if key.starts_with(&prefix) {
+                entries.extend(self.get(&key).await?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Every change of a key that begins with `<prefix>.`, beginning with the present values.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn watch(&self, prefix: &str) -> Result<impl Stream<Item = Result<BucketEntry, Error>> + use<>, Error> {
+        let watch = self.store.watch_with_history(format!("{prefix}.>")).await.map_err(self.error("watch bucket"))?;
+        let bucket = self.clone();
+        Ok(watch.map(move |entry| {
+            entry
+                .map(|entry| BucketEntry { key: entry.key, value: entry.value, revision: entry.revision })
+                .map_err(bucket.error("watch bucket"))
+        }))
+    }
+}

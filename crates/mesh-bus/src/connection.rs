@@ -1,0 +1,133 @@
+//! The connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::jetstream;
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use mesh_events::catalogue;
+use secrecy::ExposeSecret as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Config, Error};
+
+/// A connection to NATS in one role. Cheap to clone.
+#[derive(Clone)]
+pub struct Bus {
+    pub(crate) client: Client,
+    pub(crate) jetstream: jetstream::Context,
+    pub(crate) role: Arc<str>,
+    pub(crate) config: Arc<Config>,
+}
+
+impl Bus {
+    /// Connects as a role of the catalogue. Returns at once, also while NATS is away, and keeps connecting for ever.
+    ///
+    /// # Errors
+    /// If the configuration cannot be used: a broken address, an unreadable file.
+    pub async fn connect(config: &Config, role: &str) -> Result<Self, Error> {
+        let connect_error = |source: crate::BoxError| Error::Connect { url: config.url.clone(), source };
+        let addresses = config
+            .url
+            .split(',')
+            .map(|url| url.trim().parse::<ServerAddr>())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|source| connect_error(source.into()))?;
+        let mut options = match &config.credentials_file {
+            Some(path) => ConnectOptions::with_credentials_file(path).await.map_err(|source| connect_error(source.into()))?,
+            None => ConnectOptions::new(),
+        };
+        if let Some(user) = &config.user {
+            options = options.user_and_password(user.clone(), password(config)?);
+        }
+        let name = role.to_owned();
+        let client = options
+            .name(role)
+            .custom_inbox_prefix(catalogue::inbox_prefix(role))
+            .retry_on_initial_connect()
+            .connection_timeout(Duration::from_secs(5))
+            .ping_interval(Duration::from_secs(10))
+            .reconnect_delay_callback(|attempts| Duration::from_millis((50 * attempts as u64).min(2_000)))
+            .event_callback(move |event| {
+                let role = name.clone();
+                async move { log_event(&role, &event) }
+            })
+            .connect(addresses)
+            .await
+            .map_err(|source| connect_error(source.into()))?;
+        let jetstream = jetstream::ContextBuilder::new()
+            .timeout(Duration::from_secs(5))
+            .ack_timeout(Duration::from_secs(10))
+            .build(client.clone());
+        Ok(Self { client, jetstream, role: role.into(), config: Arc::new(config.clone()) })
+    }
+
+    /// True while the connection stands.
+    pub fn connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+
+    /// The role this connection was made for.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// Waits until NATS answers and the public bus exists; declares streams, consumers and buckets if the configuration says so.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when told to stop.
+    pub async fn ready(&self, shutdown: &CancellationToken) -> Result<(), Error> {
+        let mut told = false;
+        loop {
+            match self.try_ready().await {
+                Ok(()) => return Ok(()),
+                Err(error) if !told => {
+                    told = true;
+                    tracing::warn!(error = &error as &dyn std::error::Error, nats.url = %self.config.url, "waiting for NATS");
+                }
+                Err(_) => {}
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return Err(Error::Cancelled),
+                () = tokio::time::sleep(Duration::from_millis(250)) => {}
+            }
+        }
+    }
+
+    async fn try_ready(&self) -> Result<(), Error> {
+        if !self.connected() {
+            return Err(Error::JetStream { action: "connect to", name: "NATS".into(), source: "not connected".into() });
+        }
+        if self.config.provision {
+            return self.provision().await;
+        }
+        Ok(())
+    }
+
+    /// Sends what is buffered and closes the connection.
+    pub async fn close(&self) {
+        if let Err(error) = tokio::time::timeout(Duration::from_secs(2), self.client.drain()).await {
+            tracing::debug!(%error, "drain NATS connection");
+        }
+    }
+}
+
+fn password(config: &Config) -> Result<String, Error> {
+    if let Some(path) = &config.password_file {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::PasswordFile { path: path.clone(), source })?;
+        return Ok(text.trim_end().to_owned());
+    }
+    Ok(config.password.as_ref().map(|password| password.expose_secret().to_owned()).unwrap_or_default())
+}
+
+fn log_event(role: &str, event: &Event) {
+    match event {
+        Event::Connected => tracing::info!(role, "connected to NATS"),
+        Event::Disconnected => tracing::warn!(role, "disconnected from NATS, reconnecting"),
+        // Permission failures show up only here; the call that caused one just times out.
+        Event::ServerError(error) => tracing::error!(role, %error, "NATS refuses"),
+        Event::SlowConsumer(_) | Event::ClientError(_) => tracing::warn!(role, %event, "NATS client"),
+        Event::LameDuckMode | Event::Draining | Event::Closed => tracing::debug!(role, %event, "NATS client"),
+    }
+}

@@ -1,0 +1,235 @@
+//! Consuming: one place that pulls, calls a handler, and answers the server.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::AckKind;
+use async_nats::jetstream::consumer::{PullConsumer, pull};
+use chrono::Utc;
+use futures_util::{StreamExt as _, stream};
+use mesh_events::proto::mesh::audit::v1::DeadLetter;
+use mesh_events::subject;
+use prost::Message as _;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::{Bus, Error, Message, metrics};
+
+/// What a handler decided about a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Handled; never to be delivered again.
+    Done,
+    /// To be delivered again after this time. The message keeps a slot of its consumer meanwhile: for seconds, not for hours.
+    Retry {
+        /// How long to wait.
+        after: Duration,
+    },
+    /// Cannot be processed: parked on the dead-letter subject with this reason.
+    Reject {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Handles messages one by one, several at the same time.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles a message. May be called again with the same one.
+    fn handle(&self, message: &Message) -> impl Future<Output = Outcome> + Send;
+}
+
+/// Handles messages in batches, one batch at a time.
+pub trait BatchHandler: Send + Sync + 'static {
+    /// Handles a batch; returns one outcome per message, in the same order.
+    fn handle(&self, messages: &[Message]) -> impl Future<Output = Vec<Outcome>> + Send;
+}
+
+impl Bus {
+    /// Consumes a durable consumer until told to stop; then finishes what it holds. Survives restarts of NATS.
+    ///
+    /// # Errors
+    /// None at present; the signature leaves room for consumers that are gone for good.
+    pub async fn consume<H: Handler>(
+        &self,
+        stream: &str,
+        durable: &str,
+        concurrency: usize,
+        handler: H,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
+        let handler = Arc::new(handler);
+        let permits = Arc::new(Semaphore::new(concurrency));
+        let tasks = TaskTracker::new();
+        self.pull(stream, durable, concurrency, shutdown, async |messages| {
+            let mut messages = std::pin::pin!(messages);
+            loop {
+                let permit = tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
+                };
+                let message = tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    message = messages.next() => match message { Some(message) => message, None => return },
+                };
+                let (bus, handler) = (self.clone(), Arc::clone(&handler));
+                let span = message.span(self.role());
+                tasks.spawn(
+                    async move {
+                        let outcome = keep_alive(&message, handler.handle(&message)).await;
+                        bus.answer(&message, outcome).await;
+                        drop(permit);
+                    }
+                    .instrument(span),
+                );
+            }
+        })
+        .await;
+        tasks.close();
+        tasks.wait().await;
+        Ok(())
+    }
+
+    /// Consumes a durable consumer in batches of up to `most` messages: whatever is there, without waiting for more.
+    ///
+    /// # Errors
+    /// None at present; see [`Bus::consume`].
+    pub async fn consume_batches<H: BatchHandler>(
+        &self,
+        stream: &str,
+        durable: &str,
+        most: usize,
+        handler: H,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
+        self.pull(stream, durable, most, shutdown, async |messages| {
+            let mut batches = std::pin::pin!(messages.ready_chunks(most));
+            loop {
+                let batch = tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    batch = batches.next() => match batch { Some(batch) => batch, None => return },
+                };
+                // One span per message, so that each event's trace shows this service.
+                let spans: Vec<_> = batch.iter().map(|message| message.span(self.role())).collect();
+                let outcomes = handler.handle(&batch).await;
+                debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
+                let answers = batch.iter().zip(outcomes).zip(spans);
+                stream::iter(answers)
+                    .for_each_concurrent(64, |((message, outcome), span)| self.answer(message, outcome).instrument(span))
+                    .await;
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Opens the consumer again and again until told to stop, and hands its messages to `work`.
+    async fn pull(
+        &self,
+        stream: &str,
+        durable: &str,
+        most: usize,
+        shutdown: &CancellationToken,
+        work: impl AsyncFn(stream::BoxStream<'static, Message>),
+    ) {
+        let mut delay = Duration::from_millis(100);
+        while !shutdown.is_cancelled() {
+            match self.open(stream, durable, most).await {
+                Ok(messages) => {
+                    delay = Duration::from_millis(100);
+                    work(messages).await;
+                }
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, stream, consumer = durable, "open consumer");
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = tokio::time::sleep(delay) => delay = (delay * 2).min(Duration::from_secs(2)),
+            }
+        }
+    }
+
+    /// The messages of a consumer, up to the first sign that the server is gone.
+    async fn open(&self, stream: &str, durable: &str, most: usize) -> Result<stream::BoxStream<'static, Message>, Error> {
+        let consumer: PullConsumer = self
+            .jetstream
+            .get_consumer_from_stream(durable, stream)
+            .await
+            .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?;
+        let messages: pull::Stream = consumer
+            .stream()
+            .max_messages_per_batch(most.clamp(1, 1_000))
+            .expires(Duration::from_secs(10))
+            .heartbeat(Duration::from_secs(2))
+            .messages()
+            .await
+            .map_err(|source| Error::jetstream("read consumer", durable)(source.into()))?;
+        let name = durable.to_owned();
+        let readable = messages.scan((), move |(), message| {
+            let message = match message.map_err(crate::BoxError::from).and_then(Message::new) {
+                Ok(message) => Some(message),
+                Err(error) => {
+                    tracing::debug!(%error, consumer = name, "consumer interrupted, opening it again");
+                    None
+                }
+            };
+            std::future::ready(message)
+        });
+        Ok(readable.boxed())
+    }
+
+    async fn answer(&self, message: &Message, outcome: Outcome) {
+        let (kind, name) = match outcome {
+            Outcome::Done => (AckKind::Ack, "done"),
+            Outcome::Retry { after } => (AckKind::Nak(Some(after)), "retry"),
+            Outcome::Reject { reason } => match self.park(message, &reason).await {
+                Ok(()) => (AckKind::Ack, "reject"),
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, subject = message.subject, "park message, trying again");
+                    (AckKind::Nak(Some(Duration::from_secs(5))), "retry")
+                }
+            },
+        };
+        metrics::consumed(&message.stream, name);
+        if let Err(error) = message.acknowledge(kind).await {
+            // Not lost: the server delivers it again.
+            tracing::debug!(error = &error as &dyn std::error::Error, subject = message.subject, "acknowledge");
+        }
+    }
+
+    /// Puts a message that cannot be processed where an operator finds it.
+    async fn park(&self, message: &Message, reason: &str) -> Result<(), Error> {
+        tracing::error!(subject = message.subject, reason, "message cannot be processed, parked as a dead letter");
+        let id = format!("{}-{}-{}", message.stream, self.role(), message.stream_sequence);
+        let letter = DeadLetter {
+            id: id.clone(),
+            consumer: self.role().to_owned(),
+            reason: reason.to_owned(),
+            at: Some(mesh_events::timestamp(Utc::now())),
+            subject: message.subject.clone(),
+            body: message.body.to_vec(),
+            stream: message.stream.clone(),
+            stream_sequence: message.stream_sequence,
+            attempts: u32::try_from(message.delivery).unwrap_or(u32::MAX),
+        };
+        self.publish_raw(subject::dead(self.role()), &id, letter.encode_to_vec()).await.map(drop)
+    }
+}
+
+/// Tells the server that work goes on while a handler is slow, so that the message is not delivered a second time meanwhile.
+async fn keep_alive(message: &Message, work: impl Future<Output = Outcome>) -> Outcome {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            outcome = &mut work => return outcome,
+            () = tokio::time::sleep(Duration::from_secs(20)) => {
+                if let Err(error) = message.acknowledge(AckKind::Progress).await {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "tell that work goes on");
+                }
+            }
+        }
+    }
+}

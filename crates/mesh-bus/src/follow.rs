@@ -1,0 +1,51 @@
+//! Following the public bus without a durable consumer: for people who watch.
+
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use chrono::{DateTime, Utc};
+use futures_util::{Stream, StreamExt as _};
+use mesh_events::catalogue::SLURM_EVENTS;
+
+use crate::{Bus, Error, Message};
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    /// With what comes from now on.
+    New,
+    /// With this stream sequence.
+    Sequence(u64),
+    /// With what was stored at or after this time.
+    Since(DateTime<Utc>),
+}
+
+impl Bus {
+    /// Follows the public bus in order; nothing is acknowledged. The stream recovers from reconnects by itself.
+    ///
+    /// # Errors
+    /// If the consumer cannot be made.
+    pub async fn follow(&self, filters: Vec<String>, start: Start) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
+        let deliver_policy = match start {
+            Start::New => DeliverPolicy::New,
+            Start::Sequence(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
+            Start::Since(time) => {
+                let nanos = i128::from(time.timestamp()) * 1_000_000_000 + i128::from(time.timestamp_subsec_nanos());
+                let start_time = time::OffsetDateTime::from_unix_timestamp_nanos(nanos)
+                    .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
+                DeliverPolicy::ByStartTime { start_time }
+            }
+        };
+        let config = pull::OrderedConfig { filter_subjects: filters, deliver_policy, ..Default::default() };
+        let consumer = self
+            .jetstream
+            .create_consumer_on_stream(config, SLURM_EVENTS)
+            .await
+            .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
+        let messages = consumer.messages().await.map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
+        Ok(messages.map(|message| {
+            message
+                .map_err(crate::BoxError::from)
+                .and_then(Message::new)
+                .map_err(Error::jetstream("follow", SLURM_EVENTS))
+        }))
+    }
+}

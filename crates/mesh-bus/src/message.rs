@@ -1,0 +1,93 @@
+//! A received message.
+
+use async_nats::jetstream;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::{DecodeError, Event};
+use opentelemetry::trace::TraceContextExt as _;
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use crate::{BoxError, Error, trace};
+
+/// A message of a stream. Only this crate acknowledges it; handlers return an [`crate::Outcome`].
+pub struct Message {
+    /// Subject it was published to.
+    pub subject: String,
+    /// Body, as it was published.
+    pub body: Bytes,
+    /// Stream it is in.
+    pub stream: String,
+    /// Its sequence there.
+    pub stream_sequence: u64,
+    /// Counts deliveries to this consumer from 1.
+    pub delivery: u64,
+    /// When the server stored it.
+    pub published: DateTime<Utc>,
+    pub(crate) inner: jetstream::Message,
+}
+
+impl Message {
+    pub(crate) fn new(inner: jetstream::Message) -> Result<Self, BoxError> {
+        let info = inner.info()?;
+        let nanos = i64::try_from(info.published.unix_timestamp_nanos())?;
+        Ok(Self {
+            subject: inner.subject.to_string(),
+            body: inner.payload.clone(),
+            stream: info.stream.to_owned(),
+            stream_sequence: info.stream_sequence,
+            delivery: u64::try_from(info.delivered).unwrap_or(1),
+            published: DateTime::from_timestamp_nanos(nanos),
+            inner,
+        })
+    }
+
+    /// The event in the body.
+    ///
+    /// # Errors
+    /// If the body is no event of the contract.
+    pub fn event(&self) -> Result<Event, DecodeError> {
+        Event::from_bytes(&self.body)
+    }
+
+    /// A header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.inner.headers.as_ref()?.get(name).map(async_nats::HeaderValue::as_str)
+    }
+
+    /// Links the sender's span to the current one: for what led to a fact but is not its parent.
+    pub fn link_current_span(&self) {
+        if let Some(headers) = &self.inner.headers {
+            let sender = trace::extract(headers).span().span_context().clone();
+            if sender.is_valid() {
+                Span::current().add_link(sender);
+            }
+        }
+    }
+
+    /// The span of handling this message: part of the event's own trace on the public bus, else a trace of its own.
+    pub(crate) fn span(&self, role: &str) -> Span {
+        let id = self.header("Nats-Msg-Id").unwrap_or_default();
+        let span = tracing::info_span!(
+            "consume",
+            otel.name = format!("{role} consume"),
+            otel.kind = "consumer",
+            messaging.system = "nats",
+            subject = %self.subject,
+            event.id = id,
+            delivery = self.delivery,
+        );
+        if self.stream == SLURM_EVENTS
+            && let Some(headers) = &self.inner.headers
+            && let Err(error) = span.set_parent(trace::extract(headers))
+        {
+            tracing::trace!(%error, "span has no place for a parent");
+        }
+        span
+    }
+
+    pub(crate) async fn acknowledge(&self, kind: jetstream::AckKind) -> Result<(), Error> {
+        self.inner.ack_with(kind).await.map_err(Error::jetstream("acknowledge message of", &self.stream))
+    }
+}

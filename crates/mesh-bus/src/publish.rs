@@ -1,0 +1,132 @@
+//! Publishing: done when JetStream has stored it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::context::PublishErrorKind;
+use futures_util::{TryStreamExt as _, stream};
+use mesh_events::cloudevents::Attributes;
+use mesh_events::{Event, subject};
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
+
+use crate::{Bus, Error, metrics, trace};
+
+/// How many entities are published at the same time by [`Bus::publish_all`].
+const WINDOW: usize = 256;
+
+/// JetStream's receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Sequence in the stream.
+    pub sequence: u64,
+    /// True if the stream had this id already.
+    pub duplicate: bool,
+}
+
+impl Bus {
+    /// Publishes an event and waits until JetStream has stored it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`]: try again with the same event.
+    pub async fn publish(&self, event: &Event) -> Result<Published, Error> {
+        let invalid = |source: mesh_events::UnknownEventType| Error::Invalid { id: event.id.clone(), reason: source.to_string() };
+        let subject = subject::of(event).map_err(invalid)?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in Attributes::of(event).map_err(invalid)?.headers() {
+            headers.insert(name, value);
+        }
+        self.send(subject, &event.id, headers, event.encode_to_vec()).await
+    }
+
+    /// Publishes a message that is no event (audit entry, dead letter) and waits until JetStream has stored it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`].
+    pub async fn publish_raw(&self, subject: String, id: &str, body: Vec<u8>) -> Result<Published, Error> {
+        self.send(subject, id, HeaderMap::new(), body).await
+    }
+
+    async fn send(&self, subject: String, id: &str, mut headers: HeaderMap, body: Vec<u8>) -> Result<Published, Error> {
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, id);
+        trace::inject(&mut headers);
+        let acknowledged = async {
+            self.jetstream.publish_with_headers(subject.clone(), headers, body.into()).await?.await
+        };
+        match acknowledged.await {
+            Ok(ack) => {
+                metrics::published(if ack.duplicate { "duplicate" } else { "stored" });
+                Ok(Published { sequence: ack.sequence, duplicate: ack.duplicate })
+            }
+            Err(source) => {
+                metrics::published("failed");
+                if source.kind() == PublishErrorKind::MaxPayloadExceeded {
+                    return Err(Error::Invalid { id: id.to_owned(), reason: source.to_string() });
+                }
+                Err(Error::Publish { subject, source })
+            }
+        }
+    }
+
+    /// Publishes an event, however long NATS is away or the stream is full.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when told to stop, [`Error::Invalid`] if it can never be published.
+    pub async fn publish_until_done(&self, event: &Event, shutdown: &CancellationToken) -> Result<Published, Error> {
+        let mut delay = Duration::from_millis(100);
+        let mut told = false;
+        loop {
+            let published = tokio::select! {
+                () = shutdown.cancelled() => return Err(Error::Cancelled),
+                published = self.publish(event) => published,
+            };
+            match published {
+                Err(error @ Error::Publish { .. }) => {
+                    if !told {
+                        told = true;
+                        tracing::warn!(error = &error as &dyn std::error::Error, event.id = event.id, "publish again until it is stored");
+                    }
+                }
+                done => return done,
+            }
+            // Full jitter: many publishers that wait for the same server come back spread out.
+            let wait = delay.mul_f64(rand::random::<f64>());
+            tokio::select! {
+                () = shutdown.cancelled() => return Err(Error::Cancelled),
+                () = tokio::time::sleep(wait) => delay = (delay * 2).min(Duration::from_secs(5)),
+            }
+        }
+    }
+
+    /// Publishes many events until all are stored. Events of one entity keep their order, with one unacknowledged at a time;
+    /// different entities go in parallel.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when told to stop, [`Error::Invalid`] for an event that can never be published.
+    pub async fn publish_all(&self, events: Vec<Event>, shutdown: &CancellationToken) -> Result<(), Error> {
+        let span = Span::current();
+        self.publish_all_traced(events.into_iter().map(|event| (event, span.clone())).collect(), shutdown).await
+    }
+
+    /// Publishes events each with the span it belongs to; see [`Bus::publish_all`].
+    ///
+    /// # Errors
+    /// As [`Bus::publish_all`].
+    pub async fn publish_all_traced(&self, events: Vec<(Event, Span)>, shutdown: &CancellationToken) -> Result<(), Error> {
+        let mut by_entity: HashMap<(String, String), Vec<(Event, Span)>> = HashMap::new();
+        for (event, span) in events {
+            let key = (event.cluster.clone(), event.entity_key().to_owned());
+            by_entity.entry(key).or_default().push((event, span));
+        }
+        stream::iter(by_entity.into_values().map(Ok))
+            .try_for_each_concurrent(WINDOW, |events| async move {
+                for (event, span) in &events {
+                    self.publish_until_done(event, shutdown).instrument(span.clone()).await?;
+                }
+                Ok(())
+            })
+            .await
+    }
+}

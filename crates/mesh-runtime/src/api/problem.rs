@@ -1,0 +1,55 @@
+//! Errors of the API, as RFC 9457 problem details.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// What was wrong with a request.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// What kind of problem.
+    pub title: String,
+    /// What exactly, and what to do.
+    pub detail: String,
+}
+
+impl Problem {
+    /// A problem of a status.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Problem").to_owned();
+        Self { status: status.as_u16(), title, detail: detail.into() }
+    }
+
+    /// 400: the request is wrong.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// 404: there is no such thing, or the caller may not know of it.
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// 403: the caller may not do this.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, detail)
+    }
+
+    /// 500: our fault. The cause goes to the log, not to the caller.
+    pub fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
+        tracing::error!(error = crate::chain(error), "answer request");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the service could not answer; its log says why")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self)).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    }
+}

@@ -1,0 +1,234 @@
+//! One configuration file: defaults, then `mesh.toml`, then the environment.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use figment::Figment;
+use figment::providers::{Env, Format as _, Toml};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Defaults of `[mesh]`, every key with its comment.
+pub(crate) const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// The `[mesh]` section.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeshConfig {
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// Where state is kept.
+    pub data_dir: PathBuf,
+    /// How long a service may take to finish what it holds after SIGTERM.
+    #[serde(with = "humantime_serde")]
+    pub drain_deadline: Duration,
+    /// File that links Unix users to OIDC identities.
+    #[serde(default)]
+    pub identity_map: Option<PathBuf>,
+    /// NATS.
+    pub nats: mesh_bus::Config,
+    /// Logs and traces.
+    pub telemetry: TelemetryConfig,
+    /// The API.
+    pub api: ApiConfig,
+}
+
+/// The `[mesh.telemetry]` section.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// How logs are written.
+    pub log_format: LogFormat,
+    /// Which logs are written, as RUST_LOG.
+    pub log_filter: String,
+    /// OTLP endpoint (gRPC). Empty: no traces are exported.
+    pub otlp_endpoint: String,
+    /// Share of new traces that is exported.
+    pub sample_ratio: f64,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The `[mesh.api]` section.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// Unix socket. Empty: `<data_dir>/<service>.sock`.
+    pub socket: PathBuf,
+    /// Its mode, octal.
+    pub socket_mode: String,
+    /// TCP address. Empty: no TCP.
+    pub listen: String,
+    /// File with the token of TCP callers.
+    pub token_file: PathBuf,
+    /// Unix users who may see everything.
+    pub admins: Vec<String>,
+}
+
+/// Why the configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file is not there.
+    #[error("no configuration at {path}; `smesh init` writes one, or name it with --config", path = path.display())]
+    NotFound {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key is unknown, missing or wrong.
+    #[error("configuration {file}: {faults}")]
+    Invalid {
+        /// The file, or where else the value came from.
+        file: String,
+        /// Every fault with its key.
+        faults: String,
+    },
+}
+
+impl ConfigError {
+    /// Faults that a service's own `validate()` found, each naming its key.
+    pub fn faults(file: impl Into<String>, faults: &[String]) -> Self {
+        Self::Invalid { file: file.into(), faults: faults.join("; ") }
+    }
+}
+
+/// The layers of the configuration, merged.
+#[derive(Clone)]
+pub struct ConfigFile {
+    figment: Figment,
+    path: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// Reads defaults (each with its section's header), a file if one is given, and the environment: `MESH_LEDGER__DATABASE_URL` is key
+    /// `database_url` of section `[ledger]`, `MESH_COST_ENGINE__PRICE_BOOK` of `[cost-engine]`, `MESH_MESH__NATS__URL` is `[mesh.nats] url`.
+    ///
+    /// # Errors
+    /// If the file is not there or is not TOML.
+    pub fn load(defaults: &[&str], path: Option<&Path>) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Toml::string(DEFAULTS));
+        for text in defaults {
+            figment = figment.merge(Toml::string(text));
+        }
+        if let Some(path) = path {
+            if !path.is_file() {
+                return Err(ConfigError::NotFound { path: path.to_owned() });
+            }
+            figment = figment.merge(Toml::file_exact(path));
+        }
+        let environment = Env::prefixed("MESH_").filter(|key| key.as_str().contains("__")).map(|key| {
+            let key = key.as_str().to_ascii_lowercase();
+            let (section, rest) = key.split_once("__").unwrap_or((&key, ""));
+            format!("{}.{}", section.replace('_', "-"), rest.replace("__", ".")).into()
+        });
+        let config = Self { figment: figment.merge(environment), path: path.map(Path::to_owned) };
+        // A file that is not TOML fails at the first look, whatever is looked for.
+        match config.figment.find_value("mesh") {
+            Ok(_) => Ok(config),
+            Err(error) => Err(config.invalid(error)),
+        }
+    }
+
+    /// Reads a section.
+    ///
+    /// # Errors
+    /// If a key is unknown, missing or wrong; the error names it.
+    pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, ConfigError> {
+        self.figment.extract_inner(name).map_err(|error| self.invalid(error))
+    }
+
+    /// A section as it is after merging, with secrets masked; for `--print-config`.
+    ///
+    /// # Errors
+    /// If the section cannot be read.
+    pub fn print(&self, name: &str) -> Result<String, ConfigError> {
+        let mut section: toml::Value = self.section(name)?;
+        mask(&mut section);
+        let table = toml::Table::from_iter([(name.to_owned(), section)]);
+        toml::to_string_pretty(&table).map_err(|error| ConfigError::faults(name, &[error.to_string()]))
+    }
+
+    /// The file, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Name of the file for messages.
+    pub fn name(&self) -> String {
+        self.path.as_ref().map_or_else(|| "defaults".to_owned(), |path| path.display().to_string())
+    }
+
+    fn invalid(&self, error: figment::Error) -> ConfigError {
+        let faults: Vec<String> = error.into_iter().map(|fault| fault.to_string()).collect();
+        ConfigError::faults(self.name(), &faults)
+    }
+}
+
+fn mask(value: &mut toml::Value) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table.iter_mut() {
+                let secret = ["secret", "password", "token"].contains(&key.as_str()) || key.ends_with("_secret");
+                if secret && value.is_str() {
+                    *value = "********".into();
+                } else {
+                    mask(value);
+                }
+            }
+        }
+        toml::Value::Array(values) => values.iter_mut().for_each(mask),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn load(text: &str) -> (tempfile::NamedTempFile, Result<ConfigFile, ConfigError>) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let config = ConfigFile::load(&[], Some(file.path()));
+        (file, config)
+    }
+
+    fn mesh(text: &str) -> Result<MeshConfig, String> {
+        let (_file, config) = load(text);
+        config.and_then(|config| config.section("mesh")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_file_overrides_the_defaults() {
+        let mesh = mesh("[mesh]\ncluster = \"c1\"\n[mesh.nats]\nurl = \"nats://h:1\"").unwrap();
+        assert_eq!((mesh.cluster.as_str(), mesh.nats.url.as_str(), mesh.nats.replicas), ("c1", "nats://h:1", 1));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = mesh("[mesh]\nclutser = \"c1\"").unwrap_err();
+        assert!(error.contains("clutser"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_toml_is_refused() {
+        let (file, config) = load("[mesh\n");
+        let error = config.err().unwrap().to_string();
+        assert!(error.contains(file.path().to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn secrets_are_masked() {
+        let (_file, config) = load("[mesh.nats]\npassword = \"hunter2\"");
+        let text = config.unwrap().print("mesh").unwrap();
+        assert!(!text.contains("hunter2") && text.contains("********"), "{text}");
+    }
+}

@@ -1,0 +1,78 @@
+//! What a service gets from its process.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::{ConfigError, ConfigFile, Health, MeshConfig};
+
+/// Configuration, the signal to stop, and a place to say how one is. Cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// The `[mesh]` section.
+    pub mesh: MeshConfig,
+    /// Cancelled when the service shall finish what it holds and leave.
+    pub shutdown: CancellationToken,
+    /// Readiness.
+    pub health: Health,
+    config: ConfigFile,
+}
+
+impl Context {
+    /// Reads `[mesh]` of a configuration and checks it.
+    ///
+    /// # Errors
+    /// If a key is unknown, missing or wrong.
+    pub fn new(config: ConfigFile, shutdown: CancellationToken) -> Result<Self, ConfigError> {
+        let mesh: MeshConfig = config.section("mesh")?;
+        let mut faults = Vec::new();
+        if mesh.cluster.is_empty() {
+            faults.push("mesh.cluster: set it to Slurm's ClusterName".to_owned());
+        }
+        if !(0.0..=1.0).contains(&mesh.telemetry.sample_ratio) {
+            faults.push("mesh.telemetry.sample_ratio: from 0 to 1".to_owned());
+        }
+        if ![1, 3, 5].contains(&mesh.nats.replicas) {
+            faults.push("mesh.nats.replicas: 1, 3 or 5".to_owned());
+        }
+        if u32::from_str_radix(&mesh.api.socket_mode, 8).is_err() {
+            faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
+        }
+        if !mesh.api.listen.is_empty() && mesh.api.token_file.as_os_str().is_empty() {
+            faults.push("mesh.api.token_file: needed with mesh.api.listen; TCP callers show a token".to_owned());
+        }
+        if !faults.is_empty() {
+            return Err(ConfigError::faults(config.name(), &faults));
+        }
+        Ok(Self { mesh, shutdown, health: Health::default(), config })
+    }
+
+    /// The same context with other NATS credentials: one process may run several services, each with its own rights.
+    pub fn with_nats(&self, nats: mesh_bus::Config) -> Self {
+        let mut context = self.clone();
+        context.mesh.nats = nats;
+        context
+    }
+
+    /// Reads a section of the configuration.
+    ///
+    /// # Errors
+    /// If a key is unknown, missing or wrong.
+    pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, ConfigError> {
+        self.config.section(name)
+    }
+
+    /// An error for faults that a service found in its section.
+    pub fn faults(&self, faults: &[String]) -> ConfigError {
+        ConfigError::faults(self.config.name(), faults)
+    }
+
+    /// A path of the configuration: relative ones count from the folder of the file.
+    pub fn relative(&self, path: &Path) -> PathBuf {
+        match self.config.path().and_then(Path::parent) {
+            Some(folder) => folder.join(path),
+            None => path.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Readiness: a service is ready while every condition it named holds.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The conditions of a process. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Health {
+    conditions: Arc<Mutex<BTreeMap<String, Option<String>>>>,
+}
+
+/// One condition, e.g. `nats`; not fulfilled at first.
+#[derive(Clone)]
+pub struct Condition {
+    health: Health,
+    name: String,
+}
+
+impl Health {
+    /// Adds a condition. Name it `<service>.<what>`, e.g. `ledger.nats`.
+    pub fn condition(&self, name: &str) -> Condition {
+        let condition = Condition { health: self.clone(), name: name.to_owned() };
+        condition.fail("starting");
+        condition
+    }
+
+    /// What is not fulfilled, with the reason; empty when ready.
+    pub fn problems(&self) -> BTreeMap<String, String> {
+        let conditions = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+        conditions.iter().filter_map(|(name, reason)| Some((name.clone(), reason.clone()?))).collect()
+    }
+
+    fn set(&self, name: &str, problem: Option<String>) {
+        self.conditions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), problem);
+    }
+}
+
+impl Condition {
+    /// The condition holds.
+    pub fn ok(&self) {
+        self.health.set(&self.name, None);
+    }
+
+    /// The condition does not hold.
+    pub fn fail(&self, reason: impl Display) {
+        self.health.set(&self.name, Some(reason.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_while_every_condition_holds() {
+        let health = Health::default();
+        let (nats, slurm) = (health.condition("nats"), health.condition("slurm"));
+        nats.ok();
+        assert_eq!(health.problems().len(), 1);
+        slurm.ok();
+        assert!(health.problems().is_empty());
+        nats.fail("gone");
+        assert_eq!(health.problems()["nats"], "gone");
+    }
+}

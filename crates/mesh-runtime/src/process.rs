@@ -1,0 +1,163 @@
+//! From `main` to the last flush.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use axum::Router;
+use clap::Parser;
+use futures_util::future::BoxFuture;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Access, Endpoints, serve};
+use crate::telemetry::Telemetry;
+use crate::{BoxError, ConfigFile, Context, chain, telemetry};
+
+/// A service: a library that any process can run.
+pub trait Service {
+    /// Its one name: crate, section, durable consumer, NATS user, `service.name`.
+    const NAME: &'static str;
+    /// Its sections of `mesh.toml` with every default and a comment for each key.
+    const DEFAULTS: &'static str;
+    /// One sentence for `--help`.
+    const ABOUT: &'static str;
+
+    /// Checks the configuration, opens databases, and returns at once: never waits for NATS or Slurm.
+    fn start(context: Context) -> impl Future<Output = Result<Started, BoxError>> + Send;
+}
+
+/// A service that has started.
+pub struct Started {
+    /// Its API.
+    pub router: Router,
+    /// Its work, until the context's `shutdown` is cancelled and everything held is finished.
+    pub run: BoxFuture<'static, Result<(), BoxError>>,
+}
+
+#[derive(Parser)]
+struct Arguments {
+    /// Configuration file.
+    #[arg(long, env = "MESH_CONFIG", default_value = "/etc/slurm-mesh/mesh.toml")]
+    config: PathBuf,
+    /// Check the configuration and exit.
+    #[arg(long)]
+    check_config: bool,
+    /// Print the configuration after merging, secrets masked, and exit.
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// Runs a service as a process of its own.
+pub fn main<S: Service>() -> ExitCode {
+    let command = <Arguments as clap::CommandFactory>::command().name(S::NAME).about(S::ABOUT).version(env!("CARGO_PKG_VERSION"));
+    let matches = command.get_matches();
+    let arguments = match <Arguments as clap::FromArgMatches>::from_arg_matches(&matches) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
+    install_tls();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(S::NAME, &error),
+    };
+    match runtime.block_on(run::<S>(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(S::NAME, error.as_ref()),
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "the process's last word, also when telemetry could not start")]
+fn fail(name: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    eprintln!("{name}: {}", chain(error));
+    ExitCode::FAILURE
+}
+
+#[allow(clippy::print_stdout, reason = "--print-config is asked for")]
+async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
+    let config = ConfigFile::load(&[S::DEFAULTS], Some(&arguments.config))?;
+    if arguments.print_config {
+        println!("{}\n{}", config.print("mesh")?, config.print(S::NAME)?);
+        return Ok(());
+    }
+    let shutdown = CancellationToken::new();
+    let context = Context::new(config, shutdown.clone())?;
+    if arguments.check_config {
+        S::start(context).await?;
+        return Ok(());
+    }
+    let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
+    shutdown_on_signals(shutdown)?;
+    let started = S::start(context.clone()).await?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
+    let socket = socket(&context, S::NAME);
+    let result = run_api(&context, &socket, started.router, &telemetry, started.run).await;
+    telemetry.flush().await;
+    result
+}
+
+fn socket(context: &Context, name: &str) -> PathBuf {
+    let configured = &context.mesh.api.socket;
+    if configured.as_os_str().is_empty() { context.mesh.data_dir.join(format!("{name}.sock")) } else { configured.clone() }
+}
+
+/// Runs work and the API beside it. Ends when the work ends; the work has `drain_deadline` after the shutdown signal.
+///
+/// # Errors
+/// If an address cannot be bound, the token file cannot be read, or the work fails.
+pub async fn run_api(
+    context: &Context,
+    socket: &Path,
+    routes: Router,
+    telemetry: &Telemetry,
+    work: BoxFuture<'static, Result<(), BoxError>>,
+) -> Result<(), BoxError> {
+    let access = Access::new(&context.mesh.api)?;
+    let endpoints = Endpoints::bind(&context.mesh.api, socket).await?;
+    let closing = CancellationToken::new();
+    let api = tokio::spawn(serve(endpoints, access, routes, context.health.clone(), telemetry.metrics.clone(), closing.clone()));
+    let deadline = async {
+        context.shutdown.cancelled().await;
+        tokio::time::sleep(context.mesh.drain_deadline).await;
+    };
+    let result = tokio::select! {
+        result = work => result,
+        () = deadline => Err(format!("not finished {:?} after the signal; what was held is done again at the next start", context.mesh.drain_deadline).into()),
+    };
+    // Whoever still follows a stream of events is cut off: they resume where they were.
+    context.shutdown.cancel();
+    closing.cancel();
+    if tokio::time::timeout(std::time::Duration::from_secs(1), api).await.is_err() {
+        tracing::debug!("API connections were still open");
+    }
+    result
+}
+
+/// Cancels a token at SIGTERM or SIGINT; the second signal ends the process at once.
+///
+/// # Errors
+/// If signal handlers cannot be installed.
+pub fn shutdown_on_signals(shutdown: CancellationToken) -> Result<(), BoxError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        let mut wait = async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        wait().await;
+        tracing::info!("finishing what is held; a second signal ends at once");
+        shutdown.cancel();
+        wait().await;
+        std::process::exit(130);
+    });
+    Ok(())
+}
+
+/// Chooses ring for TLS; call it once, first thing.
+pub fn install_tls() {
+    // A second call finds the provider installed, which is what it wanted.
+    drop(rustls::crypto::ring::default_provider().install_default());
+}

@@ -1,1 +1,39 @@
-//! Stub.
+//! For tests: a real nats-server, a real HTTP receiver, builders of events, and waiting on conditions.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
+pub mod build;
+mod nats;
+mod receiver;
+
+pub use nats::NatsServer;
+pub use receiver::{Answer, Received, Receiver};
+
+use std::time::{Duration, Instant};
+
+/// Waits until a condition holds; panics with `what` after the deadline.
+///
+/// # Panics
+/// If the condition does not hold in time.
+pub async fn wait_until(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Like [`wait_until`], for a value that appears.
+///
+/// # Panics
+/// If the value does not appear in time.
+pub async fn wait_for<T>(what: &str, deadline: Duration, mut value: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = value().await {
+            return value;
+        }
+        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,172 @@
+//! A real HTTP receiver that keeps what it gets and answers as a test tells it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Response};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// A request as it was received.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Path and query.
+    pub path: String,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: Vec<u8>,
+    /// When it was complete.
+    pub at: Instant,
+}
+
+impl Received {
+    /// A header as text.
+    ///
+    /// # Panics
+    /// If it is missing or no text.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}")).to_str().expect("a header of text")
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// If it is no JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).expect("a JSON body")
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Headers.
+    pub headers: Vec<(String, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+    /// How long to wait before answering.
+    pub delay: Duration,
+}
+
+impl Answer {
+    /// An empty answer of a status.
+    pub fn status(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: Vec::new(), delay: Duration::ZERO }
+    }
+}
+
+struct Shared {
+    received: Mutex<Vec<Received>>,
+    script: Mutex<VecDeque<Answer>>,
+    otherwise: Mutex<Answer>,
+}
+
+/// An HTTP receiver on a port of its own.
+pub struct Receiver {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// Starts a receiver that answers 204.
+    ///
+    /// # Panics
+    /// If no port can be bound.
+    pub async fn start() -> Self {
+        let shared = Arc::new(Shared {
+            received: Mutex::default(),
+            script: Mutex::default(),
+            otherwise: Mutex::new(Answer::status(204)),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a port");
+        let address = listener.local_addr().expect("an address");
+        let mut receiver = Self { shared, address, server: None };
+        receiver.serve(listener);
+        receiver
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let app = Router::new().fallback(receive).with_state(Arc::clone(&self.shared));
+        self.server = Some(tokio::spawn(async move { axum::serve(listener, app).await.expect("serve") }));
+    }
+
+    /// Its address with a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Everything received so far.
+    ///
+    /// # Panics
+    /// If a handler panicked.
+    pub fn received(&self) -> Vec<Received> {
+        self.shared.received.lock().expect("no panic while locked").clone()
+    }
+
+    /// Answers the next requests like this, one each.
+    ///
+    /// # Panics
+    /// If a handler panicked.
+    pub fn answer_next(&self, answers: impl IntoIterator<Item = Answer>) {
+        self.shared.script.lock().expect("no panic while locked").extend(answers);
+    }
+
+    /// Answers every request like this unless told otherwise.
+    ///
+    /// # Panics
+    /// If a handler panicked.
+    pub fn answer_always(&self, answer: Answer) {
+        *self.shared.otherwise.lock().expect("no panic while locked") = answer;
+    }
+
+    /// Goes away: connections are refused.
+    pub async fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+            drop(server.await);
+        }
+    }
+
+    /// Comes back on the same port.
+    ///
+    /// # Panics
+    /// If the port is taken meanwhile.
+    pub async fn restart(&mut self) {
+        self.stop().await;
+        let listener = TcpListener::bind(self.address).await.expect("bind the same port");
+        self.serve(listener);
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+        }
+    }
+}
+
+async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, 16 << 20).await.unwrap_or_default().to_vec();
+    let path = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let received = Received { path, headers: parts.headers, body, at: Instant::now() };
+    shared.received.lock().expect("no panic while locked").push(received);
+    let scripted = shared.script.lock().expect("no panic while locked").pop_front();
+    let answer = scripted.unwrap_or_else(|| shared.otherwise.lock().expect("no panic while locked").clone());
+    tokio::time::sleep(answer.delay).await;
+    let mut response = Response::builder().status(answer.status);
+    for (name, value) in &answer.headers {
+        response = response.header(name, value);
+    }
+    response.body(Body::from(answer.body)).expect("a valid answer")
+}

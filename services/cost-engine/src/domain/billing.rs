@@ -1,0 +1,187 @@
+//! Cost by Slurm's billing units.
+//!
+//! Slurm weighs what a job was given with the partition's `TRESBillingWeights` and stores the result truncated to an integer (TRES
+//! `billing`). In mode `billing` that integer is charged, for all the time the job held its allocation: Slurm's own roll-up takes
+//! suspended time off CPUs only, never off billing. The weighing itself is here to check Slurm's figure
+//! (`assoc_mgr_tres_weighted`, Slurm 22.05 to 26.05).
+
+use std::collections::BTreeMap;
+
+use num_traits::{ToPrimitive as _, Zero as _};
+
+use super::money::{Exact, integer, round_half_even};
+use super::{Micros, PriceError, RateSchedule};
+
+/// How weighted amounts become one figure: `PriorityFlags` of slurm.conf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Combine {
+    /// All are added.
+    #[default]
+    Sum,
+    /// `MAX_TRES`: the largest of those that belong to nodes, plus the global ones (licences, burst buffers).
+    MaxTres,
+    /// `MAX_TRES_GRES` (Slurm 25.05): all generic resources, plus the largest of the others that belong to nodes, plus the global ones.
+    MaxTresGres,
+}
+
+/// Weighs amounts by TRES name. Without any weight Slurm bills CPUs.
+pub fn weigh(
+    combine: Combine,
+    weights: &BTreeMap<String, Exact>,
+    amounts: &BTreeMap<String, Exact>,
+) -> Exact {
+    if weights.is_empty() {
+        return amounts.get("cpu").cloned().unwrap_or_else(Exact::zero);
+    }
+    let (mut largest, mut gres, mut all_nodes, mut global) =
+        (Exact::zero(), Exact::zero(), Exact::zero(), Exact::zero());
+    // The billing TRES is the result, never a part of it.
+    for (tres, weight) in weights
+        .iter()
+        .filter(|(tres, _)| tres.as_str() != "billing")
+    {
+        let Some(amount) = amounts.get(tres) else {
+            continue;
+        };
+        let value = weight * amount;
+        let is_gres = tres.starts_with("gres/");
+        if is_gres || matches!(tres.as_str(), "cpu" | "mem" | "node") {
+            all_nodes += &value;
+            if is_gres && combine == Combine::MaxTresGres {
+                gres += value;
+            } else {
+                largest = largest.max(value);
+            }
+        } else {
+            global += value;
+        }
+    }
+    match combine {
+        Combine::Sum => all_nodes + global,
+        Combine::MaxTres | Combine::MaxTresGres => gres + largest + global,
+    }
+}
+
+/// The integer that Slurm stores: the fraction is cut off.
+///
+/// # Errors
+/// If it does not fit 64 bits.
+pub fn truncate(billing: &Exact) -> Result<u64, PriceError> {
+    billing
+        .trunc()
+        .to_integer()
+        .to_u64()
+        .ok_or(PriceError::TooLarge)
+}
+
+/// What billing units cost when they are held for some seconds at one price; exact and rounded once.
+///
+/// # Errors
+/// If the amount does not fit 64 bits.
+pub fn price_held(
+    units: u64,
+    rate: Micros,
+    held_seconds: u64,
+) -> Result<(Exact, Micros), PriceError> {
+    let exact = integer(units) * integer(rate.0) * integer(held_seconds) / integer(3600);
+    let cost = round_half_even(&exact)?;
+    Ok((exact, cost))
+}
+
+/// Billing units in a part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BillingSegment {
+    /// First second.
+    pub from: i64,
+    /// First second after; `None` until the run's end.
+    pub to: Option<i64>,
+    /// Units, as Slurm computed them.
+    pub units: u64,
+}
+
+/// A part of a billed run: price per unit and hour, units, seconds.
+pub type BillingLine = (Micros, u64, u64);
+
+/// Prices a run by its billing units, through price changes and resizes; rounded once.
+///
+/// # Errors
+/// A [`PriceError`] if there is no price for some part or the run ends before it starts.
+pub fn price_billing(
+    rates: &RateSchedule,
+    start: i64,
+    end: i64,
+    segments: &[BillingSegment],
+) -> Result<(Exact, Micros, Vec<BillingLine>), PriceError> {
+    if end < start {
+        return Err(PriceError::EndBeforeStart { start, end });
+    }
+    let (mut exact, mut lines) = (Exact::zero(), Vec::new());
+    for segment in segments {
+        let (from, to) = (segment.from.max(start), segment.to.unwrap_or(end).min(end));
+        for (rate, seconds) in rates
+            .within(from, to)
+            .map_err(|at| PriceError::BillingPriceMissing { at })?
+        {
+            exact += integer(segment.units) * integer(rate.0) * integer(seconds) / integer(3600);
+            lines.push((rate, segment.units, seconds));
+        }
+    }
+    let cost = round_half_even(&exact)?;
+    Ok((exact, cost, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::money::decimal;
+
+    fn amounts(pairs: &[(&str, &str)]) -> BTreeMap<String, Exact> {
+        pairs
+            .iter()
+            .map(|(tres, amount)| ((*tres).to_owned(), decimal(amount).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn globals_are_added_to_the_largest() {
+        let weights = amounts(&[
+            ("cpu", "1"),
+            ("mem", "0.5"),
+            ("gres/gpu", "2"),
+            ("gres/ssd", "1"),
+            ("license/a", "3"),
+            ("billing", "9"),
+        ]);
+        let given = amounts(&[
+            ("cpu", "4"),
+            ("mem", "10"),
+            ("gres/gpu", "2"),
+            ("gres/ssd", "3"),
+            ("license/a", "1"),
+            ("billing", "5"),
+        ]);
+        for (combine, units) in [
+            (Combine::Sum, 19),
+            (Combine::MaxTres, 8),
+            (Combine::MaxTresGres, 15),
+        ] {
+            assert_eq!(
+                weigh(combine, &weights, &given),
+                integer(units),
+                "{combine:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_weights_cpus_are_billed() {
+        assert_eq!(
+            weigh(
+                Combine::MaxTres,
+                &BTreeMap::new(),
+                &amounts(&[("cpu", "4"), ("mem", "9")])
+            ),
+            integer(4)
+        );
+    }
+}

@@ -1,0 +1,394 @@
+//! The cost of a run, its burn rate and its estimate.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use num_traits::Zero as _;
+
+use super::money::{Exact, integer, round_half_even};
+use super::share::share;
+use super::{Amounts, Interval, Market, Micros, Mode, NodeSpec, PriceError};
+
+const SECONDS_PER_HOUR: u64 = 3600;
+
+/// What a run held of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAmounts {
+    /// The node.
+    pub node: String,
+    /// How much of it.
+    pub amounts: Amounts,
+}
+
+/// A part of a run in which its allocation did not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// First second.
+    pub from: i64,
+    /// First second after; `None` until the run's end.
+    pub to: Option<i64>,
+    /// What it held.
+    pub allocation: Vec<NodeAmounts>,
+}
+
+/// What must be known of a run to price it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// When its allocation began; `None` if it never did.
+    pub start: Option<i64>,
+    /// When it ended, or now. Without meaning if it never started.
+    pub end: i64,
+    /// What it held, and when. Segments do not overlap.
+    pub segments: Vec<Segment>,
+    /// When it was suspended. Parts outside the run do not count, overlapping ones count once.
+    pub suspensions: Vec<Interval>,
+    /// Whether it asked for whole nodes.
+    pub exclusive: bool,
+}
+
+/// Nodes that were charged alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The nodes, in order of name.
+    pub nodes: Vec<String>,
+    /// Their type.
+    pub node_type: String,
+    /// Their market.
+    pub market: Market,
+    /// What one of them costs per hour.
+    pub rate: Micros,
+    /// Which share of each was charged.
+    pub share: Exact,
+    /// For how long.
+    pub seconds: u64,
+}
+
+/// The cost of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Priced {
+    /// Before rounding.
+    pub exact: Exact,
+    /// After rounding.
+    pub cost: Micros,
+    /// From the start to the end, suspended or not.
+    pub seconds: u64,
+    /// How it came about; adds up to `exact`.
+    pub lines: Vec<Line>,
+}
+
+/// What a run costs per hour from its start on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Burn {
+    /// Before rounding.
+    pub exact: Exact,
+    /// After rounding.
+    pub per_hour: Micros,
+}
+
+impl Burn {
+    /// What the run costs if it goes on for so long. Computed from the exact burn rate, rounded once.
+    ///
+    /// # Errors
+    /// If the amount does not fit 64 bits.
+    pub fn estimate(&self, seconds: u64) -> Result<Micros, PriceError> {
+        round_half_even(&(&self.exact * integer(seconds) / integer(SECONDS_PER_HOUR)))
+    }
+}
+
+/// The price-relevant facts of nodes, by name.
+pub type Nodes = BTreeMap<String, Arc<NodeSpec>>;
+
+/// Prices a run. A run that never started, or lasted no time, costs nothing.
+///
+/// # Errors
+/// A [`PriceError`] if there is no price; never a smaller cost instead.
+pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Priced, PriceError> {
+    let nothing = Priced {
+        exact: Exact::zero(),
+        cost: Micros::ZERO,
+        seconds: 0,
+        lines: Vec::new(),
+    };
+    let Some(start) = run.start else {
+        return Ok(nothing);
+    };
+    if run.end < start {
+        return Err(PriceError::EndBeforeStart {
+            start,
+            end: run.end,
+        });
+    }
+    let mut parts = Parts::new();
+    for segment in &run.segments {
+        let (from, to) = (
+            segment.from.max(start),
+            segment.to.unwrap_or(run.end).min(run.end),
+        );
+        for (from, to, suspended) in cut_at_suspensions(from, to, &run.suspensions) {
+            for held in &segment.allocation {
+                let spec = spec_of(nodes, &held.node)?;
+                let share = share(
+                    mode,
+                    &held.node,
+                    spec,
+                    &held.amounts,
+                    run.exclusive,
+                    suspended,
+                )?;
+                let rates = spec
+                    .rates
+                    .within(from, to)
+                    .map_err(|at| PriceError::PriceMissing {
+                        node_type: spec.node_type.clone(),
+                        market: spec.market,
+                        at,
+                    })?;
+                for (rate, seconds) in rates {
+                    *parts
+                        .entry((held.node.clone(), rate, share.clone()))
+                        .or_default() += seconds;
+                }
+            }
+        }
+    }
+    let exact = exact_sum(&parts);
+    Ok(Priced {
+        cost: round_half_even(&exact)?,
+        exact,
+        seconds: start.abs_diff(run.end),
+        lines: lines(nodes, parts)?,
+    })
+}
+
+/// The burn rate of an allocation at a moment.
+///
+/// # Errors
+/// A [`PriceError`] if there is no price at that moment.
+pub fn burn(
+    mode: Mode,
+    nodes: &Nodes,
+    allocation: &[NodeAmounts],
+    exclusive: bool,
+    at: i64,
+) -> Result<Burn, PriceError> {
+    let mut exact = Exact::zero();
+    for held in allocation {
+        let spec = spec_of(nodes, &held.node)?;
+        let share = share(mode, &held.node, spec, &held.amounts, exclusive, false)?;
+        let rate = spec.rates.at(at).ok_or_else(|| PriceError::PriceMissing {
+            node_type: spec.node_type.clone(),
+            market: spec.market,
+            at,
+        })?;
+        exact += integer(rate.0) * share;
+    }
+    Ok(Burn {
+        per_hour: round_half_even(&exact)?,
+        exact,
+    })
+}
+
+fn spec_of<'a>(nodes: &'a Nodes, node: &str) -> Result<&'a NodeSpec, PriceError> {
+    nodes
+        .get(node)
+        .map(Arc::as_ref)
+        .ok_or_else(|| PriceError::NodeTypeMissing {
+            node: node.to_owned(),
+        })
+}
+
+/// Cuts an interval where a suspension begins or ends; says of each piece whether the run was suspended.
+fn cut_at_suspensions(from: i64, to: i64, suspensions: &[Interval]) -> Vec<(i64, i64, bool)> {
+    let mut cuts: Vec<i64> = suspensions
+        .iter()
+        .flat_map(|&(a, b)| [a, b])
+        .filter(|&cut| from < cut && cut < to)
+        .collect();
+    cuts.extend([from, to]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2)
+        .filter(|_| from < to)
+        .map(|piece| {
+            (
+                piece[0],
+                piece[1],
+                suspensions
+                    .iter()
+                    .any(|&(a, b)| a <= piece[0] && piece[1] <= b),
+            )
+        })
+        .collect()
+}
+
+/// Seconds by node, rate and share.
+type Parts = BTreeMap<(String, Micros, Exact), u64>;
+
+fn exact_sum(parts: &Parts) -> Exact {
+    let sum = parts
+        .iter()
+        .fold(Exact::zero(), |sum, ((_, rate, share), seconds)| {
+            sum + integer(rate.0) * integer(*seconds) * share
+        });
+    sum / integer(SECONDS_PER_HOUR)
+}
+
+/// Joins nodes that were charged alike.
+fn lines(nodes: &Nodes, parts: Parts) -> Result<Vec<Line>, PriceError> {
+    let mut alike: BTreeMap<(String, Market, Micros, Exact, u64), Vec<String>> = BTreeMap::new();
+    for ((node, rate, share), seconds) in parts {
+        let spec = spec_of(nodes, &node)?;
+        alike
+            .entry((spec.node_type.clone(), spec.market, rate, share, seconds))
+            .or_default()
+            .push(node);
+    }
+    Ok(alike
+        .into_iter()
+        .map(|((node_type, market, rate, share, seconds), nodes)| Line {
+            nodes,
+            node_type,
+            market,
+            rate,
+            share,
+            seconds,
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::rates::{RatePeriod, RateSchedule};
+    use crate::domain::share::Capacity;
+
+    fn nodes(change: i64, before: i64, after: i64) -> Nodes {
+        let rates = RateSchedule::new(&[
+            RatePeriod {
+                from: None,
+                to: Some(change),
+                per_hour: Micros(before),
+            },
+            RatePeriod {
+                from: Some(change),
+                to: None,
+                per_hour: Micros(after),
+            },
+        ]);
+        let spec = NodeSpec {
+            node_type: "t".into(),
+            market: Market::OnDemand,
+            capacity: Capacity {
+                cpu: 16,
+                mem_mib: 1000,
+                gpu: 2,
+            },
+            weights: None,
+            rates: Arc::new(rates.unwrap()),
+        };
+        let spec = Arc::new(spec);
+        ["a", "b"]
+            .into_iter()
+            .map(|name| (name.to_owned(), Arc::clone(&spec)))
+            .collect()
+    }
+
+    fn run(start: i64, end: i64, suspensions: Vec<Interval>) -> Run {
+        let held = |node: &str, cpu| NodeAmounts {
+            node: node.into(),
+            amounts: Amounts::new(cpu, 100, 0),
+        };
+        let allocation = vec![held("a", 7), held("b", 3)];
+        Run {
+            start: Some(start),
+            end,
+            segments: vec![Segment {
+                from: start,
+                to: None,
+                allocation,
+            }],
+            suspensions,
+            exclusive: false,
+        }
+    }
+
+    #[test]
+    fn alike_nodes_share_a_line() {
+        let mut run = run(0, 3600, vec![]);
+        run.exclusive = true;
+        let priced = price(Mode::MaxShare, &nodes(0, 0, 500), &run).unwrap();
+        assert_eq!(priced.cost, Micros(1000));
+        assert_eq!(priced.lines.len(), 1);
+        assert_eq!(priced.lines[0].nodes, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_run_that_never_started_costs_nothing_and_needs_no_price() {
+        let run = Run {
+            start: None,
+            end: -5,
+            ..run(0, 0, vec![])
+        };
+        assert_eq!(
+            price(Mode::MaxShare, &Nodes::new(), &run).unwrap().cost,
+            Micros::ZERO
+        );
+    }
+
+    #[test]
+    fn an_end_before_the_start_is_an_error() {
+        let error = price(Mode::MaxShare, &nodes(0, 1, 1), &run(10, 9, vec![])).unwrap_err();
+        assert_eq!(error, PriceError::EndBeforeStart { start: 10, end: 9 });
+    }
+
+    #[test]
+    fn a_node_outside_the_price_book_is_an_error() {
+        let error = price(Mode::MaxShare, &Nodes::new(), &run(0, 9, vec![])).unwrap_err();
+        assert_eq!(error.code(), "price_missing");
+    }
+
+    fn intervals() -> impl Strategy<Value = Vec<Interval>> {
+        prop::collection::vec(
+            (0i64..1000, 0i64..1000).prop_map(|(a, b)| (a.min(b), a.max(b))),
+            0..4,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn prices_add_up_over_any_cut_of_the_run(
+            (start, middle, end) in (0i64..1000, 0i64..1000, 0i64..1000).prop_map(|(a, b, c)| {
+                let mut times = [a, b, c];
+                times.sort_unstable();
+                (times[0], times[1], times[2])
+            }),
+            suspensions in intervals(),
+            change in 0i64..1000,
+            rates in (0i64..5_000_000, 0i64..5_000_000),
+        ) {
+            let nodes = nodes(change, rates.0, rates.1);
+            let exact = |from, to| price(Mode::MaxShare, &nodes, &run(from, to, suspensions.clone())).unwrap().exact;
+            prop_assert_eq!(exact(start, middle) + exact(middle, end), exact(start, end));
+        }
+
+        #[test]
+        fn the_lines_add_up_to_the_exact_cost(end in 0i64..1000, suspensions in intervals(), change in 0i64..1000) {
+            let priced = price(Mode::MaxShare, &nodes(change, 1111, 2222), &run(0, end, suspensions)).unwrap();
+            let sum = priced.lines.iter().fold(Exact::zero(), |sum, line| {
+                sum + integer(line.nodes.len()) * integer(line.rate.0) * integer(line.seconds) * &line.share
+            });
+            prop_assert_eq!(sum / integer(SECONDS_PER_HOUR), priced.exact);
+        }
+
+        #[test]
+        fn a_run_without_suspensions_or_changes_costs_its_burn_rate(seconds in 0i64..1_000_000) {
+            let nodes = nodes(0, 0, 1234);
+            let run = run(0, seconds, vec![]);
+            let burn = burn(Mode::MaxShare, &nodes, &run.segments[0].allocation, false, 0).unwrap();
+            let priced = price(Mode::MaxShare, &nodes, &run).unwrap();
+            prop_assert_eq!(burn.estimate(seconds.unsigned_abs()).unwrap(), priced.cost);
+        }
+    }
+}

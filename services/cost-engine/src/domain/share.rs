@@ -1,0 +1,244 @@
+//! Which part of a node a run holds.
+//!
+//! - `max_share`: the largest of the CPU, memory and GPU parts. Who takes all memory blocks the node and pays it, CPUs or not.
+//! - `weighted_share`: each part times its weight; weights add up to 1, so jobs side by side never pay more than the node costs.
+//! - `whole_node`: every allocated node counts fully.
+//!
+//! A share is never above 1. A run that asked for whole nodes has share 1. While a run is suspended its CPUs can serve others, memory and
+//! GPUs cannot: the CPU part is left out (Slurm's own usage roll-up does the same). A stopped run (SIGSTOP) keeps its CPUs and pays them.
+
+use std::sync::Arc;
+
+use num_traits::{One as _, Zero as _};
+
+use super::money::{Exact, integer};
+use super::{Market, PriceError, RateSchedule, Resource};
+
+/// How the share of a node is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// The largest part decides.
+    #[default]
+    MaxShare,
+    /// Weighted sum of the parts.
+    WeightedShare,
+    /// Every allocated node fully.
+    WholeNode,
+}
+
+impl Mode {
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MaxShare => "max_share",
+            Self::WeightedShare => "weighted_share",
+            Self::WholeNode => "whole_node",
+        }
+    }
+
+    /// The mode of a word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::MaxShare, Self::WeightedShare, Self::WholeNode]
+            .into_iter()
+            .find(|mode| mode.as_str() == word)
+    }
+}
+
+/// What a run holds of one node. Fractions, because totals are split evenly where Slurm tells only totals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// CPUs, as Slurm counts them.
+    pub cpu: Exact,
+    /// MiB. Zero where memory is no consumable resource.
+    pub mem_mib: Exact,
+    /// GPUs.
+    pub gpu: Exact,
+}
+
+impl Amounts {
+    /// Whole amounts.
+    pub fn new(cpu: u64, mem_mib: u64, gpu: u64) -> Self {
+        Self {
+            cpu: integer(cpu),
+            mem_mib: integer(mem_mib),
+            gpu: integer(gpu),
+        }
+    }
+
+    /// The same amounts spread over several nodes.
+    #[must_use]
+    pub fn over(&self, nodes: usize) -> Self {
+        let nodes = integer(nodes.max(1));
+        Self {
+            cpu: &self.cpu / &nodes,
+            mem_mib: &self.mem_mib / &nodes,
+            gpu: &self.gpu / &nodes,
+        }
+    }
+}
+
+/// What jobs may take of a node: effective CPUs, real minus specialised memory, configured GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// CPUs.
+    pub cpu: u64,
+    /// MiB.
+    pub mem_mib: u64,
+    /// GPUs.
+    pub gpu: u64,
+}
+
+/// Weights of the parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weights {
+    /// Of the CPU part.
+    pub cpu: Exact,
+    /// Of the memory part.
+    pub mem: Exact,
+    /// Of the GPU part.
+    pub gpu: Exact,
+}
+
+/// What a price needs to know about a node.
+#[derive(Clone, Debug)]
+pub struct NodeSpec {
+    /// Its type in the price book.
+    pub node_type: String,
+    /// How it was bought.
+    pub market: Market,
+    /// What jobs may take of it.
+    pub capacity: Capacity,
+    /// Weights, for weighted shares.
+    pub weights: Option<Weights>,
+    /// What it costs.
+    pub rates: Arc<RateSchedule>,
+}
+
+/// The share of a node that is charged.
+///
+/// # Errors
+/// If the node does not have what it gave, or weights are needed and missing.
+pub fn share(
+    mode: Mode,
+    node: &str,
+    spec: &NodeSpec,
+    amounts: &Amounts,
+    exclusive: bool,
+    suspended: bool,
+) -> Result<Exact, PriceError> {
+    let part = |resource, amount: &Exact, capacity: u64| match (amount.is_zero(), capacity) {
+        (true, _) => Ok(Exact::zero()),
+        (false, 0) => Err(PriceError::ResourceNotOnNode {
+            node: node.to_owned(),
+            node_type: spec.node_type.clone(),
+            resource,
+        }),
+        (false, capacity) => Ok(amount / integer(capacity)),
+    };
+    if mode == Mode::WholeNode {
+        return Ok(Exact::one());
+    }
+    let mut cpu = part(Resource::Cpu, &amounts.cpu, spec.capacity.cpu)?;
+    let mem = part(Resource::Memory, &amounts.mem_mib, spec.capacity.mem_mib)?;
+    let gpu = part(Resource::Gpu, &amounts.gpu, spec.capacity.gpu)?;
+    if exclusive {
+        return Ok(Exact::one());
+    }
+    if suspended {
+        cpu = Exact::zero();
+    }
+    let share = if mode == Mode::MaxShare {
+        cpu.max(mem).max(gpu)
+    } else {
+        let weights = spec
+            .weights
+            .as_ref()
+            .ok_or_else(|| PriceError::WeightsMissing {
+                node_type: spec.node_type.clone(),
+            })?;
+        &weights.cpu * cpu + &weights.mem * mem + &weights.gpu * gpu
+    };
+    Ok(share.min(Exact::one()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::money::ratio;
+
+    fn spec(cpu: u64, mem_mib: u64, gpu: u64) -> NodeSpec {
+        let weights = Weights {
+            cpu: ratio(1, 10).unwrap(),
+            mem: ratio(1, 20).unwrap(),
+            gpu: ratio(17, 20).unwrap(),
+        };
+        NodeSpec {
+            node_type: "t".into(),
+            market: Market::OnDemand,
+            capacity: Capacity { cpu, mem_mib, gpu },
+            weights: Some(weights),
+            rates: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn more_than_the_node_has_counts_as_the_node() {
+        let share = share(
+            Mode::MaxShare,
+            "n",
+            &spec(4, 100, 0),
+            &Amounts::new(9, 50, 0),
+            false,
+            false,
+        );
+        assert_eq!(share, Ok(Exact::one()));
+    }
+
+    #[test]
+    fn a_gpu_on_a_node_without_gpus_is_an_error_even_if_the_run_has_the_whole_node() {
+        for exclusive in [false, true] {
+            let error = share(
+                Mode::MaxShare,
+                "n",
+                &spec(4, 100, 0),
+                &Amounts::new(1, 0, 1),
+                exclusive,
+                false,
+            )
+            .unwrap_err();
+            assert_eq!(error.code(), "resource_not_on_node");
+        }
+        // Nobody looks at capacities when whole nodes are charged anyway.
+        assert!(
+            share(
+                Mode::WholeNode,
+                "n",
+                &spec(0, 0, 0),
+                &Amounts::new(1, 0, 1),
+                false,
+                false
+            )
+            .is_ok()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_share_is_between_nothing_and_the_node(
+            amounts in (0u64..1000, 0u64..1000, 0u64..1000),
+            capacity in (1u64..500, 1u64..500, 1u64..500),
+            mode in prop_oneof![Just(Mode::MaxShare), Just(Mode::WeightedShare), Just(Mode::WholeNode)],
+            exclusive: bool,
+            suspended: bool,
+        ) {
+            let spec = spec(capacity.0, capacity.1, capacity.2);
+            let amounts = Amounts::new(amounts.0, amounts.1, amounts.2);
+            let running = share(mode, "n", &spec, &amounts, exclusive, false).unwrap();
+            let share = share(mode, "n", &spec, &amounts, exclusive, suspended).unwrap();
+            prop_assert!(share >= Exact::zero() && share <= Exact::one());
+            prop_assert!(share <= running);
+        }
+    }
+}

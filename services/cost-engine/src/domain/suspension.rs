@@ -1,0 +1,118 @@
+//! Suspended intervals from what is known about them.
+//!
+//! Slurm times each suspension and resumption while it happens, and keeps only the sum. If some were missed (the mesh was away), the sum
+//! of the record tells how many seconds are missing but not when; they are laid at the end of the run, before the suspensions already
+//! known to be there. Only price changes and resizes in between could tell the difference.
+
+use super::Interval;
+
+/// Suspended or resumed at this second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mark {
+    /// Goes on.
+    Resumed,
+    /// Stands still.
+    Suspended,
+}
+
+/// Intervals from marks in any order, for a run that ends (or is looked at) at `end`. Equal neighbours count once.
+pub fn intervals(marks: &[(i64, Mark)], end: i64) -> Vec<Interval> {
+    let mut marks = marks.to_vec();
+    marks.sort_unstable();
+    marks.dedup();
+    let both_ways = |at| marks.iter().filter(|(other, _)| *other == at).count() == 2;
+    let (mut found, mut since) = (Vec::new(), None);
+    for &(at, mark) in &marks {
+        // To and fro within one second: whatever it was before, it is that again.
+        if both_ways(at) {
+            continue;
+        }
+        match (mark, since) {
+            (Mark::Suspended, None) => since = Some(at),
+            (Mark::Resumed, Some(from)) => {
+                found.push((from, at));
+                since = None;
+            }
+            (Mark::Suspended, Some(_)) | (Mark::Resumed, None) => {}
+        }
+    }
+    found.extend(since.filter(|&from| from < end).map(|from| (from, end)));
+    found
+}
+
+/// Adds what is missing to Slurm's sum of suspended seconds.
+pub fn complete(
+    known: Vec<Interval>,
+    start: i64,
+    end: i64,
+    recorded_seconds: u64,
+) -> Vec<Interval> {
+    let mut known: Vec<Interval> = known
+        .into_iter()
+        .map(|(from, to)| (from.max(start), to.min(end)))
+        .filter(|(from, to)| from < to)
+        .collect();
+    known.sort_unstable();
+    let sum: u64 = known.iter().map(|(from, to)| from.abs_diff(*to)).sum();
+    let mut missing = i64::try_from(recorded_seconds.saturating_sub(sum)).unwrap_or(i64::MAX);
+    let mut until = end;
+    let mut added = Vec::new();
+    // Backwards through the gaps between known suspensions.
+    for &(from, to) in known.iter().rev().chain([&(start, start)]) {
+        let take = missing.min(until - to).max(0);
+        if take > 0 {
+            added.push((until - take, until));
+            missing -= take;
+        }
+        until = from;
+    }
+    known.extend(added);
+    known.sort_unstable();
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn marks_in_any_order_and_twice_give_the_same_intervals() {
+        use Mark::{Resumed, Suspended};
+        let marks = [
+            (30, Suspended),
+            (20, Resumed),
+            (10, Suspended),
+            (10, Suspended),
+        ];
+        assert_eq!(intervals(&marks, 50), [(10, 20), (30, 50)]);
+        assert_eq!(intervals(&[(5, Resumed)], 50), []);
+        assert_eq!(
+            intervals(&[(10, Suspended), (20, Suspended), (20, Resumed)], 50),
+            [(10, 50)]
+        );
+        assert_eq!(intervals(&[(20, Suspended), (20, Resumed)], 50), []);
+    }
+
+    #[test]
+    fn missing_seconds_are_laid_at_the_end() {
+        assert_eq!(complete(vec![], 0, 100, 30), [(70, 100)]);
+        assert_eq!(complete(vec![(80, 100)], 0, 100, 30), [(70, 80), (80, 100)]);
+        assert_eq!(complete(vec![(10, 20)], 0, 100, 5), [(10, 20)]);
+        assert_eq!(complete(vec![], 0, 100, 1000), [(0, 100)]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_is_what_slurm_recorded(at in prop::collection::btree_set(0i64..1000, 0..8), end in 0i64..1000, recorded in 0u64..1500) {
+            let at: Vec<_> = at.into_iter().collect();
+            let known: Vec<Interval> = at.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            let inside: u64 = known.iter().map(|(a, b)| b.min(&end).saturating_sub(*a.min(&end)).unsigned_abs()).sum();
+            let complete = complete(known, 0, end, recorded);
+            let sum: u64 = complete.iter().map(|(a, b)| a.abs_diff(*b)).sum();
+            prop_assert_eq!(sum, recorded.max(inside).min(end.unsigned_abs()));
+            prop_assert!(complete.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Checks files of cost test vectors (`cost-vectors/1`) against the formulas of [`crate::domain`].
+//!
+//! A vector is a small world (prices, nodes, runs) with the figures that must come out. Sites write their own to prove that a price book
+//! change does what they mean; `smesh price check FILE` prints what [`check_vectors`] finds.
+
+mod check;
+mod schema;
+mod world;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::Value;
+
+use schema::{File, Vector};
+
+/// The form of files this version reads.
+pub const SCHEMA: &str = "cost-vectors/1";
+
+/// A file that is no set of vectors.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not JSON, or not of the outer form.
+    #[error("read cost vectors")]
+    File(#[source] serde_json::Error),
+    /// Another schema.
+    #[error("schema is {found:?}; this version reads {SCHEMA:?}")]
+    Schema {
+        /// What the file says.
+        found: String,
+    },
+    /// A vector that is not of its kind's form; the source names the field.
+    #[error("vector {vector}")]
+    Vector {
+        /// Its id, or its position if it has none.
+        vector: String,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A vector whose parts do not fit together.
+    #[error("vector {vector}, field {field}: {problem}")]
+    Field {
+        /// Its id.
+        vector: String,
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Two vectors have the same id.
+    #[error("vector {0} is there twice")]
+    Duplicate(String),
+    /// Nothing to check.
+    #[error("the file has no vectors")]
+    Empty,
+}
+
+/// A figure that came out otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Id of the vector.
+    pub vector: String,
+    /// Its title.
+    pub title: String,
+    /// Which figure.
+    pub field: String,
+    /// What the file expects.
+    pub expected: String,
+    /// What came out.
+    pub found: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            vector,
+            title,
+            field,
+            expected,
+            found,
+        } = self;
+        write!(
+            f,
+            "{vector} ({title}): {field}: expected {expected}, found {found}"
+        )
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Vectors checked.
+    pub checked: usize,
+    /// Figures that came out otherwise.
+    pub differences: Vec<Difference>,
+}
+
+impl Report {
+    /// True if every figure came out as expected.
+    pub fn passed(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+/// Checks the vectors of a file.
+///
+/// # Errors
+/// If the text is not such a file; the error names vector and field. Figures that differ are in the report, not errors.
+pub fn check_vectors(json: &str) -> Result<Report, Error> {
+    let file: File = serde_json::from_str(json).map_err(Error::File)?;
+    if file.schema != SCHEMA {
+        return Err(Error::Schema { found: file.schema });
+    }
+    if file.vectors.is_empty() {
+        return Err(Error::Empty);
+    }
+    // Read all before checking any: a file is right or wrong as a whole.
+    let mut seen = BTreeSet::new();
+    let vectors = file
+        .vectors
+        .into_iter()
+        .enumerate()
+        .map(|(at, value)| read(at, value))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(twice) = vectors.iter().find(|vector| !seen.insert(vector.id())) {
+        return Err(Error::Duplicate(twice.id().to_owned()));
+    }
+    let mut report = Report::default();
+    for vector in &vectors {
+        report.differences.extend(check::check(vector)?);
+        report.checked += 1;
+    }
+    Ok(report)
+}
+
+fn read(at: usize, value: Value) -> Result<Vector, Error> {
+    let name = value
+        .get("id")
+        .and_then(Value::as_str)
+        .map_or_else(|| format!("number {}", at + 1), str::to_owned);
+    serde_json::from_value(value).map_err(|source| Error::Vector {
+        vector: name,
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VECTORS: &str = include_str!("../tests/data/cost_vectors.json");
+
+    #[test]
+    fn every_vector_comes_out_as_expected() {
+        let report = check_vectors(VECTORS).unwrap();
+        let differences: Vec<_> = report.differences.iter().map(ToString::to_string).collect();
+        assert_eq!(differences, Vec::<String>::new());
+        assert_eq!(report.checked, 57);
+    }
+
+    /// The vectors with one of them changed.
+    fn changed(id: &str, change: impl FnOnce(&mut Value)) -> String {
+        let mut file: Value = serde_json::from_str(VECTORS).unwrap();
+        let vectors = file["vectors"].as_array_mut().unwrap();
+        vectors.retain(|vector| vector["id"] == id);
+        change(&mut vectors[0]);
+        file.to_string()
+    }
+
+    #[test]
+    fn every_expected_figure_is_looked_at() {
+        let file: Value = serde_json::from_str(VECTORS).unwrap();
+        for vector in file["vectors"].as_array().unwrap() {
+            let id = vector["id"].as_str().unwrap();
+            for field in vector["expect"].as_object().unwrap().keys() {
+                let text = changed(id, |vector| alter(&mut vector["expect"][field]));
+                assert!(!check_vectors(&text).unwrap().passed(), "{id} {field}");
+            }
+        }
+    }
+
+    fn alter(value: &mut Value) {
+        match value {
+            Value::Number(number) => *value = (number.as_i64().unwrap() + 1).into(),
+            Value::String(text) => text.push('7'),
+            Value::Array(runs) => {
+                for field in runs[0]
+                    .as_object_mut()
+                    .unwrap()
+                    .values_mut()
+                    .filter(|field| field.is_i64())
+                {
+                    alter(field);
+                }
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn every_field_of_an_expected_run_is_looked_at() {
+        for (field, wrong) in [
+            ("exact_micro", "680000/3"),
+            ("class", "open"),
+            ("run_id", "other"),
+        ] {
+            let text = changed("CV001", |vector| {
+                vector["expect"]["runs"][0][field] = wrong.into()
+            });
+            let report = check_vectors(&text).unwrap();
+            assert!(!report.passed(), "{field}");
+        }
+    }
+
+    #[track_caller]
+    fn refused(text: &str, words: &[&str]) {
+        let error = check_vectors(text).unwrap_err();
+        let mut message = error.to_string();
+        if let Some(source) = std::error::Error::source(&error) {
+            message = format!("{message}: {source}");
+        }
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+
+    #[test]
+    fn what_is_unknown_or_missing_is_named() {
+        refused("[]", &["read cost vectors"]);
+        refused(
+            "{\"schema\":\"cost-vectors/2\",\"vectors\":[]}",
+            &["cost-vectors/2"],
+        );
+        refused(
+            "{\"schema\":\"cost-vectors/1\",\"vectors\":[]}",
+            &["no vectors"],
+        );
+        refused(
+            &changed("CV001", |v| v["kind"] = "jobb".into()),
+            &["CV001", "jobb"],
+        );
+        refused(
+            &changed("CV001", |v| v["colour"] = "red".into()),
+            &["CV001", "colour"],
+        );
+        refused(
+            &changed("CV001", |v| v["runs"][0]["colour"] = "red".into()),
+            &["CV001", "colour"],
+        );
+        refused(
+            &changed("CV001", |v| v["runs"][0]["alloc"][0]["colour"] = 1.into()),
+            &["CV001", "alloc", "colour"],
+        );
+        refused(
+            &changed("CV001", |v| v["nodes"][0]["cap"]["tpu"] = 1.into()),
+            &["CV001", "tpu"],
+        );
+        refused(
+            &changed("CV001", |v| v["mode"] = "half_share".into()),
+            &["CV001", "half_share"],
+        );
+        refused(
+            &changed("CV001", |v| v["nodes"][0]["market"] = "black".into()),
+            &["CV001", "black"],
+        );
+        refused(
+            &changed("CV001", |v| v["runs"][0]["end"] = "soon".into()),
+            &["CV001", "soon"],
+        );
+        refused(
+            &changed("CV001", |v| v["runs"][0]["end"] = Value::Null),
+            &["CV001", "runs[0].end"],
+        );
+        refused(
+            &changed("CV001", |v| _ = v.as_object_mut().unwrap().remove("prices")),
+            &["CV001", "prices"],
+        );
+        refused(
+            &changed("CV001", |v| {
+                _ = v["runs"][0].as_object_mut().unwrap().remove("alloc")
+            }),
+            &["CV001", "runs[0].alloc"],
+        );
+        refused(
+            &changed("CV030", |v| v["prices"][1]["from"] = 0.into()),
+            &["CV030", "prices[1]"],
+        );
+        refused(
+            &changed("CV025", |v| v["weights"]["c16"]["cpu"][1] = 0.into()),
+            &["CV025", "weights.c16.cpu"],
+        );
+        refused(
+            &changed("CV047", |v| v["flag"] = "MIN_TRES".into()),
+            &["CV047", "MIN_TRES"],
+        );
+        refused(
+            &changed("CV047", |v| v["weights"]["cpu"]["weight"] = "x".into()),
+            &["CV047", "weights.cpu"],
+        );
+    }
+
+    #[test]
+    fn a_running_job_is_open_until_now() {
+        let text = changed("CV001", |vector| {
+            vector["runs"][0]["end"] = Value::Null;
+            vector["runs"][0]["state"] = "RUNNING".into();
+            vector["now"] = 1_767_227_400.into();
+            vector["expect"] = serde_json::json!({
+                "runs": [{"run_id": "1.0", "exact_micro": "340000/1", "cost_micro": 340_000, "class": "open"}],
+                "job_cost_micro": 340_000, "completed_micro": 0, "not_completed_micro": 0, "open_micro": 340_000
+            });
+        });
+        assert_eq!(check_vectors(&text).unwrap().differences, []);
+    }
+
+    #[test]
+    fn a_run_that_never_started_costs_nothing() {
+        let text = changed("CV001", |vector| {
+            vector["runs"][0]["start"] = Value::Null;
+            vector["runs"][0]["alloc"] = serde_json::json!([]);
+            vector["runs"][0]["state"] = "CANCELLED by 1000".into();
+            vector["expect"] = serde_json::json!({
+                "runs": [{"run_id": "1.0", "exact_micro": "0/1", "cost_micro": 0, "class": "not_completed"}],
+                "job_cost_micro": 0, "completed_micro": 0, "not_completed_micro": 0, "open_micro": 0
+            });
+        });
+        assert_eq!(check_vectors(&text).unwrap().differences, []);
+    }
+
+    #[test]
+    fn an_error_where_a_cost_is_expected_is_a_difference() {
+        let text = changed("CV001", |vector| {
+            vector["prices"][0]["to"] = 1_767_225_700.into()
+        });
+        let report = check_vectors(&text).unwrap();
+        assert!(
+            report.differences[0].found.starts_with("price_missing"),
+            "{report:?}"
+        );
+        let text = changed("CV041", |vector| vector["prices"][0]["to"] = Value::Null);
+        assert_eq!(
+            check_vectors(&text).unwrap().differences[0].expected,
+            "price_missing"
+        );
+    }
+}

@@ -1,1 +1,30 @@
-//! Slurm client.
+//! Asks Slurm by its commands and returns records. The only place that knows how.
+//!
+//! - [`Slurm::sweep`]: one cheap look at the whole queue (`squeue`, text columns).
+//! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`).
+//! - [`Slurm::accounting`]: runs the controller has forgotten (`sacct -D -X`).
+//! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
+//! - [`CompletionRecord`], [`HookEnv`]: what hooks bring along. Pure.
+//!
+//! Every command has a deadline, is killed when its future is dropped, and waits for one of two places. An answer that is cut,
+//! malformed or not certain is an error or says so in its record: never an empty list, never a guess. Deliberately absent: JSON
+//! output (22.05's `sacct --json` loses exit codes, `squeue --json` costs fifteen times the text), REST, writing to Slurm.
+
+mod command;
+mod config;
+mod error;
+mod evidence;
+mod metrics;
+mod parse;
+mod record;
+mod slurm;
+
+pub use config::Config;
+pub use error::Error;
+pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
+pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
+pub use record::{
+    AccountingRecord, ArrayPosition, ArrayTasks, JobRecord, JobsAnswer, NodeAlloc, NodeRecord,
+    PartitionRecord, Sweep, SweepRow,
+};
+pub use slurm::{Ping, Query, Slurm};

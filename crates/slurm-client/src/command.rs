@@ -1,0 +1,221 @@
+//! Runs Slurm's commands: bounded in number, time and output, with an environment that makes their output readable.
+//!
+//! The environment is built anew, since a dozen `SQUEUE_*`, `SACCT_*` and `SLURM_*` variables change what the commands print.
+//! `SLURM_TIME_FORMAT=%s` makes squeue, scontrol, sacct and sinfo print times as seconds since 1970 (seen on 22.05.8 for each of
+//! them; `SLURM_TIME_FORMAT` is in their manuals since 14.03). `SLURM_BITSTR_LEN=0` keeps long lists of array tasks whole.
+
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    sync::Arc,
+    time::Instant,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::Command,
+    sync::Semaphore,
+    time::timeout,
+};
+
+use crate::{Config, Error, metrics};
+
+/// Commands at a time: enough to overlap, too few to crowd slurmctld.
+const AT_A_TIME: usize = 2;
+/// More output than 100,000 jobs make (`scontrol show jobs`: about 1.1 kB each).
+const MOST_OUTPUT: u64 = 256 << 20;
+/// Slurm's error texts are short; the rest of a flood is dropped.
+const MOST_STDERR: u64 = 64 << 10;
+/// What a command may take over from our own environment.
+const INHERITED: [&str; 6] = [
+    "PATH",
+    "HOME",
+    "LD_LIBRARY_PATH",
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "SLURM_JWT",
+];
+
+/// Starts Slurm's commands.
+#[derive(Clone, Debug)]
+pub(crate) struct Runner {
+    config: Config,
+    environment: Arc<Vec<(OsString, OsString)>>,
+    permits: Arc<Semaphore>,
+}
+
+/// What a command printed.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) status: i32,
+}
+
+impl Runner {
+    pub(crate) fn new(config: Config) -> Self {
+        let inherited = INHERITED
+            .iter()
+            .filter_map(|name| Some((OsString::from(name), env::var_os(name)?)));
+        let mut environment: Vec<_> = inherited
+            .filter(|(name, _)| config.conf.is_none() || name != "SLURM_CONF")
+            .collect();
+        let fixed = [
+            ("SLURM_TIME_FORMAT", "%s"),
+            ("SLURM_BITSTR_LEN", "0"),
+            ("TZ", "UTC"),
+            ("LC_ALL", "C.UTF-8"),
+        ];
+        environment.extend(fixed.map(|(name, value)| (name.into(), value.into())));
+        if let Some(conf) = &config.conf {
+            environment.push(("SLURM_CONF".into(), conf.into()));
+        }
+        Self {
+            config,
+            environment: Arc::new(environment),
+            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
+    }
+
+    /// The slurm.conf the commands are told to use, if they are told.
+    pub(crate) fn conf(&self) -> Option<PathBuf> {
+        let (_, conf) = self
+            .environment
+            .iter()
+            .find(|(name, _)| name == "SLURM_CONF")?;
+        Some(conf.into())
+    }
+
+    /// Runs a command that must succeed.
+    pub(crate) async fn run(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+    ) -> Result<String, Error> {
+        let output = self.run_any(command, arguments).await?;
+        if output.status == 0 {
+            return Ok(output.stdout);
+        }
+        let error = Error::from_stderr(command, output.status, &output.stderr);
+        metrics::failed(command, error.kind());
+        Err(error)
+    }
+
+    /// Runs a command whose failure may mean something. Output that was cut is an error already.
+    pub(crate) async fn run_any(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+    ) -> Result<Output, Error> {
+        let started = Instant::now();
+        let answer = self.run_within_limits(command, arguments).await;
+        metrics::took(command, started.elapsed());
+        if let Err(error) = &answer {
+            metrics::failed(command, error.kind());
+        }
+        answer
+    }
+
+    async fn run_within_limits(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+    ) -> Result<Output, Error> {
+        if let Some(path) = self.conf() {
+            std::fs::metadata(&path).map_err(|source| Error::ConfigMissing { path, source })?;
+        }
+        let Ok(_permit) = self.permits.acquire().await else {
+            return Err(Error::Suspicious {
+                command,
+                problem: "no permit: the client is closed",
+            });
+        };
+        let limit = self.config.command_timeout;
+        match timeout(limit, self.spawn(command, arguments)).await {
+            Ok(answer) => answer,
+            // Dropping the future has killed the child.
+            Err(_) => Err(Error::TimedOut {
+                command,
+                after: limit,
+            }),
+        }
+    }
+
+    async fn spawn(&self, command: &'static str, arguments: &[&str]) -> Result<Output, Error> {
+        let program = self
+            .config
+            .bin_dir
+            .as_ref()
+            .map_or_else(|| PathBuf::from(command), |dir| dir.join(command));
+        let mut child = Command::new(&program)
+            .args(arguments)
+            .env_clear()
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => Error::NotInstalled {
+                    command,
+                    hint: self.install_hint(),
+                },
+                _ => Error::Io { command, source },
+            })?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let io_error = |source| Error::Io { command, source };
+        let (stdout, stderr) =
+            tokio::try_join!(read(stdout, MOST_OUTPUT), read(stderr, MOST_STDERR))
+                .map_err(io_error)?;
+        let status = child.wait().await.map_err(io_error)?;
+        if stdout.len() as u64 > MOST_OUTPUT {
+            return Err(Error::Suspicious {
+                command,
+                problem: "more output than Slurm can mean",
+            });
+        }
+        if stdout.last().is_some_and(|last| *last != b'\n') && status.success() {
+            return Err(Error::Suspicious {
+                command,
+                problem: "the last line has no end: the answer was cut",
+            });
+        }
+        Ok(Output {
+            stdout: into_text(stdout),
+            stderr: into_text(stderr),
+            status: exit_code(status),
+        })
+    }
+
+    fn install_hint(&self) -> String {
+        match &self.config.bin_dir {
+            Some(dir) => format!("bin_dir in [slurm] is {}; correct it or install Slurm's client commands (Debian: slurm-client)", dir.display()),
+            None => "install Slurm's client commands (Debian: slurm-client; a checkout: make setup), or set bin_dir in [slurm]".to_owned(),
+        }
+    }
+}
+
+async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        let mut limited = stream.take(most + 1);
+        limited.read_to_end(&mut bytes).await?;
+        // Read on, so that the child does not hang on a full pipe until its deadline.
+        tokio::io::copy(&mut limited.into_inner(), &mut tokio::io::sink()).await?;
+    }
+    Ok(bytes)
+}
+
+/// Job names may hold any byte; bytes that are no UTF-8 become replacement characters.
+fn into_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or(-1)
+}

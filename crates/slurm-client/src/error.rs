@@ -1,0 +1,214 @@
+//! What can go wrong when Slurm is asked.
+
+use std::{io, path::PathBuf, time::Duration};
+
+/// Why there is no answer. Texts of Slurm are cut to a few hundred characters.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The command is not there.
+    #[error("run {command}: not found; {hint}")]
+    NotInstalled {
+        /// The command.
+        command: &'static str,
+        /// What to do.
+        hint: String,
+    },
+    /// The slurm.conf that was named is not there. Asked first, since the commands would try for a minute.
+    #[error("read slurm.conf: {} cannot be opened; set conf in [slurm] or SLURM_CONF", path.display())]
+    ConfigMissing {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The command could not be started, or its output not be read.
+    #[error("run {command}")]
+    Io {
+        /// The command.
+        command: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took too long and was killed.
+    #[error("{command} gave no answer within {after:?} and was stopped")]
+    TimedOut {
+        /// The command.
+        command: &'static str,
+        /// The limit.
+        after: Duration,
+    },
+    /// slurmctld cannot be reached or is a standby.
+    #[error("{command}: slurmctld does not answer ({message}); check that it runs: scontrol ping")]
+    ControllerDown {
+        /// The command.
+        command: &'static str,
+        /// Slurm's words.
+        message: String,
+    },
+    /// munge cannot be reached or refuses.
+    #[error(
+        "{command}: munge does not work ({message}); check that munged runs: munge -n | unmunge"
+    )]
+    MungeDown {
+        /// The command.
+        command: &'static str,
+        /// Slurm's words.
+        message: String,
+    },
+    /// slurmdbd cannot be reached, or the cluster has none.
+    #[error(
+        "{command}: accounting does not answer ({message}); check that slurmdbd runs: sacctmgr ping"
+    )]
+    AccountingDown {
+        /// The command.
+        command: &'static str,
+        /// Slurm's words.
+        message: String,
+    },
+    /// Any other failure Slurm reports.
+    #[error("{command} failed with status {status}: {message}")]
+    Failed {
+        /// The command.
+        command: &'static str,
+        /// Exit status; -1 if a signal ended it.
+        status: i32,
+        /// Slurm's words.
+        message: String,
+    },
+    /// The answer is not what the command prints.
+    #[error("read answer of {command}: {problem} in {excerpt:?}")]
+    Malformed {
+        /// The command.
+        command: &'static str,
+        /// What is wrong.
+        problem: &'static str,
+        /// Where.
+        excerpt: String,
+    },
+    /// The answer is empty or cut although the command reports success: it proves nothing.
+    #[error("doubt answer of {command}: {problem}")]
+    Suspicious {
+        /// The command.
+        command: &'static str,
+        /// What is wrong.
+        problem: &'static str,
+    },
+}
+
+impl Error {
+    /// A word for metrics, from a small closed set.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::NotInstalled { .. } => "not_installed",
+            Self::ConfigMissing { .. } => "config_missing",
+            Self::Io { .. } => "io",
+            Self::TimedOut { .. } => "timed_out",
+            Self::ControllerDown { .. } => "controller_down",
+            Self::MungeDown { .. } => "munge_down",
+            Self::AccountingDown { .. } => "accounting_down",
+            Self::Failed { .. } => "failed",
+            Self::Malformed { .. } => "malformed",
+            Self::Suspicious { .. } => "suspicious",
+        }
+    }
+
+    /// Whether trying again later may help without anybody changing a file.
+    pub const fn is_transient(&self) -> bool {
+        !matches!(self, Self::NotInstalled { .. } | Self::ConfigMissing { .. })
+    }
+
+    /// Sorts what a failed command wrote to stderr.
+    pub(crate) fn from_stderr(command: &'static str, status: i32, stderr: &str) -> Self {
+        let message = excerpt(stderr.trim());
+        let lower = stderr.to_ascii_lowercase();
+        let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
+        // Munge first: a broken munge also ends in "unable to contact".
+        if says(&[
+            "munge",
+            "protocol authentication error",
+            "authentication plugin",
+            "auth_g_create",
+            "invalid authentication credential",
+        ]) {
+            Self::MungeDown { command, message }
+        } else if command == "sacct"
+            && says(&[
+                "slurmdbd",
+                "database",
+                "persistent connection",
+                "accounting storage is disabled",
+                "connection refused",
+            ])
+        {
+            Self::AccountingDown { command, message }
+        } else if says(&[
+            "unable to contact slurm controller",
+            "unable to establish control machine address",
+            "socket timed out",
+            "connection refused",
+            "connection failure",
+            "zero bytes were transmitted",
+            "in standby mode",
+            "resolve_ctls_from_dns_srv",
+            "unexpected message received",
+            "network is unreachable",
+            "no route to host",
+        ]) {
+            Self::ControllerDown { command, message }
+        } else {
+            Self::Failed {
+                command,
+                status,
+                message,
+            }
+        }
+    }
+}
+
+/// The first few hundred characters of Slurm's text.
+pub(crate) fn excerpt(text: &str) -> String {
+    const LIMIT: usize = 400;
+    let mut short: String = text.chars().take(LIMIT).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurms_own_words_are_sorted() {
+        let kind = |command, text| Error::from_stderr(command, 1, text).kind();
+        assert_eq!(
+            kind(
+                "squeue",
+                "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+            ),
+            "controller_down"
+        );
+        assert_eq!(
+            kind(
+                "squeue",
+                "squeue: error: If munged is up, restart with --num-threads=10\nsqueue: error: Munge encode failed: Failed to access \"/run/munge\""
+            ),
+            "munge_down"
+        );
+        assert_eq!(
+            kind(
+                "sacct",
+                "sacct: error: Problem talking to the database: Connection refused"
+            ),
+            "accounting_down"
+        );
+        assert_eq!(
+            kind("squeue", "slurm_load_jobs error: Invalid job id specified"),
+            "failed"
+        );
+    }
+}

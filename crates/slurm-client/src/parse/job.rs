@@ -1,0 +1,381 @@
+//! `scontrol -o -d show job`.
+//!
+//! The line mixes Slurm's own fields with texts of users (name, comment, paths), and nothing quotes them: a job may be *named*
+//! `x UserId=root(0) … JobState=COMPLETED` or hold a newline and a whole forged record. Order tells them apart:
+//!
+//!     JobId … JobName=<user's text> UserId … (Slurm's own fields) … Network= Command= <user's texts> StdOut= TresPer…
+//!
+//! - Name, comment, command and working directory come from squeue, whose columns cannot be forged (see `delimited`); with the
+//!   name known, what follows it is Slurm's. Without it, a record in which the end of the name is not certain is unclear.
+//! - Between the name and `Network=` the last of two equal keys counts: a `WCKey` of the user's own making stands before the fields that
+//!   matter.
+//! - Newlines in known texts are taken out before the output is cut into records, and an id that still occurs twice is unclear.
+
+use std::collections::HashMap;
+
+use slurm_types::{
+    ExitCode, HostList, JobId, JobState, TimeLimit, Tres, UnixTime, parse_duration_secs,
+    parse_mem_mib,
+};
+
+use super::{gres_gpus, keys::pairs, leading, text};
+use crate::record::{ArrayTasks, JobRecord, NodeAlloc};
+
+/// The texts of one job that belong to its user, as squeue gave them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FreeTexts {
+    pub(crate) uid: Option<u32>,
+    pub(crate) name: String,
+    pub(crate) comment: String,
+    pub(crate) command: String,
+    pub(crate) work_dir: String,
+}
+
+/// The records of an answer, and the ids of which it proves nothing.
+#[derive(Debug, Default)]
+pub(crate) struct JobsText {
+    pub(crate) records: Vec<JobRecord>,
+    pub(crate) unclear: Vec<(JobId, &'static str)>,
+}
+
+/// Reads every record of the answer.
+pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> JobsText {
+    let output = without_newlines_of_users(output, texts);
+    let mut answer = JobsText::default();
+    let mut count: HashMap<JobId, usize> = HashMap::new();
+    for (id, line) in records(&output) {
+        *count.entry(id).or_default() += 1;
+        match job(id, line, texts.get(&id)) {
+            Ok(record) => answer.records.push(record),
+            Err(problem) => answer.unclear.push((id, problem)),
+        }
+    }
+    answer
+        .records
+        .retain(|record| record.job_id.is_none_or(|id| count.get(&id) == Some(&1)));
+    for (id, _) in count.into_iter().filter(|(_, times)| *times > 1) {
+        answer.unclear.retain(|(unclear, _)| *unclear != id);
+        answer
+            .unclear
+            .push((id, "its id occurs twice in the answer"));
+    }
+    answer
+}
+
+fn without_newlines_of_users(output: &str, texts: &HashMap<JobId, FreeTexts>) -> String {
+    let mut output = output.to_owned();
+    for free in texts.values() {
+        for value in [&free.name, &free.comment, &free.command, &free.work_dir] {
+            if value.contains('\n') {
+                output = output.replace(value.as_str(), &one_line(value));
+            }
+        }
+    }
+    output
+}
+
+fn one_line(value: &str) -> String {
+    value.replace('\n', " ")
+}
+
+/// Cuts the answer where a line begins with `JobId=<number> `. A newline nobody knew of stays inside its record.
+fn records(output: &str) -> Vec<(JobId, &str)> {
+    let mut starts = Vec::new();
+    let mut at = 0;
+    for line in output.split_inclusive('\n') {
+        if let Some(id) = line
+            .strip_prefix("JobId=")
+            .and_then(|rest| rest.split([' ', '\n']).next())
+            .and_then(|id| id.parse().ok())
+        {
+            starts.push((id, at));
+        }
+        at += line.len();
+    }
+    let ends = starts
+        .iter()
+        .skip(1)
+        .map(|(_, start)| *start)
+        .chain([output.len()]);
+    starts
+        .iter()
+        .zip(ends)
+        .map(|((id, start), end)| (*id, output[*start..end].trim_end_matches('\n')))
+        .collect()
+}
+
+fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<JobRecord, &'static str> {
+    let (head, rest) = line.split_once(" JobName=").ok_or("it has no JobName")?;
+    let (name, rest) = split_name(rest, texts)?;
+    let own_end = rest
+        .find(" Network=")
+        .or_else(|| rest.find(" Command="))
+        .unwrap_or(rest.len());
+    let (own, tail) = rest.split_at(own_end);
+
+    let mut job = JobRecord {
+        job_id: Some(id),
+        name,
+        ..JobRecord::default()
+    };
+    let mut nodes = Allocations::default();
+    let mut exclusive_key = false;
+    for (key, value) in pairs(head).into_iter().chain(pairs(own)) {
+        exclusive_key |= key == "Exclusive";
+        if !nodes.take(key, value) {
+            field(&mut job, key, value);
+        }
+    }
+    job.node_allocs = nodes.finish();
+    if job.state == JobState::default() || job.uid.is_none() || job.submit.is_none() {
+        return Err("its state, owner or submit time is missing");
+    }
+    user_texts(&mut job, tail, texts);
+    settle(&mut job, exclusive_key);
+    if texts.is_some_and(|texts| texts.uid.is_some() && texts.uid != job.uid) {
+        return Err("squeue and scontrol name different owners");
+    }
+    Ok(job)
+}
+
+/// The name, and what follows it. `JobName=` is followed by `UserId=`, or by `HetJobIdSet=` first.
+fn split_name<'a>(
+    rest: &'a str,
+    texts: Option<&FreeTexts>,
+) -> Result<(String, &'a str), &'static str> {
+    let follows = |after: &str| after.starts_with(" UserId=") || after.starts_with(" HetJobIdSet=");
+    if let Some(texts) = texts
+        && let Some(after) = rest.strip_prefix(&*one_line(&texts.name))
+        && follows(after)
+    {
+        return Ok((texts.name.clone(), after));
+    }
+    let mut ends = rest.match_indices(" UserId=").map(|(at, _)| at);
+    let (Some(end), None) = (ends.next(), ends.next()) else {
+        return Err("where its name ends is not certain");
+    };
+    let end = rest[..end].rfind(" HetJobIdSet=").unwrap_or(end);
+    Ok((rest[..end].to_owned(), &rest[end..]))
+}
+
+fn field(job: &mut JobRecord, key: &str, value: &str) {
+    match key {
+        "ArrayJobId" => job.array_job_id = value.parse().ok(),
+        "ArrayTaskId" => job.array_tasks = ArrayTasks::parse(value),
+        "ArrayTaskThrottle" => job.array_throttle = leading(value),
+        "HetJobId" | "PackJobId" => job.het_job_id = value.parse().ok(),
+        "HetJobOffset" | "PackJobOffset" => job.het_job_offset = leading(value),
+        "HetJobIdSet" | "PackJobIdSet" => job.het_job_id_set = text(value),
+        "SLUID" | "Sluid" => job.sluid = text(value),
+        "UserId" => (job.user, job.uid) = name_and_number(value),
+        "GroupId" => (job.group, job.gid) = name_and_number(value),
+        "Account" => job.account = text(value),
+        "Partition" => job.partition = text(value),
+        "QOS" => job.qos = text(value),
+        "WCKey" => job.wckey = text(value),
+        "JobState" => job.state = JobState::parse(value),
+        "Reason" => job.reason = value.to_owned(),
+        "FailedNode" => job.failed_node = text(value),
+        "Priority" => job.priority = leading(value),
+        "Nice" => job.nice = value.parse().unwrap_or(0),
+        "Restarts" => job.restarts = leading(value).unwrap_or(0),
+        "Requeue" => job.requeue = value == "1",
+        "BatchFlag" => job.batch = value != "0",
+        "SubmitTime" => job.submit = UnixTime::parse(value),
+        "EligibleTime" => job.eligible = UnixTime::parse(value),
+        "AccrueTime" => job.accrue = UnixTime::parse(value),
+        "StartTime" => job.start = UnixTime::parse(value),
+        "EndTime" => job.end = UnixTime::parse(value),
+        "SuspendTime" => job.suspend_time = UnixTime::parse(value),
+        "SecsPreSuspend" => job.pre_suspend_secs = leading(value),
+        "RunTime" => job.run_secs = parse_duration_secs(value),
+        "TimeLimit" => job.time_limit = TimeLimit::parse(value),
+        "Deadline" => job.deadline = UnixTime::parse(value),
+        "PreemptTime" => job.preempt_time = UnixTime::parse(value),
+        "PreemptEligibleTime" => job.preempt_eligible = UnixTime::parse(value),
+        "LastSchedEval" => job.last_sched_eval = UnixTime::parse(value),
+        "Scheduler" => job.scheduler = text(value),
+        "SchedNodeList" => job.sched_nodes = text(value),
+        "NodeList" => job.nodes = text(value),
+        "NumNodes" => job.node_count = leading(value),
+        "BatchHost" => job.batch_host = text(value),
+        "NumCPUs" => job.num_cpus = leading(value),
+        "NumTasks" => job.num_tasks = leading(value),
+        "CPUs/Task" => job.cpus_per_task = leading(value),
+        "MinMemoryNode" => job.min_mem_node_mib = parse_mem_mib(value).filter(|mib| *mib > 0),
+        "MinMemoryCPU" => job.min_mem_cpu_mib = parse_mem_mib(value).filter(|mib| *mib > 0),
+        "TRES" | "ReqTRES" => job.req_tres = tres(value, &mut job.oddities),
+        "AllocTRES" => job.alloc_tres = tres(value, &mut job.oddities),
+        "OverSubscribe" => job.oversubscribe = text(value),
+        "Exclusive" => job.exclusive = value != "NO",
+        "Dependency" => job.dependency = text(value),
+        "Reservation" => job.reservation = text(value),
+        "Features" => job.features = text(value),
+        "Licenses" => job.licenses = text(value),
+        "ReqNodeList" => job.req_nodes = text(value),
+        "ExcNodeList" => job.exc_nodes = text(value),
+        "ExitCode" => job.exit_code = exit_code(value, &mut job.oddities),
+        "DerivedExitCode" => job.derived_exit_code = exit_code(value, &mut job.oddities),
+        _ => {}
+    }
+}
+
+/// The texts of the user at the end of the line: from squeue where it knows them, else as far as the line tells. Nothing of
+/// Slurm's own is read from here but the `TresPer…` words behind the last path.
+fn user_texts(job: &mut JobRecord, tail: &str, texts: Option<&FreeTexts>) {
+    /// Their order in `_sprint_job_info`/`slurm_sprint_job_info`; most of them are left out when empty.
+    const KEYS: [&str; 9] = [
+        " Command=",
+        " SubmitLine=",
+        " WorkDir=",
+        " AdminComment=",
+        " SystemComment=",
+        " Comment=",
+        " StdErr=",
+        " StdIn=",
+        " StdOut=",
+    ];
+    let mut found: Vec<(&str, usize)> = Vec::new();
+    let mut end = tail.len();
+    // From the end: a text may hold the key of a later one, but the last occurrence is Slurm's own.
+    for key in KEYS.into_iter().rev() {
+        if let Some(at) = tail[..end].rfind(key) {
+            found.push((key, at));
+            end = at;
+        }
+    }
+    let mut end = tail.len();
+    for (key, at) in found {
+        let value = text(&tail[at + key.len()..end]);
+        match key {
+            " Command=" => job.command = value,
+            " WorkDir=" => job.work_dir = value,
+            " AdminComment=" => job.admin_comment = value,
+            " SystemComment=" => job.system_comment = value,
+            " Comment=" => job.comment = value,
+            " StdErr=" => job.stderr = value,
+            " StdIn=" => job.stdin = value,
+            " StdOut=" => {
+                let words = tail[at..]
+                    .split_once(" Power=")
+                    .map_or(&tail[at..], |(_, words)| words);
+                job.tres_per = pairs(words)
+                    .into_iter()
+                    .filter(|(key, _)| {
+                        key.starts_with("Tres")
+                            || key.starts_with("CpusPer")
+                            || key.starts_with("MemPer")
+                    })
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .collect();
+                job.stdout = text(before_trailing_keys(&value));
+            }
+            _ => {}
+        }
+        end = at;
+    }
+    if let Some(texts) = texts {
+        job.comment.clone_from(&texts.comment);
+        job.command.clone_from(&texts.command);
+        job.work_dir.clone_from(&texts.work_dir);
+    }
+}
+
+/// `StdOut` is the last text; `Power=`, `TresPerNode=`, `MailUser=` and the like may follow.
+fn before_trailing_keys(value: &str) -> &str {
+    const NEXT: [&str; 9] = [
+        " Power=",
+        " CpusPerTres=",
+        " MemPerTres=",
+        " TresPer",
+        " TresBind=",
+        " TresFreq=",
+        " MailUser=",
+        " MailType=",
+        " NtasksPerTRES=",
+    ];
+    let end = NEXT
+        .iter()
+        .filter_map(|key| value.find(key))
+        .min()
+        .unwrap_or(value.len());
+    value[..end].trim_end()
+}
+
+/// What only all fields together tell.
+fn settle(job: &mut JobRecord, exclusive_key: bool) {
+    if job.was_allocated() {
+        if job.alloc_tres.is_empty() {
+            // 22.05 to 23.02 print one list, the allocated one once there are nodes.
+            job.alloc_tres = std::mem::take(&mut job.req_tres);
+        }
+    } else {
+        job.alloc_tres = Tres::default();
+    }
+    // Up to 24.11 `OverSubscribe=NO` is what `--exclusive` prints, an ordinary job has `OK`. 25.05 and later have a key of their
+    // own, and `NO` is the ordinary value there.
+    if !exclusive_key {
+        job.exclusive = job.oversubscribe == "NO";
+    }
+}
+
+/// The `Nodes= CPU_IDs= Mem= GRES=` groups of `-d`.
+#[derive(Default)]
+struct Allocations {
+    groups: Vec<NodeAlloc>,
+    open: bool,
+}
+
+impl Allocations {
+    /// Takes the pair if it belongs to a group.
+    fn take(&mut self, key: &str, value: &str) -> bool {
+        match (key, self.groups.last_mut()) {
+            ("Nodes", _) => {
+                self.groups.push(NodeAlloc {
+                    nodes: value.to_owned(),
+                    ..NodeAlloc::default()
+                });
+                self.open = true;
+            }
+            ("CPU_IDs", Some(group)) if self.open => group.cpus = cpu_count(value),
+            ("Mem", Some(group)) if self.open => group.mem_mib = parse_mem_mib(value).unwrap_or(0),
+            ("GRES" | "GRES_IDX", Some(group)) if self.open => {
+                group.gres = text(value);
+                group.gpus = u32::try_from(gres_gpus(value)).unwrap_or(u32::MAX);
+                self.open = false;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn finish(self) -> Vec<NodeAlloc> {
+        self.groups
+    }
+}
+
+/// CPUs in `0-3,6`.
+fn cpu_count(ids: &str) -> u32 {
+    HostList::expand(&format!("[{ids}]"))
+        .map_or(0, |cpus| u32::try_from(cpus.len()).unwrap_or(u32::MAX))
+}
+
+fn tres(value: &str, oddities: &mut u32) -> Tres {
+    let (tres, odd) = Tres::parse_lossy(value);
+    *oddities += u32::try_from(odd.len()).unwrap_or(u32::MAX);
+    tres
+}
+
+fn exit_code(value: &str, oddities: &mut u32) -> Option<ExitCode> {
+    let code = value.parse().ok();
+    *oddities += u32::from(code.is_none());
+    code
+}
+
+/// `alice(20001)`.
+fn name_and_number(value: &str) -> (String, Option<u32>) {
+    match value.rsplit_once('(') {
+        Some((name, number)) => (text(name), leading(number)),
+        None => (text(value), None),
+    }
+}

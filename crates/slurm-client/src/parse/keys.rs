@@ -1,0 +1,65 @@
+//! `Key=value Key=value …` lines of `scontrol -o`.
+
+/// The `Key=value` words of a text that belongs to Slurm. A word without `=` belongs to the value before it, so values may hold
+/// spaces (`OS=Linux 6.1 #1 SMP`).
+pub(crate) fn pairs(text: &str) -> Vec<(&str, &str)> {
+    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    // Where the last value ends in `text`, to extend it.
+    let mut value_start = 0;
+    for (at, word) in words(text) {
+        match word.split_once('=').filter(|(key, _)| is_key(key)) {
+            Some((key, value)) => {
+                value_start = at + key.len() + 1;
+                pairs.push((key, value));
+            }
+            None => {
+                if let Some((_, value)) = pairs.last_mut() {
+                    *value = &text[value_start..at + word.len()];
+                }
+            }
+        }
+    }
+    pairs
+}
+
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let base = text.as_ptr() as usize;
+    text.split_ascii_whitespace()
+        .map(move |word| (word.as_ptr() as usize - base, word))
+}
+
+/// Keys look like `JobId`, `CPUs/Task`, `ReqB:S:C:T`, `JOB_GRES`, `MCS_label`.
+fn is_key(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"/:_-".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn values_may_hold_spaces_and_equal_signs() {
+        assert_eq!(
+            pairs(" OS=Linux 6.1 #1 SMP  TRES=cpu=1,mem=2M CPUs/Task=1 Empty= Last=x "),
+            [
+                ("OS", "Linux 6.1 #1 SMP"),
+                ("TRES", "cpu=1,mem=2M"),
+                ("CPUs/Task", "1"),
+                ("Empty", ""),
+                ("Last", "x")
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "(?s).*") {
+            let _ = pairs(&text);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Slurm's text into records. Pure; survives any bytes.
+
+mod accounting;
+mod delimited;
+mod job;
+mod keys;
+mod node;
+mod sweep;
+
+pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting};
+pub(crate) use delimited::{Separator, delimited};
+pub(crate) use job::{FreeTexts, JobsText, jobs};
+pub(crate) use node::{config, nodes, partitions};
+pub(crate) use sweep::{FORMAT as SWEEP_FORMAT, sweep};
+
+/// A text, or nothing for the words Slurm prints in its place.
+pub(crate) fn text(value: &str) -> String {
+    match value.trim() {
+        "(null)" | "N/A" | "None assigned" | "(unknown)" => String::new(),
+        text => text.to_owned(),
+    }
+}
+
+/// A whole number at the start: `1-1` and `4+` read 1 and 4.
+pub(crate) fn leading<T: std::str::FromStr>(value: &str) -> Option<T> {
+    let value = value.trim();
+    let end = value
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(value.len());
+    value[..end].parse().ok()
+}
+
+/// GPUs in a `Gres` text: `gpu:a100:4(S:0-1),fpga:1` is 4.
+pub(crate) fn gres_gpus(gres: &str) -> u64 {
+    let mut gpus = 0_u64;
+    let mut depth = 0_usize;
+    let mut start = 0;
+    // The list is split at commas outside parentheses: `gpu:4(IDX:0,2-3)`.
+    for (at, c) in gres.char_indices().chain([(gres.len(), ',')]) {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                gpus = gpus.saturating_add(gpu_item(&gres[start..at]));
+                start = (at + 1).min(gres.len());
+            }
+            _ => {}
+        }
+    }
+    gpus
+}
+
+fn gpu_item(item: &str) -> u64 {
+    let item = item.trim();
+    let item = item.split('(').next().unwrap_or(item);
+    let item = item
+        .strip_prefix("gres:")
+        .or_else(|| item.strip_prefix("gres/"))
+        .unwrap_or(item);
+    let mut parts = item.split([':', '=']);
+    match (parts.next(), parts.next_back()) {
+        (Some("gpu"), Some(count)) => leading(count).unwrap_or(1),
+        (Some("gpu"), None) => 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_counted_in_every_form() {
+        for (gres, gpus) in [
+            ("gpu:a100:4", 4),
+            ("gpu:4", 4),
+            ("gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:1)", 3),
+            ("fpga:2", 0),
+            ("", 0),
+            ("gpu", 1),
+            ("(null)", 0),
+        ] {
+            assert_eq!(gres_gpus(gres), gpus, "{gres}");
+        }
+    }
+}

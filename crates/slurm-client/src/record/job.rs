@@ -1,0 +1,251 @@
+//! The controller's full record of a job.
+
+use serde::{Deserialize, Serialize};
+use slurm_types::{ExitCode, JobId, JobRef, JobState, TaskSet, TimeLimit, Tres, UnixTime};
+
+/// Which tasks of an array a record is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrayTasks {
+    /// One task, which has left the array's own record.
+    Task(u32),
+    /// The tasks that are still in the array's own record, as Slurm prints them: `2-9:2%4`.
+    Remainder(String),
+}
+
+impl ArrayTasks {
+    /// Reads `4` or `2-9:2%4`; `None` for `N/A` and the empty text.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "" | "N/A" | "(null)" => None,
+            text => Some(
+                text.parse()
+                    .map_or_else(|_| Self::Remainder(text.to_owned()), Self::Task),
+            ),
+        }
+    }
+
+    /// The task's index, if it is one task.
+    pub const fn task(&self) -> Option<u32> {
+        match self {
+            Self::Task(task) => Some(*task),
+            Self::Remainder(_) => None,
+        }
+    }
+
+    /// The tasks as a set; `None` if Slurm's text cannot be read.
+    pub fn set(&self) -> Option<TaskSet> {
+        match self {
+            Self::Task(task) => Some(TaskSet::new([*task])),
+            Self::Remainder(text) => text.parse().ok(),
+        }
+    }
+}
+
+/// The answer about some jobs. Every id asked for is in exactly one of the three lists, at least.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobsAnswer {
+    /// Records found. An array's id finds its remainder and every task the controller still knows; they are all listed.
+    pub found: Vec<JobRecord>,
+    /// Ids the controller says it does not know: ended longer than `MinJobAge` ago, or never there.
+    pub missing: Vec<JobId>,
+    /// Ids of which this answer proves nothing, and why. Ask again.
+    pub unclear: Vec<(JobId, String)>,
+}
+
+/// What a job holds on one node, or on several nodes alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAlloc {
+    /// The nodes, as a host list.
+    pub nodes: String,
+    /// CPUs on each of them.
+    pub cpus: u32,
+    /// Memory on each of them; 0 where memory is no consumable resource.
+    pub mem_mib: u64,
+    /// GPUs on each of them.
+    pub gpus: u32,
+    /// Generic resources as Slurm prints them: `gpu:a100:2(IDX:0-1)`.
+    pub gres: String,
+}
+
+/// The controller's record of one job (`scontrol -d show job`).
+///
+/// Text fields are empty where Slurm prints `(null)`, `N/A` or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The record's own id; `None` only in a record made by hand.
+    pub job_id: Option<JobId>,
+    /// The array's id, for a task or a remainder.
+    pub array_job_id: Option<JobId>,
+    /// Which tasks of the array.
+    pub array_tasks: Option<ArrayTasks>,
+    /// Most tasks running at once (`%N`).
+    pub array_throttle: Option<u32>,
+    /// Leader of a heterogeneous job.
+    pub het_job_id: Option<JobId>,
+    /// Position in a heterogeneous job.
+    pub het_job_offset: Option<u32>,
+    /// All components, as printed: `13-14`.
+    pub het_job_id_set: String,
+    /// SLUID of the run (25.11 and later).
+    pub sluid: String,
+
+    /// Name given by the user. May hold anything, newlines too.
+    pub name: String,
+    /// Owner.
+    pub user: String,
+    /// Owner's uid.
+    pub uid: Option<u32>,
+    /// Owner's group.
+    pub group: String,
+    /// Owner's gid.
+    pub gid: Option<u32>,
+    /// Account.
+    pub account: String,
+    /// Partition, or the list asked for.
+    pub partition: String,
+    /// QOS.
+    pub qos: String,
+    /// Workload characterization key.
+    pub wckey: String,
+
+    /// One word from scontrol; the base state is open while a flag hides it.
+    pub state: JobState,
+    /// Reason word, or the free text in its place with underscores for spaces. Look it up with `slurm_types::Reason`.
+    pub reason: String,
+    /// Node that failed (`FailedNode`), where Slurm says so.
+    pub failed_node: String,
+    /// Priority; 0 means held.
+    pub priority: Option<u32>,
+    /// Nice value.
+    pub nice: i64,
+    /// How often the job was restarted.
+    pub restarts: u32,
+    /// Whether Slurm may requeue it.
+    pub requeue: bool,
+    /// Whether it is a batch job.
+    pub batch: bool,
+
+    /// When this run was submitted; reset by a requeue.
+    pub submit: Option<UnixTime>,
+    /// When it may run.
+    pub eligible: Option<UnixTime>,
+    /// When it began to gain age priority.
+    pub accrue: Option<UnixTime>,
+    /// Start; of a pending job the planned one. Proof of a start are only allocated nodes.
+    pub start: Option<UnixTime>,
+    /// End; of a running job the latest possible one.
+    pub end: Option<UnixTime>,
+    /// Time of the last suspend or resume.
+    pub suspend_time: Option<UnixTime>,
+    /// Seconds it ran before the last suspend.
+    pub pre_suspend_secs: Option<u64>,
+    /// Seconds it has run, suspended time excluded.
+    pub run_secs: Option<u64>,
+    /// Time limit.
+    pub time_limit: Option<TimeLimit>,
+    /// Deadline.
+    pub deadline: Option<UnixTime>,
+    /// When preemption was decided.
+    pub preempt_time: Option<UnixTime>,
+    /// From when on it may be preempted.
+    pub preempt_eligible: Option<UnixTime>,
+    /// When the scheduler last looked at it.
+    pub last_sched_eval: Option<UnixTime>,
+    /// Which scheduler that was: `Main`, `Backfill`.
+    pub scheduler: String,
+    /// Nodes backfill plans to give it.
+    pub sched_nodes: String,
+
+    /// Allocated nodes, as a host list; empty if it never had any.
+    pub nodes: String,
+    /// Number of nodes, allocated or (the minimum) asked for.
+    pub node_count: Option<u32>,
+    /// Node of the batch script.
+    pub batch_host: String,
+    /// CPUs.
+    pub num_cpus: Option<u32>,
+    /// Tasks.
+    pub num_tasks: Option<u32>,
+    /// CPUs per task.
+    pub cpus_per_task: Option<u32>,
+    /// Requested resources. 22.05 prints one list (`TRES`), which is the requested one until the job has nodes.
+    pub req_tres: Tres,
+    /// Allocated resources; empty until the job has nodes.
+    pub alloc_tres: Tres,
+    /// `TresPerJob`, `TresPerNode`, `TresPerTask`, … as printed, by that name.
+    pub tres_per: Vec<(String, String)>,
+    /// Memory asked for per node, in MiB.
+    pub min_mem_node_mib: Option<u64>,
+    /// Memory asked for per CPU, in MiB.
+    pub min_mem_cpu_mib: Option<u64>,
+    /// What it holds on each node; empty unless it has nodes.
+    pub node_allocs: Vec<NodeAlloc>,
+    /// Whether it has its nodes for itself (`--exclusive`).
+    pub exclusive: bool,
+    /// `OverSubscribe` as printed: `OK`, `NO`, `YES`, `USER`, …
+    pub oversubscribe: String,
+
+    /// Dependencies as printed, with their state: `afterok:1(unfulfilled)`.
+    pub dependency: String,
+    /// Reservation.
+    pub reservation: String,
+    /// Features asked for (`--constraint`).
+    pub features: String,
+    /// Licences asked for.
+    pub licenses: String,
+    /// Nodes asked for.
+    pub req_nodes: String,
+    /// Nodes refused.
+    pub exc_nodes: String,
+
+    /// Comment of the user.
+    pub comment: String,
+    /// Comment of an admin or a cloud back end.
+    pub admin_comment: String,
+    /// Comment of Slurm's plugins.
+    pub system_comment: String,
+    /// Script or command line.
+    pub command: String,
+    /// Working directory.
+    pub work_dir: String,
+    /// Standard output file.
+    pub stdout: String,
+    /// Standard error file.
+    pub stderr: String,
+    /// Standard input file.
+    pub stdin: String,
+
+    /// Exit code of the job. True value: accounting of 22.05 spoils codes above 127.
+    pub exit_code: Option<ExitCode>,
+    /// Highest exit code of its steps.
+    pub derived_exit_code: Option<ExitCode>,
+
+    /// How often parsing had to leave something out: odd TRES items, numbers that are none. For a drift metric.
+    pub oddities: u32,
+}
+
+impl JobRecord {
+    /// The id as people write it: `123`, `123_4`, `123_[1-5]`, `123+1`.
+    pub fn job_ref(&self) -> Option<JobRef> {
+        let id = self.job_id?;
+        if let (Some(array), Some(tasks)) = (self.array_job_id, &self.array_tasks) {
+            return Some(match tasks {
+                ArrayTasks::Task(task) => JobRef::ArrayTask { array, task: *task },
+                ArrayTasks::Remainder(_) => JobRef::ArrayTasks {
+                    array,
+                    tasks: tasks.set()?,
+                },
+            });
+        }
+        match (self.het_job_id, self.het_job_offset) {
+            (Some(leader), Some(offset)) => Some(JobRef::HetComponent { leader, offset }),
+            _ => Some(JobRef::Job(id)),
+        }
+    }
+
+    /// Whether nodes were ever allocated to this run: the only proof of a start.
+    pub fn was_allocated(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+}

@@ -1,0 +1,387 @@
+//! The questions one can ask.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use chrono::DateTime;
+use slurm_types::{JobId, UnixTime};
+
+use crate::{
+    AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Sweep,
+    command::Runner,
+    error::excerpt,
+    metrics,
+    parse::{self, FreeTexts, JobsText, Separator},
+};
+
+/// Up to so many jobs are asked for one by one; more in one answer with every job in it. One `scontrol show job` costs about
+/// 10 ms, `scontrol show jobs` of 10,000 jobs 400 ms (22.05).
+const ONE_BY_ONE: usize = 16;
+/// Ids per `squeue -j` and `sacct -j`: 11 bytes each at most, far below the limit of an argument (128 KiB).
+const IDS_PER_COMMAND: usize = 1_000;
+
+/// Slurm, by its commands. Cheap to clone; clones share the bound on commands at a time.
+#[derive(Clone, Debug)]
+pub struct Slurm {
+    runner: Runner,
+}
+
+/// Which runs accounting is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Runs in any state that lived at some time in the window. Leaves out what never became eligible (held, dependent): ask
+    /// for those by id.
+    Window {
+        /// Begin of the window.
+        start: UnixTime,
+        /// End of the window; `None` is now.
+        end: Option<UnixTime>,
+    },
+    /// Every run of these jobs.
+    Jobs(Vec<JobId>),
+}
+
+/// What the controllers say about themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// Whether one of them is up.
+    pub up: bool,
+    /// Lines as printed: `Slurmctld(primary) at vm is UP`.
+    pub lines: Vec<String>,
+}
+
+impl Slurm {
+    /// Takes the configuration; asks nothing yet.
+    pub fn new(config: Config) -> Self {
+        Self {
+            runner: Runner::new(config),
+        }
+    }
+
+    /// Every job the controller has in memory, a few columns each: 0.1 s and 1 MB at 10,000 jobs.
+    pub async fn sweep(&self) -> Result<Sweep, Error> {
+        let started_at = now();
+        let output = self
+            .runner
+            .run(
+                "squeue",
+                &["-h", "-a", "-t", "all", "-o", parse::SWEEP_FORMAT],
+            )
+            .await?;
+        let (rows, unread_lines) = parse::sweep(&output);
+        metrics::unread("squeue", unread_lines);
+        if rows.is_empty() && unread_lines > 0 {
+            return Err(malformed(
+                "squeue",
+                "no line has the columns asked for",
+                &output,
+            ));
+        }
+        Ok(Sweep {
+            started_at,
+            rows,
+            unread_lines,
+        })
+    }
+
+    /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
+    pub async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+        let ids: BTreeSet<JobId> = ids.iter().copied().collect();
+        let mut answer = JobsAnswer::default();
+        if ids.is_empty() {
+            return Ok(answer);
+        }
+        let texts = self.free_texts(&ids).await?;
+        let mut one_by_one: Vec<JobId> = Vec::new();
+        if ids.len() <= ONE_BY_ONE {
+            one_by_one.extend(&ids);
+        } else {
+            let output = self
+                .runner
+                .run("scontrol", &["-o", "-d", "show", "jobs"])
+                .await?;
+            one_by_one = sort_into(&mut answer, &ids, parse::jobs(&output, &texts));
+            // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
+            let rest = one_by_one.split_off(one_by_one.len().min(ONE_BY_ONE));
+            answer.unclear.extend(rest.into_iter().map(|id| {
+                (
+                    id,
+                    "not in the list of all jobs; not asked for by id".to_owned(),
+                )
+            }));
+        }
+        for id in one_by_one {
+            self.one_job(id, &texts, &mut answer).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn one_job(
+        &self,
+        id: JobId,
+        texts: &HashMap<JobId, FreeTexts>,
+        answer: &mut JobsAnswer,
+    ) -> Result<(), Error> {
+        let output = self
+            .runner
+            .run_any("scontrol", &["-o", "-d", "show", "job", &id.to_string()])
+            .await?;
+        if output.status != 0 {
+            if output.stderr.contains("Invalid job id specified") {
+                answer.missing.push(id);
+                return Ok(());
+            }
+            let error = Error::from_stderr("scontrol", output.status, &output.stderr);
+            metrics::failed("scontrol", error.kind());
+            return Err(error);
+        }
+        let JobsText { records, unclear } = parse::jobs(&output.stdout, texts);
+        let before = answer.found.len();
+        answer
+            .found
+            .extend(records.into_iter().filter(|record| belongs_to(record, id)));
+        for (unclear_id, problem) in unclear {
+            metrics::unread("scontrol", 1);
+            answer.unclear.push((unclear_id, problem.to_owned()));
+        }
+        if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id)
+        {
+            answer
+                .unclear
+                .push((id, "the answer holds no record of it".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What users wrote, by columns that cannot be forged.
+    async fn free_texts(&self, ids: &BTreeSet<JobId>) -> Result<HashMap<JobId, FreeTexts>, Error> {
+        let separator = Separator::random();
+        let format = separator.join(&["%A", "%U", "%k", "%o", "%Z", "%j"]);
+        let mut arguments = vec!["-h", "-a", "-t", "all", "-o", &format];
+        let list = join(ids);
+        if ids.len() <= IDS_PER_COMMAND {
+            arguments.extend(["-j", &list]);
+        }
+        let output = self.runner.run_any("squeue", &arguments).await?;
+        if output.status != 0 {
+            // squeue says so if it knows none of the ids.
+            if output.stderr.contains("Invalid job id specified") {
+                return Ok(HashMap::new());
+            }
+            let error = Error::from_stderr("squeue", output.status, &output.stderr);
+            metrics::failed("squeue", error.kind());
+            return Err(error);
+        }
+        let rows = parse::delimited(&output.stdout, &separator, 6).ok_or_else(|| {
+            malformed(
+                "squeue",
+                "the answer has not the columns asked for",
+                &output.stdout,
+            )
+        })?;
+        Ok(rows.into_iter().filter_map(|row| free_text(&row)).collect())
+    }
+
+    /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
+    pub async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+        match query {
+            Query::Window { start, end } => {
+                let (start, end) = (local_time(*start)?, end.map(local_time).transpose()?);
+                self.sacct(&["-a", "-S", &start, "-E", end.as_deref().unwrap_or("now")])
+                    .await
+            }
+            Query::Jobs(ids) => {
+                let ids: Vec<JobId> = ids
+                    .iter()
+                    .copied()
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect();
+                let mut records = Vec::new();
+                for some in ids.chunks(IDS_PER_COMMAND) {
+                    records.extend(self.sacct(&["-a", "-j", &join(some)]).await?);
+                }
+                Ok(records)
+            }
+        }
+    }
+
+    async fn sacct(&self, which: &[&str]) -> Result<Vec<AccountingRecord>, Error> {
+        let separator = Separator::random();
+        let format = format!("--format={}", parse::ACCOUNTING_FIELDS.join(","));
+        let delimiter = format!("--delimiter={}", separator.as_str());
+        let mut arguments = vec!["-D", "-X", "-P", "-n", "--noconvert", &delimiter, &format];
+        arguments.extend(which);
+        let output = self.runner.run("sacct", &arguments).await?;
+        let (records, unread) = parse::accounting(&output, &separator).ok_or_else(|| {
+            malformed("sacct", "the answer has not the columns asked for", &output)
+        })?;
+        metrics::unread("sacct", unread);
+        if unread > 0 {
+            return Err(malformed("sacct", "a row has no job id", &output));
+        }
+        Ok(records)
+    }
+
+    /// Every node the controller knows, hidden partitions' and powered-down ones included.
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
+        let output = self
+            .runner
+            .run("scontrol", &["-o", "-a", "show", "node"])
+            .await?;
+        let (nodes, unread) = parse::nodes(&output);
+        complete("scontrol", nodes, unread, &output)
+    }
+
+    /// Every partition, hidden ones included.
+    pub async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
+        let output = self
+            .runner
+            .run("scontrol", &["-o", "-a", "show", "partition"])
+            .await?;
+        let (partitions, unread) = parse::partitions(&output);
+        complete("scontrol", partitions, unread, &output)
+    }
+
+    /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them.
+    pub async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
+        let output = self.runner.run("scontrol", &["show", "config"]).await?;
+        let config = parse::config(&output);
+        match config.contains_key("ClusterName") {
+            true => Ok(config),
+            false => Err(malformed(
+                "scontrol",
+                "the configuration names no cluster",
+                &output,
+            )),
+        }
+    }
+
+    /// Whether a controller is up. Every controller being down is an answer, not an error.
+    pub async fn ping(&self) -> Result<Ping, Error> {
+        let output = self.runner.run_any("scontrol", &["ping"]).await?;
+        let lines: Vec<String> = output
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with("Slurmctld"))
+            .map(str::to_owned)
+            .collect();
+        if lines.is_empty() {
+            let error = Error::from_stderr("scontrol", output.status, &output.stderr);
+            metrics::failed("scontrol", error.kind());
+            return Err(error);
+        }
+        let up = lines
+            .iter()
+            .any(|line| line.ends_with(" UP") || line.contains(" is UP"));
+        Ok(Ping { up, lines })
+    }
+
+    /// Version of the commands: `22.05.8`. Asks no daemon.
+    pub async fn version(&self) -> Result<String, Error> {
+        let output = self.runner.run("scontrol", &["--version"]).await?;
+        let version = output
+            .split_ascii_whitespace()
+            .last()
+            .filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        version
+            .map(str::to_owned)
+            .ok_or_else(|| malformed("scontrol", "no version number", &output))
+    }
+}
+
+/// Takes records of jobs asked for out of the answer about all jobs; returns the ids to ask for one by one.
+fn sort_into(answer: &mut JobsAnswer, ids: &BTreeSet<JobId>, text: JobsText) -> Vec<JobId> {
+    let JobsText { records, unclear } = text;
+    let mut seen: BTreeSet<JobId> = BTreeSet::new();
+    for record in records {
+        let roots: Vec<JobId> = [record.job_id, record.array_job_id, record.het_job_id]
+            .into_iter()
+            .flatten()
+            .filter(|id| ids.contains(id))
+            .collect();
+        if !roots.is_empty() {
+            seen.extend(roots);
+            answer.found.push(record);
+        }
+    }
+    let unclear: BTreeSet<JobId> = unclear.into_iter().map(|(id, _)| id).collect();
+    ids.iter()
+        .copied()
+        .filter(|id| !seen.contains(id) || unclear.contains(id))
+        .collect()
+}
+
+fn belongs_to(record: &JobRecord, id: JobId) -> bool {
+    [record.job_id, record.array_job_id, record.het_job_id].contains(&Some(id))
+}
+
+fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
+    let [id, uid, comment, command, work_dir, name] = row[..] else {
+        return None;
+    };
+    let texts = FreeTexts {
+        uid: uid.trim().parse().ok(),
+        name: name.to_owned(),
+        comment: parse::text(comment),
+        command: parse::text(command),
+        work_dir: parse::text(work_dir),
+    };
+    Some((id.trim().parse().ok()?, texts))
+}
+
+/// A list whose every record was read, and that is not empty: a cluster has nodes and partitions.
+fn complete<T>(
+    command: &'static str,
+    records: Vec<T>,
+    unread: usize,
+    output: &str,
+) -> Result<Vec<T>, Error> {
+    metrics::unread(command, unread);
+    if unread > 0 {
+        return Err(malformed(command, "a record could not be read", output));
+    }
+    if records.is_empty() {
+        return Err(Error::Suspicious {
+            command,
+            problem: "an empty list although it reports success",
+        });
+    }
+    Ok(records)
+}
+
+fn malformed(command: &'static str, problem: &'static str, output: &str) -> Error {
+    let error = Error::Malformed {
+        command,
+        problem,
+        excerpt: excerpt(output),
+    };
+    metrics::failed(command, error.kind());
+    error
+}
+
+fn join<'a>(ids: impl IntoIterator<Item = &'a JobId>) -> String {
+    ids.into_iter()
+        .map(JobId::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// sacct reads times in the zone of its environment, which is UTC here.
+fn local_time(time: UnixTime) -> Result<String, Error> {
+    DateTime::from_timestamp(time.as_secs(), 0)
+        .map(|time| time.format("%Y-%m-%dT%H:%M:%S").to_string())
+        .ok_or(Error::Suspicious {
+            command: "sacct",
+            problem: "asked for a time that is no date",
+        })
+}
+
+fn now() -> UnixTime {
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    UnixTime::from_secs(i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX))
+}

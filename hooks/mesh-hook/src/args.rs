@@ -1,0 +1,211 @@
+//! The command line. Read by hand: Slurm passes arguments of its own, any bytes are possible, and nothing may end in an error.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+Tells slurm-mesh that something happened to a job. Slurm calls it; it never fails a job.
+
+Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
+       mesh-hook [--config FILE] [--hook NAME] --chain PROGRAM [ARGUMENT...]
+       mesh-hook [--config FILE] --flush
+
+  --config FILE   configuration (/etc/slurm-mesh/hook.toml)
+  --hook NAME     the parameter of slurm.conf that calls it, e.g. PrologSlurmctld; not needed where Slurm's
+                  environment tells (SLURM_SCRIPT_CONTEXT, or the variables of jobcomp/script)
+  --chain PROGRAM become the site's own program, with these arguments and with everything else unchanged, and ring beside it
+  --flush         deliver everything in the spool now; exit status 1 if something stays
+  --version       print the version
+
+Alone the exit status is 0, whatever happens. `smesh hooks print` shows what to write into slurm.conf.
+";
+
+/// What the process is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Invocation {
+    /// Print the help.
+    Help,
+    /// Print the version.
+    Version,
+    /// Ring, then exit 0.
+    Ring(Options),
+    /// Become a site's program and ring beside it.
+    Chain {
+        /// How to ring.
+        options: Options,
+        /// The site's program.
+        program: OsString,
+    },
+    /// First step out of a chain: start the ringer and exit at once, so that the site's program gets no child it does not know.
+    Relay(Options),
+    /// Empty the spool.
+    Flush(Options),
+}
+
+/// How to ring.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Configuration file, if given.
+    pub config: Option<PathBuf>,
+    /// Hook name, if given.
+    pub hook: Option<OsString>,
+    /// When the hook was called, if that was in another process.
+    pub called_at: Option<SystemTime>,
+    /// Slurm's own arguments.
+    pub arguments: Vec<OsString>,
+    /// What was not understood; said once, never fatal.
+    pub complaint: Option<String>,
+}
+
+impl Options {
+    /// The command line that parses back to these options, for the processes between a chain and its ringer.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let mut args = Vec::new();
+        if let Some(config) = &self.config {
+            args.extend(["--config".into(), config.clone().into()]);
+        }
+        if let Some(hook) = &self.hook {
+            args.extend(["--hook".into(), hook.clone()]);
+        }
+        if let Some(since) = self
+            .called_at
+            .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        {
+            args.extend(["--called-at".into(), since.as_nanos().to_string().into()]);
+        }
+        args.push("--".into());
+        args.extend(self.arguments.iter().cloned());
+        args
+    }
+}
+
+/// Reads the arguments after the program's name. Total: what is not understood is an argument of Slurm's.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
+    let mut args = args.into_iter();
+    let mut options = Options::default();
+    let (mut relay, mut flush) = (false, false);
+    while let Some(arg) = args.next() {
+        let (name, attached) = split(&arg);
+        let mut value = || attached.clone().or_else(|| args.next());
+        match name.to_str().unwrap_or_default() {
+            "--help" | "-h" => return Invocation::Help,
+            "--version" | "-V" => return Invocation::Version,
+            "--config" => options.config = value().map(PathBuf::from),
+            "--hook" => options.hook = value(),
+            "--called-at" => options.called_at = value().as_deref().and_then(nanoseconds),
+            "--relay" => relay = true,
+            "--flush" => flush = true,
+            "--chain" => match value() {
+                Some(program) => {
+                    options.arguments = args.collect();
+                    return Invocation::Chain { options, program };
+                }
+                None => options.complaint = Some("--chain needs the path of a program".into()),
+            },
+            "--" => {
+                options.arguments = args.collect();
+                break;
+            }
+            text => {
+                if text.starts_with("--") {
+                    options.complaint = Some(format!(
+                        "unknown option {text:.64}; taken as an argument of Slurm's (see mesh-hook --help)"
+                    ));
+                }
+                options.arguments = std::iter::once(arg).chain(args).collect();
+                break;
+            }
+        }
+    }
+    match (relay, flush) {
+        (true, _) => Invocation::Relay(options),
+        (false, true) => Invocation::Flush(options),
+        (false, false) => Invocation::Ring(options),
+    }
+}
+
+/// `--name=value` in two.
+fn split(arg: &OsStr) -> (OsString, Option<OsString>) {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = arg.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) if bytes.starts_with(b"--") => (
+            OsString::from_vec(bytes[..at].to_vec()),
+            Some(OsString::from_vec(bytes[at + 1..].to_vec())),
+        ),
+        _ => (arg.to_owned(), None),
+    }
+}
+
+fn nanoseconds(text: &OsStr) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_nanos(text.to_str()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn everything_after_the_chained_program_belongs_to_it() {
+        let Invocation::Chain { options, program } = parse(words(
+            "--hook Prolog --chain /site/prolog --config x -- --help",
+        )) else {
+            panic!("no chain");
+        };
+        assert_eq!(program, "/site/prolog");
+        assert_eq!(options.hook.unwrap(), "Prolog");
+        assert_eq!(options.arguments, words("--config x -- --help"));
+    }
+
+    #[test]
+    fn arguments_of_slurm_are_kept() {
+        let Invocation::Ring(options) = parse(words("--hook=MailProg -- -s subject user")) else {
+            panic!("no ring")
+        };
+        assert_eq!(options.arguments, words("-s subject user"));
+        let Invocation::Ring(options) = parse(words("n[1-3] --hook x")) else {
+            panic!("no ring")
+        };
+        assert_eq!(options.arguments, words("n[1-3] --hook x"));
+        assert_eq!(options.complaint, None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said_and_still_rings() {
+        for text in ["--confg x", "--chain"] {
+            let Invocation::Ring(options) = parse(words(text)) else {
+                panic!("{text}: no ring")
+            };
+            assert!(options.complaint.is_some(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_invocation(args: Vec<Vec<u8>>) {
+            parse(args.into_iter().map(OsString::from_vec));
+        }
+
+        #[test]
+        fn options_survive_the_way_to_the_ringer(config: Option<Vec<u8>>, hook: Option<Vec<u8>>, nanos: Option<u64>, arguments: Vec<Vec<u8>>) {
+            let options = Options {
+                config: config.map(|bytes| OsString::from_vec(bytes).into()),
+                hook: hook.map(OsString::from_vec),
+                called_at: nanos.map(|nanos| UNIX_EPOCH + Duration::from_nanos(nanos)),
+                arguments: arguments.into_iter().map(OsString::from_vec).collect(),
+                complaint: None,
+            };
+            prop_assert_eq!(parse(options.to_args()), Invocation::Ring(options));
+        }
+    }
+}

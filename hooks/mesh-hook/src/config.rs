@@ -1,0 +1,294 @@
+//! `hook.toml`: where to ring and where to spool.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+/// Where the configuration is when nothing else is said.
+pub const DEFAULT_PATH: &str = "/etc/slurm-mesh/hook.toml";
+
+/// When the process ends, whatever it was doing: the promise to Slurm.
+pub const HARD_STOP: Duration = Duration::from_millis(250);
+
+/// Longest deadline for NATS; the rest up to [`HARD_STOP`] is for the spool.
+const MAX_DEADLINE_MS: u64 = 200;
+
+/// The configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// How to reach NATS.
+    pub nats: Nats,
+    /// Folder for doorbells while NATS is away. On a local disk: a hanging network file system would hang the hook.
+    pub spool: PathBuf,
+    /// How long NATS may take, connecting included, in milliseconds.
+    #[serde(default = "default_deadline_ms")]
+    pub deadline_ms: u64,
+    /// How much the spool may hold. When it is full, new doorbells are dropped and ingest's sweep finds those jobs.
+    #[serde(default = "default_max_spool_bytes")]
+    pub max_spool_bytes: u64,
+}
+
+/// How to reach NATS.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nats {
+    /// `nats://host:port`; several are tried in turn, separated by commas. Best an IP address: a name has to be looked up first.
+    pub url: String,
+    /// User.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Password.
+    #[serde(default)]
+    pub password: Option<SecretString>,
+    /// File with the password, instead of `password`.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+}
+
+const fn default_deadline_ms() -> u64 {
+    MAX_DEADLINE_MS
+}
+
+const fn default_max_spool_bytes() -> u64 {
+    64 << 20
+}
+
+/// Why there is no usable configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("read {path}: {source}")]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The file is not a hook.toml.
+    #[error("{path}: {message}")]
+    Parse {
+        /// File.
+        path: PathBuf,
+        /// What is wrong, on one line.
+        message: String,
+    },
+    /// A value cannot be used.
+    #[error("{path}: {key}: {problem}")]
+    Value {
+        /// File.
+        path: PathBuf,
+        /// Key.
+        key: &'static str,
+        /// What is wrong and what to write.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// One [`Error`] that names the file and the key.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let read = |path: &Path| {
+            fs::read_to_string(path).map_err(|source| Error::Read {
+                path: path.to_owned(),
+                source,
+            })
+        };
+        let text = read(path)?;
+        let mut config: Self = toml::from_str(&text).map_err(|error| {
+            // The message only: the parser's own rendering quotes the line, which may hold the password.
+            let line = error.span().map_or(1, |span| {
+                text[..span.start.min(text.len())].lines().count().max(1)
+            });
+            Error::Parse {
+                path: path.to_owned(),
+                message: format!("line {line}: {}", error.message().replace('\n', " ")),
+            }
+        })?;
+        if let Some(file) = &config.nats.password_file {
+            if config.nats.password.is_some() {
+                return Err(Error::Value {
+                    path: path.to_owned(),
+                    key: "nats.password_file",
+                    problem: "give this or nats.password, not both".into(),
+                });
+            }
+            let file = path.parent().unwrap_or(Path::new("/")).join(file);
+            config.nats.password = Some(read(&file)?.trim_end().into());
+        }
+        config.check().map_err(|(key, problem)| Error::Value {
+            path: path.to_owned(),
+            key,
+            problem,
+        })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.cluster.is_empty() {
+            return Err(("cluster", "is empty; write Slurm's ClusterName".into()));
+        }
+        if !self.spool.is_absolute() {
+            return Err((
+                "spool",
+                format!("{} is not an absolute path", self.spool.display()),
+            ));
+        }
+        if !(1..=MAX_DEADLINE_MS).contains(&self.deadline_ms) {
+            return Err((
+                "deadline_ms",
+                format!(
+                    "{} is not between 1 and {MAX_DEADLINE_MS}",
+                    self.deadline_ms
+                ),
+            ));
+        }
+        if self.nats.user.is_some() != self.nats.password.is_some() {
+            return Err(("nats.user", "user and password go together".into()));
+        }
+        self.servers()
+            .map(|_| ())
+            .map_err(|problem| ("nats.url", problem))
+    }
+
+    /// Host and port of each server.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    pub fn servers(&self) -> Result<Vec<(String, u16)>, String> {
+        self.nats
+            .url
+            .split(',')
+            .map(|url| server(url.trim()))
+            .collect()
+    }
+
+    /// The deadline for NATS.
+    pub const fn deadline(&self) -> Duration {
+        Duration::from_millis(self.deadline_ms)
+    }
+
+    /// User and password, if both are set.
+    pub fn login(&self) -> Option<(&str, &str)> {
+        Some((
+            self.nats.user.as_deref()?,
+            self.nats.password.as_ref()?.expose_secret(),
+        ))
+    }
+}
+
+fn server(url: &str) -> Result<(String, u16), String> {
+    let rest = match url.split_once("://") {
+        Some(("nats", rest)) => rest,
+        Some(("tls", _)) => return Err("tls:// is not supported by the hook yet; ring a server or leaf node on this host with nats://".into()),
+        Some((scheme, _)) => return Err(format!("{scheme}:// is unknown; write nats://host:port")),
+        None => url,
+    };
+    let rest = rest.trim_end_matches('/');
+    if rest.contains('@') {
+        return Err("holds a user; write nats.user and nats.password instead".into());
+    }
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, port))
+            if !host.ends_with(':') && (!host.contains(':') || host.ends_with(']')) =>
+        {
+            (
+                host,
+                port.parse()
+                    .map_err(|_| format!("port {port:?} is no number"))?,
+            )
+        }
+        _ => (rest, 4222),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() || host.contains(['/', ' ']) {
+        return Err(format!("{url:?} has no host; write nats://host:port"));
+    }
+    Ok((host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hook.toml");
+        fs::write(&path, text).unwrap();
+        fs::write(folder.path().join("secret"), "from file\n").unwrap();
+        Config::load(&path).map_err(|error| error.to_string())
+    }
+
+    const GOOD: &str =
+        "cluster = 'c'\nspool = '/var/spool/mesh'\n[nats]\nurl = 'nats://127.0.0.1:4333'\n";
+
+    #[test]
+    fn a_small_file_is_enough() {
+        let config = load(GOOD).unwrap();
+        assert_eq!(config.deadline(), Duration::from_millis(200));
+        assert_eq!(config.servers().unwrap(), [("127.0.0.1".to_owned(), 4333)]);
+        assert_eq!(config.login(), None);
+    }
+
+    #[test]
+    fn the_password_may_be_in_a_file_beside_it() {
+        let config = load(&format!("{GOOD}user = 'hook'\npassword_file = 'secret'\n")).unwrap();
+        assert_eq!(config.login(), Some(("hook", "from file")));
+        assert!(!format!("{config:?}").contains("from file"));
+    }
+
+    #[test]
+    fn servers_are_read_in_every_form() {
+        for (url, expected) in [
+            ("nats://a", ("a", 4222)),
+            ("a:1", ("a", 1)),
+            ("nats://[::1]:5", ("::1", 5)),
+            ("nats://[::1]", ("::1", 4222)),
+            ("nats://a:6/", ("a", 6)),
+        ] {
+            assert_eq!(
+                server(url).unwrap(),
+                (expected.0.to_owned(), expected.1),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_fault_names_its_key() {
+        for (text, expected) in [
+            (GOOD.replace("cluster", "clutser"), "clutser"),
+            (GOOD.replace("'c'", "''"), "cluster"),
+            (GOOD.replace("/var", "var"), "spool"),
+            (GOOD.replace("nats://", "http://"), "nats.url"),
+            (GOOD.replace("nats://", "tls://"), "nats.url"),
+            (GOOD.replace("127", "u:p@127"), "nats.url"),
+            (GOOD.replace("4333", "x"), "nats.url"),
+            (format!("deadline_ms = 900\n{GOOD}"), "deadline_ms"),
+            (format!("{GOOD}user = 'u'"), "nats.user"),
+            (format!("{GOOD}password_file = 'absent'"), "absent"),
+        ] {
+            let error = load(&text).unwrap_err();
+            assert!(error.contains(expected), "{expected}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_fault_on_the_password_line_does_not_print_it() {
+        let error = load(&format!("{GOOD}user = 'u'\npassword = 'hunter2' x\n")).unwrap_err();
+        assert!(
+            error.contains("line 6") && !error.contains("hunter2"),
+            "{error}"
+        );
+    }
+}

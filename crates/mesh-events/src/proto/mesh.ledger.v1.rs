@@ -5,7 +5,7 @@ pub struct ListEventsRequest {
     /// Only this cluster. Empty for all.
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
-    /// Only these types; `job.*` is allowed. Empty for all.
+    /// Only these types; `job.*` is allowed. Empty for every event; audit entries are listed only for `audit.*` or one of its kinds.
     #[prost(string, repeated, tag = "2")]
     pub types: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Only this job, in Slurm's id form. Empty for all.
@@ -46,9 +46,12 @@ pub struct LedgerEntry {
     /// Sequence in the ledger, dense, from 1.
     #[prost(uint64, tag = "1")]
     pub seq: u64,
-    /// The event.
+    /// The event. Absent for audit entries.
     #[prost(message, optional, tag = "2")]
     pub event: ::core::option::Option<super::super::event::v1::Event>,
+    /// The audit entry. Absent for events.
+    #[prost(message, optional, tag = "3")]
+    pub audit: ::core::option::Option<super::super::audit::v1::AuditEntry>,
 }
 /// Which job.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -66,6 +69,9 @@ pub struct GetJobResponse {
     /// Runs, oldest first.
     #[prost(message, repeated, tag = "1")]
     pub runs: ::prost::alloc::vec::Vec<JobRun>,
+    /// True if there is more than one answer tells; ListEvents with the job as filter has all of it.
+    #[prost(bool, tag = "2")]
+    pub truncated: bool,
 }
 /// One run and its timeline.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -76,6 +82,56 @@ pub struct JobRun {
     /// Events in order of their time.
     #[prost(message, repeated, tag = "2")]
     pub timeline: ::prost::alloc::vec::Vec<LedgerEntry>,
+    /// How the run stands.
+    #[prost(message, optional, tag = "3")]
+    pub summary: ::core::option::Option<RunSummary>,
+}
+/// How a run stands, by the newest snapshot of the job and the newest word on its cost.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RunSummary {
+    /// Slurm's id form for people: `123`, `123_4`.
+    #[prost(string, tag = "1")]
+    pub display_id: ::prost::alloc::string::String,
+    /// Job name.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Unix user name of the owner.
+    #[prost(string, tag = "3")]
+    pub user: ::prost::alloc::string::String,
+    /// Slurm account.
+    #[prost(string, tag = "4")]
+    pub account: ::prost::alloc::string::String,
+    /// Partition.
+    #[prost(string, tag = "5")]
+    pub partition: ::prost::alloc::string::String,
+    /// State in Slurm's words.
+    #[prost(string, tag = "6")]
+    pub state: ::prost::alloc::string::String,
+    /// When it was submitted. Absent if unknown.
+    #[prost(message, optional, tag = "7")]
+    pub submitted: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When its allocation began. Absent if it never started.
+    #[prost(message, optional, tag = "8")]
+    pub started: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When it ended. Absent while it has not.
+    #[prost(message, optional, tag = "9")]
+    pub ended: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Exit code of the batch script. Absent until the end.
+    #[prost(message, optional, tag = "10")]
+    pub exit_code: ::core::option::Option<super::super::job::v1::ExitCode>,
+    /// What it costs. Absent without a price.
+    #[prost(message, optional, tag = "11")]
+    pub cost: ::core::option::Option<RunCost>,
+}
+/// What a run costs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RunCost {
+    /// `final`, `accrued` (up to now) or `estimated` (if it runs to its time limit).
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// The amount.
+    #[prost(message, optional, tag = "2")]
+    pub amount: ::core::option::Option<super::super::cost::v1::Money>,
 }
 impl serde::Serialize for GetJobRequest {
     #[allow(deprecated)]
@@ -196,9 +252,15 @@ impl serde::Serialize for GetJobResponse {
         if !self.runs.is_empty() {
             len += 1;
         }
+        if self.truncated {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.GetJobResponse", len)?;
         if !self.runs.is_empty() {
             struct_ser.serialize_field("runs", &self.runs)?;
+        }
+        if self.truncated {
+            struct_ser.serialize_field("truncated", &self.truncated)?;
         }
         struct_ser.end()
     }
@@ -211,11 +273,13 @@ impl<'de> serde::Deserialize<'de> for GetJobResponse {
     {
         const FIELDS: &[&str] = &[
             "runs",
+            "truncated",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             Runs,
+            Truncated,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -238,6 +302,7 @@ impl<'de> serde::Deserialize<'de> for GetJobResponse {
                     {
                         match value {
                             "runs" => Ok(GeneratedField::Runs),
+                            "truncated" => Ok(GeneratedField::Truncated),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -258,6 +323,7 @@ impl<'de> serde::Deserialize<'de> for GetJobResponse {
                     V: serde::de::MapAccess<'de>,
             {
                 let mut runs__ = None;
+                let mut truncated__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Runs => {
@@ -266,10 +332,17 @@ impl<'de> serde::Deserialize<'de> for GetJobResponse {
                             }
                             runs__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Truncated => {
+                            if truncated__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("truncated"));
+                            }
+                            truncated__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(GetJobResponse {
                     runs: runs__.unwrap_or_default(),
+                    truncated: truncated__.unwrap_or_default(),
                 })
             }
         }
@@ -290,12 +363,18 @@ impl serde::Serialize for JobRun {
         if !self.timeline.is_empty() {
             len += 1;
         }
+        if self.summary.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.JobRun", len)?;
         if !self.run.is_empty() {
             struct_ser.serialize_field("run", &self.run)?;
         }
         if !self.timeline.is_empty() {
             struct_ser.serialize_field("timeline", &self.timeline)?;
+        }
+        if let Some(v) = self.summary.as_ref() {
+            struct_ser.serialize_field("summary", v)?;
         }
         struct_ser.end()
     }
@@ -309,12 +388,14 @@ impl<'de> serde::Deserialize<'de> for JobRun {
         const FIELDS: &[&str] = &[
             "run",
             "timeline",
+            "summary",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             Run,
             Timeline,
+            Summary,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -338,6 +419,7 @@ impl<'de> serde::Deserialize<'de> for JobRun {
                         match value {
                             "run" => Ok(GeneratedField::Run),
                             "timeline" => Ok(GeneratedField::Timeline),
+                            "summary" => Ok(GeneratedField::Summary),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -359,6 +441,7 @@ impl<'de> serde::Deserialize<'de> for JobRun {
             {
                 let mut run__ = None;
                 let mut timeline__ = None;
+                let mut summary__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Run => {
@@ -373,11 +456,18 @@ impl<'de> serde::Deserialize<'de> for JobRun {
                             }
                             timeline__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Summary => {
+                            if summary__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("summary"));
+                            }
+                            summary__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(JobRun {
                     run: run__.unwrap_or_default(),
                     timeline: timeline__.unwrap_or_default(),
+                    summary: summary__,
                 })
             }
         }
@@ -398,6 +488,9 @@ impl serde::Serialize for LedgerEntry {
         if self.event.is_some() {
             len += 1;
         }
+        if self.audit.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.LedgerEntry", len)?;
         if self.seq != 0 {
             #[allow(clippy::needless_borrow)]
@@ -406,6 +499,9 @@ impl serde::Serialize for LedgerEntry {
         }
         if let Some(v) = self.event.as_ref() {
             struct_ser.serialize_field("event", v)?;
+        }
+        if let Some(v) = self.audit.as_ref() {
+            struct_ser.serialize_field("audit", v)?;
         }
         struct_ser.end()
     }
@@ -419,12 +515,14 @@ impl<'de> serde::Deserialize<'de> for LedgerEntry {
         const FIELDS: &[&str] = &[
             "seq",
             "event",
+            "audit",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             Seq,
             Event,
+            Audit,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -448,6 +546,7 @@ impl<'de> serde::Deserialize<'de> for LedgerEntry {
                         match value {
                             "seq" => Ok(GeneratedField::Seq),
                             "event" => Ok(GeneratedField::Event),
+                            "audit" => Ok(GeneratedField::Audit),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -469,6 +568,7 @@ impl<'de> serde::Deserialize<'de> for LedgerEntry {
             {
                 let mut seq__ = None;
                 let mut event__ = None;
+                let mut audit__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Seq => {
@@ -485,11 +585,18 @@ impl<'de> serde::Deserialize<'de> for LedgerEntry {
                             }
                             event__ = map_.next_value()?;
                         }
+                        GeneratedField::Audit => {
+                            if audit__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("audit"));
+                            }
+                            audit__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(LedgerEntry {
                     seq: seq__.unwrap_or_default(),
                     event: event__,
+                    audit: audit__,
                 })
             }
         }
@@ -832,5 +939,376 @@ impl<'de> serde::Deserialize<'de> for ListEventsResponse {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.ListEventsResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RunCost {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.kind.is_empty() {
+            len += 1;
+        }
+        if self.amount.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.RunCost", len)?;
+        if !self.kind.is_empty() {
+            struct_ser.serialize_field("kind", &self.kind)?;
+        }
+        if let Some(v) = self.amount.as_ref() {
+            struct_ser.serialize_field("amount", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RunCost {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "kind",
+            "amount",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Kind,
+            Amount,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "kind" => Ok(GeneratedField::Kind),
+                            "amount" => Ok(GeneratedField::Amount),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RunCost;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.RunCost")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RunCost, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut kind__ = None;
+                let mut amount__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Kind => {
+                            if kind__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("kind"));
+                            }
+                            kind__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Amount => {
+                            if amount__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("amount"));
+                            }
+                            amount__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(RunCost {
+                    kind: kind__.unwrap_or_default(),
+                    amount: amount__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.RunCost", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RunSummary {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.display_id.is_empty() {
+            len += 1;
+        }
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.user.is_empty() {
+            len += 1;
+        }
+        if !self.account.is_empty() {
+            len += 1;
+        }
+        if !self.partition.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if self.submitted.is_some() {
+            len += 1;
+        }
+        if self.started.is_some() {
+            len += 1;
+        }
+        if self.ended.is_some() {
+            len += 1;
+        }
+        if self.exit_code.is_some() {
+            len += 1;
+        }
+        if self.cost.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.RunSummary", len)?;
+        if !self.display_id.is_empty() {
+            struct_ser.serialize_field("displayId", &self.display_id)?;
+        }
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.user.is_empty() {
+            struct_ser.serialize_field("user", &self.user)?;
+        }
+        if !self.account.is_empty() {
+            struct_ser.serialize_field("account", &self.account)?;
+        }
+        if !self.partition.is_empty() {
+            struct_ser.serialize_field("partition", &self.partition)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if let Some(v) = self.submitted.as_ref() {
+            struct_ser.serialize_field("submitted", v)?;
+        }
+        if let Some(v) = self.started.as_ref() {
+            struct_ser.serialize_field("started", v)?;
+        }
+        if let Some(v) = self.ended.as_ref() {
+            struct_ser.serialize_field("ended", v)?;
+        }
+        if let Some(v) = self.exit_code.as_ref() {
+            struct_ser.serialize_field("exitCode", v)?;
+        }
+        if let Some(v) = self.cost.as_ref() {
+            struct_ser.serialize_field("cost", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RunSummary {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "display_id",
+            "displayId",
+            "name",
+            "user",
+            "account",
+            "partition",
+            "state",
+            "submitted",
+            "started",
+            "ended",
+            "exit_code",
+            "exitCode",
+            "cost",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            DisplayId,
+            Name,
+            User,
+            Account,
+            Partition,
+            State,
+            Submitted,
+            Started,
+            Ended,
+            ExitCode,
+            Cost,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "displayId" | "display_id" => Ok(GeneratedField::DisplayId),
+                            "name" => Ok(GeneratedField::Name),
+                            "user" => Ok(GeneratedField::User),
+                            "account" => Ok(GeneratedField::Account),
+                            "partition" => Ok(GeneratedField::Partition),
+                            "state" => Ok(GeneratedField::State),
+                            "submitted" => Ok(GeneratedField::Submitted),
+                            "started" => Ok(GeneratedField::Started),
+                            "ended" => Ok(GeneratedField::Ended),
+                            "exitCode" | "exit_code" => Ok(GeneratedField::ExitCode),
+                            "cost" => Ok(GeneratedField::Cost),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RunSummary;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.RunSummary")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RunSummary, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut display_id__ = None;
+                let mut name__ = None;
+                let mut user__ = None;
+                let mut account__ = None;
+                let mut partition__ = None;
+                let mut state__ = None;
+                let mut submitted__ = None;
+                let mut started__ = None;
+                let mut ended__ = None;
+                let mut exit_code__ = None;
+                let mut cost__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::DisplayId => {
+                            if display_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("displayId"));
+                            }
+                            display_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::User => {
+                            if user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("user"));
+                            }
+                            user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Account => {
+                            if account__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("account"));
+                            }
+                            account__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Partition => {
+                            if partition__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("partition"));
+                            }
+                            partition__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Submitted => {
+                            if submitted__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("submitted"));
+                            }
+                            submitted__ = map_.next_value()?;
+                        }
+                        GeneratedField::Started => {
+                            if started__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("started"));
+                            }
+                            started__ = map_.next_value()?;
+                        }
+                        GeneratedField::Ended => {
+                            if ended__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("ended"));
+                            }
+                            ended__ = map_.next_value()?;
+                        }
+                        GeneratedField::ExitCode => {
+                            if exit_code__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("exitCode"));
+                            }
+                            exit_code__ = map_.next_value()?;
+                        }
+                        GeneratedField::Cost => {
+                            if cost__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cost"));
+                            }
+                            cost__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(RunSummary {
+                    display_id: display_id__.unwrap_or_default(),
+                    name: name__.unwrap_or_default(),
+                    user: user__.unwrap_or_default(),
+                    account: account__.unwrap_or_default(),
+                    partition: partition__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    submitted: submitted__,
+                    started: started__,
+                    ended: ended__,
+                    exit_code: exit_code__,
+                    cost: cost__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.RunSummary", FIELDS, GeneratedVisitor)
     }
 }

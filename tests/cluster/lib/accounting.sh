@@ -11,7 +11,7 @@ cache_folder() {
   [[ -O $CACHE && ! -L $CACHE ]] || die "$CACHE belongs to somebody else; remove it or set CLUSTER_CACHE"
   chmod 700 "$CACHE"
   local key
-  key=$( (cat "$HERE/accounts" && slurmctld -V && mariadbd --no-defaults --version && echo "$CLUSTER") | sha256sum | cut -c1-16)
+  key=$( (cat "$HERE/accounts" && slurmctld -V && mariadbd --no-defaults --version) | sha256sum | cut -c1-16)
   EMPTY_DB=$CACHE/empty-$(mariadbd --no-defaults --version | sha256sum | cut -c1-16)
   FILLED_DB=$CACHE/accounts-$key.sql
 }
@@ -39,7 +39,10 @@ prepare_schema() {
   sql -e "CREATE DATABASE IF NOT EXISTS slurm_acct_db;
     CREATE OR REPLACE USER slurm@127.0.0.1 IDENTIFIED BY '$(cat "$DIR/etc/db.secret")';
     GRANT ALL ON slurm_acct_db.* TO slurm@127.0.0.1" || die "the accounting database could not be made"
-  if [[ -s $FILLED_DB ]] && sql slurm_acct_db <"$FILLED_DB"; then touch "$DIR/accounts.done"; fi
+  # The dump serves clusters of any name: the name is in it only as `<name>_..._table` and '<name>'.
+  if [[ -s $FILLED_DB ]] && sed "s/@CLUSTER@/$CLUSTER/g" "$FILLED_DB" | sql slurm_acct_db; then
+    touch "$DIR/accounts.done"
+  fi
 }
 
 knows_gpus() { clean timeout 10 sacctmgr -nP list tres format=type,name | grep -qx 'gres|gpu'; }
@@ -52,7 +55,11 @@ load_accounts() {
   # sacctmgr's exit status says nothing about single lines of its input.
   [[ $(clean sacctmgr -nP list assoc user=alice,bob,carol format=user,account | sort -u | wc -l) -eq 6 ]] ||
     die "the accounts were not made; see $LOG/sacctmgr.log"
-  clean mariadb-dump --no-defaults --socket="$MYSQL_SOCKET" -uroot --single-transaction slurm_acct_db >"$FILLED_DB.$$" &&
+  # Without what is about this moment: node events, and how far usage has been summed up.
+  clean mariadb-dump --no-defaults --socket="$MYSQL_SOCKET" -uroot --single-transaction \
+    --ignore-table-data="slurm_acct_db.${CLUSTER}_event_table" \
+    --ignore-table-data="slurm_acct_db.${CLUSTER}_last_ran_table" slurm_acct_db |
+    sed "s/\`${CLUSTER}_/\`@CLUSTER@_/g; s/'$CLUSTER'/'@CLUSTER@'/g" >"$FILLED_DB.$$" &&
     mv "$FILLED_DB.$$" "$FILLED_DB"
   touch "$DIR/accounts.done"
 }

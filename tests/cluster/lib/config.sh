@@ -63,6 +63,7 @@ PriorityWeightQOS=2000
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
+MailProg=/bin/true
 GresTypes=gpu
 JobAcctGatherFrequency=task=1
 SlurmdParameters=config_overrides

@@ -24,14 +24,15 @@ impl UnixTime {
         self.0
     }
 
-    /// Reads a time as printed by Slurm's commands under `SLURM_TIME_FORMAT=%s`.
+    /// Reads a time as printed by Slurm's commands under `SLURM_TIME_FORMAT=%s`, and the default form `2026-11-20T20:35:09`,
+    /// taken as UTC: the commands are run with `TZ=UTC`.
     ///
     /// `Unknown`, `None`, `N/A`, `NONE`, an empty text and `0` all mean "not known" (Slurm stores 0 for an unset time), and
-    /// so does any text that is no number: a caller who must tell those apart looks at the text first.
+    /// so does any other text that is no time: a caller who must tell those apart looks at the text first.
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim().parse::<i64>() {
-            Ok(secs) if secs > 0 => Some(Self(secs)),
-            _ => None,
+            Ok(secs) => (secs > 0).then_some(Self(secs)),
+            Err(_) => parse_iso(text.trim()).map(Self),
         }
     }
 }
@@ -100,6 +101,35 @@ impl TimeLimit {
             Self::Unlimited | Self::PartitionDefault => None,
         }
     }
+}
+
+/// `2026-11-20T20:35:09` in UTC.
+fn parse_iso(text: &str) -> Option<i64> {
+    let (date, clock) = text.split_once('T')?;
+    let numbers = |text: &str, separator| -> Option<[i64; 3]> {
+        let mut parts = text
+            .split(separator)
+            .map(|part| parse_digits(part).and_then(|part| i64::try_from(part).ok()));
+        let three = [parts.next()??, parts.next()??, parts.next()??];
+        parts.next().is_none().then_some(three)
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(clock, ':')?;
+    let sane = (1970..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second <= 60;
+    sane.then(|| days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
+/// Days of the proleptic Gregorian calendar, with years that begin in March so that the leap day comes last.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month > 2 { year } else { year - 1 };
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    365 * year + year / 4 - year / 100 + year / 400 + day_of_year - 719_468
 }
 
 fn parse_digits(text: &str) -> Option<u64> {

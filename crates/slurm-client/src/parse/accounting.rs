@@ -144,5 +144,7 @@ fn record(row: &[&str]) -> Option<AccountingRecord> {
         Ok(JobRef::Job(_)) => {}
         Err(_) => record.oddities += 1,
     }
+    record.provisional =
+        record.uid == Some(0) && record.name == "allocation" && record.req_tres.is_empty();
     Some(record)
 }

@@ -3,7 +3,9 @@
 //! The line mixes Slurm's own fields with texts of users (name, comment, paths), and nothing quotes them: a job may be *named*
 //! `x UserId=root(0) … JobState=COMPLETED` or hold a newline and a whole forged record. Order tells them apart:
 //!
-//!     JobId … JobName=<user's text> UserId … (Slurm's own fields) … Network= Command= <user's texts> StdOut= TresPer…
+//! ```text
+//! JobId … JobName=<user's text> UserId … (Slurm's own fields) … Network= Command= <user's texts> StdOut= TresPer…
+//! ```
 //!
 //! - Name, comment, command and working directory come from squeue, whose columns cannot be forged (see `delimited`); with the
 //!   name known, what follows it is Slurm's. Without it, a record in which the end of the name is not certain is unclear.
@@ -312,8 +314,8 @@ fn settle(job: &mut JobRecord, exclusive_key: bool) {
     } else {
         job.alloc_tres = Tres::default();
     }
-    // Up to 24.11 `OverSubscribe=NO` is what `--exclusive` prints, an ordinary job has `OK`. 25.05 and later have a key of their
-    // own, and `NO` is the ordinary value there.
+    // On 22.05 and 24.11 `OverSubscribe=NO` is what `--exclusive` prints, and an ordinary job has `OK`. 26.05 has a key of its
+    // own, and `OverSubscribe=NO` is the ordinary value there.
     if !exclusive_key {
         job.exclusive = job.oversubscribe == "NO";
     }

@@ -66,21 +66,4 @@ fn gpu_item(item: &str) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gpus_are_counted_in_every_form() {
-        for (gres, gpus) in [
-            ("gpu:a100:4", 4),
-            ("gpu:4", 4),
-            ("gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:1)", 3),
-            ("fpga:2", 0),
-            ("", 0),
-            ("gpu", 1),
-            ("(null)", 0),
-        ] {
-            assert_eq!(gres_gpus(gres), gpus, "{gres}");
-        }
-    }
-}
+mod tests;

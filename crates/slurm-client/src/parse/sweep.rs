@@ -65,20 +65,23 @@ fn row(line: &str) -> Option<SweepRow> {
     let priority = leading(priority);
     let nodes = text(nodes);
     let digest = {
-        let held = priority == Some(0);
         // The times of a job without nodes are backfill's plan.
-        let times = if nodes.is_empty() {
-            (None, None)
-        } else {
-            (start, end)
-        };
+        let times = [start, end].map(|time| {
+            time.filter(|_| !nodes.is_empty())
+                .map_or(0, UnixTime::as_secs)
+        });
+        let held = if priority == Some(0) { "held" } else { "" };
         let mut digest = Fnv::default();
         for column in [
             id, printed, array, tasks, submit, partition, uid, account, qos, &nodes, limit, reason,
+            held,
         ] {
             digest.add(column);
         }
-        digest.add(&format!("{state} {held} {times:?}"));
+        digest.add(&state.to_string());
+        for time in times {
+            digest.add(&time.to_string());
+        }
         digest.0
     };
     Some(SweepRow {
@@ -165,7 +168,10 @@ mod tests {
         assert_ne!(before, digest(&PENDING.replace("1010", "0")), "held");
         assert_ne!(before, digest(&PENDING.replace("Priority", "JobHeldUser")));
         assert_ne!(before, digest(&PENDING.replace("PENDING", "CANCELLED")));
-        assert_eq!(before, 0x0, "the digest is stored and must never change");
+        assert_eq!(
+            before, 5_672_443_226_435_859_487,
+            "the digest is stored and must never change"
+        );
     }
 
     #[test]

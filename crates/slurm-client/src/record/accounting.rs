@@ -98,6 +98,9 @@ pub struct AccountingRecord {
     pub admin_comment: String,
     /// Comment of Slurm's plugins.
     pub system_comment: String,
+    /// The row is a stand-in: slurmdbd got the end of a very short job before its start and knows neither owner, name nor
+    /// request yet (uid 0, name `allocation`). Seen on 22.05.8 for up to 2 s. Ask again; do not believe it.
+    pub provisional: bool,
     /// How often parsing had to leave something out.
     pub oddities: u32,
 }
@@ -108,8 +111,8 @@ impl AccountingRecord {
         !self.nodes.is_empty()
     }
 
-    /// Whether the row says that the run is over.
+    /// Whether the row says that the run is over, and is no stand-in.
     pub fn ended(&self) -> bool {
-        self.state.ends_run_in_accounting() && self.end.is_some()
+        !self.provisional && self.state.ends_run_in_accounting() && self.end.is_some()
     }
 }

@@ -1,0 +1,125 @@
+//! Slurm that is not there, hangs, or answers badly.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use slurm_client::{Config, Error, Slurm};
+
+fn command(dir: &Path, name: &str, script: &str) {
+    let path = dir.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn slurm(dir: &Path) -> Slurm {
+    let conf = dir.join("slurm.conf");
+    fs::write(&conf, "").unwrap();
+    Slurm::new(Config {
+        conf: Some(conf),
+        bin_dir: Some(dir.to_owned()),
+        command_timeout: Duration::from_millis(500),
+    })
+}
+
+#[tokio::test]
+async fn missing_commands_say_what_to_install() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = slurm(dir.path()).sweep().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::NotInstalled { command: "squeue", hint } if hint.contains("bin_dir")),
+        "{error}"
+    );
+    assert!(!error.is_transient());
+}
+
+#[tokio::test]
+async fn a_missing_slurm_conf_is_named_at_once() {
+    let started = Instant::now();
+    let config = Config {
+        conf: Some("/nonexistent/slurm.conf".into()),
+        ..Config::default()
+    };
+    let error = Slurm::new(config).sweep().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::ConfigMissing { path, .. } if path.ends_with("slurm.conf")),
+        "{error}"
+    );
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_hung_command_is_killed_at_its_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    command(
+        dir.path(),
+        "squeue",
+        &format!("echo $$ > {}\nexec sleep 600", pid_file.display()),
+    );
+    let error = slurm(dir.path()).sweep().await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::TimedOut {
+                command: "squeue",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let process = Path::new("/proc").join(fs::read_to_string(pid_file).unwrap().trim());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    // A killed child stays as a zombie until it is reaped; its command line is gone at once.
+    while fs::read(process.join("cmdline")).is_ok_and(|line| !line.is_empty()) {
+        assert!(Instant::now() < deadline, "the command still runs");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_cut_or_foreign_are_errors() {
+    for (script, kind) in [
+        ("printf '1|half a li'", "suspicious"),
+        ("echo hello", "malformed"),
+        (
+            "echo 'squeue: error: Munge encode failed' >&2; exit 1",
+            "munge_down",
+        ),
+        (
+            "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+            "controller_down",
+        ),
+        ("kill -9 $$", "failed"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        command(dir.path(), "squeue", script);
+        assert_eq!(
+            slurm(dir.path()).sweep().await.unwrap_err().kind(),
+            kind,
+            "{script}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_empty_list_of_nodes_is_doubted() {
+    let dir = tempfile::tempdir().unwrap();
+    command(dir.path(), "scontrol", "exit 0");
+    let error = slurm(dir.path()).nodes().await.unwrap_err();
+    assert!(matches!(error, Error::Suspicious { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn settings_of_the_caller_do_not_reach_the_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    command(
+        dir.path(),
+        "scontrol",
+        "echo \"slurm-wlm ${SLURM_TIME_FORMAT}-${TZ}-${SQUEUE_FORMAT:-none} 9.$(env | grep -c CARGO)\"",
+    );
+    assert_eq!(slurm(dir.path()).version().await.unwrap(), "9.0");
+}

@@ -1,0 +1,5 @@
+//! `slurm-client` against real Slurm.
+
+mod cluster;
+mod failures;
+mod live;

@@ -1,1 +1,2 @@
-//! Stub.
+//! stub docs
+pub mod domain;

@@ -1,0 +1,25 @@
+//! The rules: from what Slurm's records say to ordered facts. Pure: no IO, no clock, no randomness.
+//!
+//! `docs/job-events.md` is the normative table; a test runs every row of it through [`observe`].
+
+mod array;
+mod book;
+mod derive;
+mod evidence;
+mod observe;
+mod rows;
+mod sighting;
+pub mod snapshot;
+#[cfg(test)]
+mod tests;
+mod tracked;
+mod waiting;
+
+pub use array::{Remainder, settle_remainder};
+pub use book::Book;
+pub use derive::{Continues, Fact, FactId};
+pub use evidence::{Evidence, EvidenceError};
+pub use observe::{Ask, Decision, Look, observe};
+pub use rows::fold;
+pub use sighting::{EntityKind, Owner, Record, Sighting};
+pub use tracked::{Candidate, End, Tracked};

@@ -1,0 +1,68 @@
+//! The part of an array that has not become jobs of its own.
+//!
+//! Cancelling single pending tasks (`scancel 5_3`) leaves no record anywhere (seen on 22.05 and 26.05): only the shrinking range of
+//! the array's record shows it. Tasks that left it and do not turn up as jobs were cancelled.
+
+use mesh_events::{EventType, RunKey, Slot};
+use slurm_types::TaskSet;
+
+use super::book::Book;
+use super::derive::{Fact, Teller};
+use super::derive::FactId;
+use super::sighting::Sighting;
+use super::tracked::Tracked;
+
+/// Notes which tasks left the array's record since the last look.
+pub(super) fn remember_remainder(next: &mut Tracked, sighting: &Sighting) {
+    let Some(tasks) = sighting.tasks.as_ref().filter(|tasks| !tasks.truncated) else { return };
+    if let Some(before) = next.remaining_tasks() {
+        let gone = before.difference(tasks);
+        note_left(next, gone);
+    }
+    next.remaining = Some(TaskSet::new(tasks.iter()).to_string());
+}
+
+/// Notes that the array's record is gone: its last task has become a job.
+fn note_left(next: &mut Tracked, gone: TaskSet) {
+    let left = next.left_tasks().unwrap_or_default();
+    let all = TaskSet::new(left.iter().chain(gone.iter()));
+    next.left = (!all.is_empty()).then(|| all.to_string());
+}
+
+/// What is known about the tasks that left an array's record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Remainder {
+    /// Each has turned up.
+    Settled(Box<Tracked>),
+    /// Some have not turned up yet; the array must be asked for.
+    Missing(Box<Tracked>),
+    /// They did not turn up although the proof was waited for: they were cancelled.
+    Cancelled(Box<Tracked>, Box<Fact>),
+}
+
+/// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more.
+pub fn settle_remainder(book: &Book, array: &RunKey, record_gone: bool, given_up: bool, now: i64) -> Option<Remainder> {
+    let before = book.get(array).filter(|tracked| tracked.is_array && !tracked.over())?;
+    let mut next = before.clone();
+    if record_gone && let Some(rest) = next.remaining_tasks() {
+        next.remaining = None;
+        note_left(&mut next, rest);
+    }
+    let left = next.left_tasks()?;
+    let seen = TaskSet::new(book.tasks_of(array).filter(|(run, _)| run.submit_time >= array.submit_time).filter_map(|(run, _)| run.task_id));
+    let missing = left.difference(&seen);
+    if missing.is_empty() {
+        next.left = None;
+        return Some(Remainder::Settled(Box::new(next)));
+    }
+    next.left = Some(missing.to_string());
+    if !given_up {
+        return Some(Remainder::Missing(Box::new(next)));
+    }
+    next.left = None;
+    let mut facts = Vec::new();
+    let mut teller = Teller { run: array, next: &mut next, facts: &mut facts, inferred: true };
+    teller.tell(EventType::JobCancelled, FactId::Recorded(Slot::TasksCancelled(now)), None).array_tasks = missing.to_string();
+    let fact = facts.pop()?;
+    Some(Remainder::Cancelled(Box::new(next), Box::new(fact)))
+}

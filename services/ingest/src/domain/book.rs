@@ -1,0 +1,80 @@
+//! Every run that is remembered.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use mesh_events::RunKey;
+
+use super::tracked::Tracked;
+
+/// The runs, in the order of their keys: the runs of one job are neighbours, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Book {
+    runs: BTreeMap<RunKey, Tracked>,
+    by_raw_id: HashMap<u32, BTreeSet<RunKey>>,
+}
+
+impl Book {
+    /// A run's memory.
+    pub fn get(&self, run: &RunKey) -> Option<&Tracked> {
+        self.runs.get(run)
+    }
+
+    /// Remembers a run.
+    pub fn put(&mut self, run: RunKey, tracked: Tracked) {
+        self.by_raw_id.entry(tracked.raw_id).or_default().insert(run.clone());
+        self.runs.insert(run, tracked);
+    }
+
+    /// Forgets a run.
+    pub fn remove(&mut self, run: &RunKey) -> Option<Tracked> {
+        let tracked = self.runs.remove(run)?;
+        if let Some(runs) = self.by_raw_id.get_mut(&tracked.raw_id) {
+            runs.remove(run);
+            if runs.is_empty() {
+                self.by_raw_id.remove(&tracked.raw_id);
+            }
+        }
+        Some(tracked)
+    }
+
+    /// Changes a run's memory in place.
+    pub fn get_mut(&mut self, run: &RunKey) -> Option<&mut Tracked> {
+        self.runs.get_mut(run)
+    }
+
+    /// Every run.
+    pub fn iter(&self) -> impl Iterator<Item = (&RunKey, &Tracked)> {
+        self.runs.iter()
+    }
+
+    /// How many runs are remembered.
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The runs of one job, task or array, oldest first.
+    pub fn runs_of(&self, like: &RunKey) -> impl DoubleEndedIterator<Item = (&RunKey, &Tracked)> {
+        let first = RunKey { submit_time: i64::MIN, attempt: 0, ..like.clone() };
+        let last = RunKey { submit_time: i64::MAX, attempt: u32::MAX, ..like.clone() };
+        self.runs.range(first..=last)
+    }
+
+    /// The runs of the tasks of an array.
+    pub fn tasks_of(&self, array: &RunKey) -> impl Iterator<Item = (&RunKey, &Tracked)> {
+        let first = RunKey { task_id: Some(0), submit_time: i64::MIN, attempt: 0, ..array.clone() };
+        let last = RunKey { task_id: Some(u32::MAX), submit_time: i64::MAX, attempt: u32::MAX, ..array.clone() };
+        self.runs.range(first..=last)
+    }
+
+    /// The runs Slurm knows by this id of a record, oldest first.
+    pub fn by_raw_id(&self, raw_id: u32) -> Vec<RunKey> {
+        let mut runs: Vec<RunKey> = self.by_raw_id.get(&raw_id).into_iter().flatten().cloned().collect();
+        runs.sort_by_key(|run| (run.submit_time, run.attempt));
+        runs
+    }
+}

@@ -1,0 +1,257 @@
+//! One run: from what is remembered and one more reading to the facts that are new.
+//!
+//! The order within one reading is the order of a life: submitted, released, started, suspended, resumed, resized, end. A reading
+//! that comes late or twice finds the facts told already and adds nothing.
+
+use mesh_events::{EventId, EventType, RunKey, Slot};
+use slurm_types::JobBaseState;
+
+use super::observe::Look;
+use super::sighting::{EntityKind, Record, Sighting};
+use super::tracked::{End, Tracked};
+use super::waiting;
+
+/// How a fact gets its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FactId {
+    /// Slurm's record times it.
+    Recorded(Slot),
+    /// The nth of its kind about this run.
+    Sampled(u64),
+    /// The nth correction of another fact.
+    Correction(EventId, u64),
+}
+
+/// The run that another one continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Continues {
+    /// The earlier run.
+    pub run: RunKey,
+    /// Word of its end.
+    pub cause: String,
+}
+
+/// Something that is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// The run it is about.
+    pub run: RunKey,
+    /// What happened.
+    pub kind: EventType,
+    /// Its identity.
+    pub id: FactId,
+    /// Slurm's time of it; `None` if Slurm does not time it.
+    pub at: Option<i64>,
+    /// Counts the events of the run.
+    pub seq: u64,
+    /// True if no record of Slurm stands behind it.
+    pub inferred: bool,
+    /// Base state before.
+    pub previous_state: String,
+    /// For `submitted`: the run it continues.
+    pub continues: Option<Continues>,
+    /// For `cancelled` of an array: the tasks.
+    pub array_tasks: String,
+}
+
+impl Fact {
+    /// The event's id.
+    pub fn event_id(&self) -> EventId {
+        match self.id {
+            FactId::Recorded(slot) => EventId::recorded(&self.run, slot),
+            FactId::Sampled(n) => EventId::sampled(&self.run.cluster, &self.run.entity_key(), self.kind, n),
+            FactId::Correction(first, n) => EventId::derived(first, EventType::JobCorrected, n),
+        }
+    }
+}
+
+/// Collects the facts of one run.
+pub(super) struct Teller<'a> {
+    pub run: &'a RunKey,
+    pub next: &'a mut Tracked,
+    pub facts: &'a mut Vec<Fact>,
+    pub inferred: bool,
+}
+
+impl Teller<'_> {
+    pub(super) fn tell(&mut self, kind: EventType, id: FactId, at: Option<i64>) -> &mut Fact {
+        self.next.seq += 1;
+        self.facts.push(Fact {
+            run: self.run.clone(),
+            kind,
+            id,
+            at,
+            seq: self.next.seq,
+            inferred: self.inferred,
+            previous_state: self.next.state.clone(),
+            continues: None,
+            array_tasks: String::new(),
+        });
+        let last = self.facts.len() - 1;
+        &mut self.facts[last]
+    }
+
+    fn recorded(&mut self, kind: EventType, slot: Slot, at: Option<i64>) -> &mut Fact {
+        self.tell(kind, FactId::Recorded(slot), at)
+    }
+}
+
+/// What is known about how the run came to be.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origin {
+    /// The run it continues.
+    pub continues: Option<Continues>,
+    /// True for the first run of an array's task: the array's `submitted` covers it.
+    pub covered_by_array: bool,
+}
+
+/// The new facts of a run, and what is to be remembered of it.
+pub(super) fn derive(
+    run: &RunKey,
+    previous: Option<&Tracked>,
+    sighting: &Sighting,
+    origin: Origin,
+    look: &Look,
+    inferred: bool,
+) -> (Tracked, Vec<Fact>) {
+    let first_sight = previous.is_none();
+    let mut next = previous.cloned().unwrap_or_else(|| Tracked::new(sighting));
+    let mut facts = Vec::new();
+    next.last_seen = next.last_seen.max(look.now);
+    if next.over() {
+        correct(run, &mut next, sighting, inferred, &mut facts);
+        return (next, facts);
+    }
+    if first_sight {
+        next.waits = !origin.covered_by_array;
+        if look.first_start {
+            baseline(run, &mut next, sighting, &mut facts);
+            remember(&mut next, sighting);
+            return (next, facts);
+        }
+    }
+    let mut teller = Teller { run, next: &mut next, facts: &mut facts, inferred };
+    if !teller.next.submitted {
+        teller.next.submitted = true;
+        if !origin.covered_by_array {
+            teller.recorded(EventType::JobSubmitted, Slot::Submitted, Some(run.submit_time)).continues = origin.continues;
+        }
+    }
+    waiting::tell(&mut teller, sighting, look, first_sight);
+    start(&mut teller, sighting);
+    suspensions(&mut teller, sighting);
+    resizes(&mut teller, sighting);
+    end(&mut teller, sighting, look);
+    remember(&mut next, sighting);
+    (next, facts)
+}
+
+/// What lives at the first start is told as such, once, and nothing else of it.
+fn baseline(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<Fact>) {
+    next.submitted = true;
+    if sighting.started() {
+        next.started = sighting.start;
+    }
+    if let Some(kind) = sighting.end_kind() {
+        next.end = Some(End { event: kind.event().to_owned(), at: sighting.end.unwrap_or_default(), inferred: false });
+        return;
+    }
+    next.suspended = (sighting.base == Some(JobBaseState::Suspended)).then_some(sighting.suspend_time).flatten();
+    next.resumed = if next.suspended.is_none() { sighting.suspend_time } else { None };
+    waiting::accept(next, sighting);
+    let mut teller = Teller { run, next, facts, inferred: false };
+    teller.recorded(EventType::JobBaseline, Slot::Baseline, None);
+}
+
+fn start(teller: &mut Teller<'_>, sighting: &Sighting) {
+    if teller.next.started.is_none() && sighting.started() {
+        teller.next.started = sighting.start;
+        teller.recorded(EventType::JobStarted, Slot::Started, sighting.start);
+    }
+}
+
+/// Slurm keeps one `SuspendTime`: of the suspend while suspended, of the resume afterwards, and the seconds it ran before the
+/// last suspend (job_mgr.c and `suspend_job`, 22.05). A suspension that nobody looked at is computed from them and marked as inferred.
+fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
+    let (Some(at), Some(started)) = (sighting.suspend_time, teller.next.started) else { return };
+    let known = teller.next.suspended.max(teller.next.resumed);
+    if known.is_some_and(|known| known > at) || teller.next.resumed == Some(at) {
+        return;
+    }
+    // A job cancelled while suspended ends at its suspend (22.05).
+    let suspended_now = sighting.base == Some(JobBaseState::Suspended) || (sighting.end_kind().is_some() && sighting.end == Some(at));
+    if suspended_now {
+        if teller.next.suspended != Some(at) {
+            teller.next.suspended = Some(at);
+            teller.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
+        }
+        return;
+    }
+    let open = teller.next.suspended > teller.next.resumed;
+    if !open && teller.next.resumed.is_none() {
+        let Some(ran) = sighting.pre_suspend else { return };
+        let begun = (started + ran).min(at);
+        teller.next.suspended = Some(begun);
+        teller.recorded(EventType::JobSuspended, Slot::Suspended(begun), Some(begun)).inferred = true;
+    }
+    teller.next.resumed = Some(at);
+    teller.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
+}
+
+fn resizes(teller: &mut Teller<'_>, sighting: &Sighting) {
+    for at in &sighting.resizes {
+        if !teller.next.resized.contains(at) {
+            teller.next.resized.push(*at);
+            teller.recorded(EventType::JobResized, Slot::Resized(*at), Some(*at));
+        }
+    }
+}
+
+fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
+    let Some(kind) = sighting.end_kind() else { return };
+    let inferred = teller.inferred;
+    teller.next.end = Some(End { event: kind.event().to_owned(), at: sighting.end.unwrap_or(look.now), inferred });
+    let tasks = (sighting.entity == EntityKind::Array).then(|| cancelled_tasks(teller.next, sighting)).flatten();
+    let fact = teller.recorded(kind, Slot::End, sighting.end);
+    fact.array_tasks = tasks.unwrap_or_default();
+}
+
+/// Accounting of 22.05 still lists tasks that already ran in an array's remainder, so what was seen last is better.
+fn cancelled_tasks(tracked: &Tracked, sighting: &Sighting) -> Option<String> {
+    if sighting.record == Record::Accounting && tracked.remaining.is_some() {
+        return tracked.remaining.clone();
+    }
+    sighting.tasks.as_ref().map(slurm_types::TaskSet::to_string)
+}
+
+/// A record that contradicts an inferred end corrects it; anything else about a run that is over says nothing new.
+fn correct(run: &RunKey, next: &mut Tracked, sighting: &Sighting, inferred: bool, facts: &mut Vec<Fact>) {
+    let Some(End { event, inferred: was_inferred, .. }) = next.end.clone() else { return };
+    let Some(kind) = sighting.end_kind() else { return };
+    if inferred || !was_inferred {
+        return;
+    }
+    next.end = Some(End { event: kind.event().to_owned(), at: sighting.end.unwrap_or_default(), inferred: false });
+    if event.is_empty() {
+        // Was settled as a gap: the end itself was never told.
+        let mut teller = Teller { run, next, facts, inferred: false };
+        start(&mut teller, sighting);
+        teller.recorded(kind, Slot::End, sighting.end);
+    } else if event != kind.event() {
+        next.corrections += 1;
+        let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
+        Teller { run, next, facts, inferred: false }.tell(EventType::JobCorrected, FactId::Correction(first, n), sighting.end);
+    }
+}
+
+/// What the next reading is compared with.
+fn remember(next: &mut Tracked, sighting: &Sighting) {
+    next.state = sighting.state_word().to_owned();
+    // While an old run is cleaned up, its record already counts the next restart (22.05).
+    if sighting.restarts.is_some() && !sighting.completing && sighting.base.is_some() {
+        next.restarts = sighting.restarts;
+    }
+    if sighting.entity == EntityKind::Array && !next.over() && sighting.record == Record::Controller {
+        super::array::remember_remainder(next, sighting);
+    }
+}

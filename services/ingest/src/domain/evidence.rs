@@ -1,0 +1,150 @@
+//! What a doorbell brings along. Of all hooks only `jobcomp/script` knows the final state of a run and its submit time, so only its
+//! environment counts as a record; the others say which job to look at.
+
+use mesh_events::RunKey;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, HetInfo, Job};
+use slurm_client::{CompletionRecord, ReadEvidenceError};
+use slurm_types::{JobBaseState, JobFlag, JobId, ReasonClass, TimeLimit, UnixTime};
+
+use super::sighting::{EntityKind, Owner, Record, Sighting};
+use super::snapshot;
+
+/// A doorbell, understood.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// Slurm's id of the record to look at.
+    pub job_id: u32,
+    /// Which hook rang.
+    pub hook: String,
+    /// The end of a run, if the hook tells one.
+    pub end: Option<Box<Sighting>>,
+}
+
+/// Why a doorbell cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EvidenceError {
+    /// It is about no job.
+    #[error("doorbell of {hook} names no job; set SLURM_JOB_ID or JOBID")]
+    NoJob {
+        /// The hook.
+        hook: String,
+    },
+    /// It is from somewhere else.
+    #[error("doorbell of {hook} is from cluster {found:?}, this is {expected:?}; give each cluster its own mesh.cluster")]
+    OtherCluster {
+        /// The hook.
+        hook: String,
+        /// Its cluster.
+        found: String,
+        /// Ours.
+        expected: String,
+    },
+    /// A jobcomp record that is none.
+    #[error("doorbell of {hook} cannot be read")]
+    Unreadable {
+        /// The hook.
+        hook: String,
+        /// Why.
+        #[source]
+        source: ReadEvidenceError,
+    },
+}
+
+impl Evidence {
+    /// Reads a doorbell.
+    ///
+    /// # Errors
+    /// If it names no job, or another cluster.
+    pub fn read(cluster: &str, bell: &Doorbell) -> Result<Self, EvidenceError> {
+        let hook = bell.hook.clone();
+        if bell.cluster != cluster {
+            return Err(EvidenceError::OtherCluster { hook, found: bell.cluster.clone(), expected: cluster.to_owned() });
+        }
+        let job_id = slurm_types::JobId::new(bell.job_id).ok_or_else(|| EvidenceError::NoJob { hook: hook.clone() })?.get();
+        let mut end = None;
+        if is_jobcomp(&hook) {
+            let record = CompletionRecord::from_env(&bell.environment)
+                .map_err(|source| EvidenceError::Unreadable { hook: hook.clone(), source })?;
+            end = ended_run(cluster, job_id, &record).map(Box::new);
+        }
+        Ok(Self { job_id, hook, end })
+    }
+}
+
+/// Whether a hook is `jobcomp/script`, however the site spells it.
+fn is_jobcomp(hook: &str) -> bool {
+    hook.eq_ignore_ascii_case("jobcomp") || hook.eq_ignore_ascii_case("jobcompscript")
+}
+
+/// The end of a run as slurmctld hands it to `jobcomp/script`; `None` if the record tells no end (a resize rings, too).
+fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Sighting> {
+    let requeued = record.requeued();
+    let base = record.state.base.filter(|base| base.finished() && !requeued);
+    let revoked = record.state.has(JobFlag::Revoked);
+    if base.is_none() && !requeued && !revoked {
+        return None;
+    }
+    let submit = record.submit?;
+    let array = record.array_job_id.map(JobId::get);
+    let task = array.and(record.array_task_id);
+    let allocated = record.was_allocated();
+    let run =
+        RunKey { cluster: cluster.to_owned(), job_id: array.unwrap_or(raw_id), task_id: task, submit_time: submit.as_secs(), attempt: 0 };
+    let start = record.start.filter(|_| allocated);
+    let job = Job {
+        job_id: raw_id,
+        run: run.entity_key(),
+        array: array.map(|job_id| ArrayInfo { job_id, task_id: task, ..ArrayInfo::default() }),
+        het: record.het_job_id.zip(record.het_job_offset).map(|(leader, offset)| HetInfo { job_id: leader.get(), offset }),
+        name: record.name.clone(),
+        partition: record.partition.clone(),
+        qos: record.qos.clone(),
+        reservation: record.reservation.clone(),
+        state: base.unwrap_or(JobBaseState::Pending).name().to_owned(),
+        submit_time: snapshot::time(record.submit),
+        eligible_time: snapshot::time(record.eligible),
+        start_time: snapshot::time(start),
+        end_time: snapshot::time(record.end),
+        time_limit_minutes: record.time_limit.and_then(TimeLimit::minutes),
+        nodes: record.nodes.clone(),
+        node_count: record.node_count.unwrap_or_default(),
+        exit_code: record.exit_code.map(snapshot::exit_code),
+        derived_exit_code: record.derived_exit_code.map(snapshot::exit_code),
+        dependency: record.dependency.clone(),
+        features: record.constraints.clone(),
+        work_dir: record.work_dir.clone(),
+        std_out: record.stdout.clone(),
+        std_err: record.stderr.clone(),
+        group: record.group.clone(),
+        ..Job::default()
+    };
+    let job = Job { display_id: snapshot::display_id(&job), ..job };
+    Some(Sighting {
+        run,
+        raw_id,
+        entity: match (array, task) {
+            (None, _) => EntityKind::Job,
+            (Some(_), Some(_)) => EntityKind::Task,
+            (Some(_), None) => EntityKind::Array,
+        },
+        tasks: None,
+        record: Record::JobComp,
+        base,
+        completing: false,
+        revoked,
+        requeued,
+        allocated,
+        start: start.map(UnixTime::as_secs),
+        end: record.end.map(UnixTime::as_secs),
+        suspend_time: None,
+        pre_suspend: None,
+        resizes: Vec::new(),
+        restarts: None,
+        held: false,
+        class: ReasonClass::NotEvaluated,
+        cancelled_by: None,
+        owner: Owner { user: record.user.clone(), uid: record.uid, account: record.account.clone() },
+        job,
+    })
+}

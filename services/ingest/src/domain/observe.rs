@@ -1,0 +1,179 @@
+//! One reading, seen in the light of everything known about its job: which run it belongs to, and what has to be proven first.
+
+use mesh_events::{EventType, RunKey, Slot};
+
+use super::book::Book;
+use super::derive::{Continues, Fact, FactId, Origin, Teller, derive};
+use super::sighting::{EntityKind, Record, Sighting};
+use super::tracked::{End, Tracked};
+
+/// The circumstances of a reading.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// Now, in Unix seconds.
+    pub now: i64,
+    /// Number of the sweep it belongs to; `None` for a look that a doorbell or accounting caused.
+    pub sweep: Option<u64>,
+    /// True while the very first sweep of a cluster is read.
+    pub first_start: bool,
+    /// True once the proof of an earlier run was waited for long enough.
+    pub given_up: bool,
+    /// True if no record of Slurm stands behind the reading.
+    pub inferred: bool,
+}
+
+/// What has to be asked before everything can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ask {
+    /// The controller, again, soon: the state is about to change.
+    Again,
+    /// Accounting, for every run of the job.
+    Accounting,
+}
+
+/// What follows from a reading.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// Memory to keep, in the order of `facts`.
+    pub changes: Vec<(RunKey, Tracked)>,
+    /// Facts to tell, in order.
+    pub facts: Vec<Fact>,
+    /// What has to be asked.
+    pub asks: Vec<Ask>,
+    /// Runs whose end will never be known.
+    pub lost: Vec<RunKey>,
+}
+
+/// Decides what a reading tells.
+pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
+    let mut decision = Decision::default();
+    let run = resolve_attempt(book, sighting, &mut decision, look);
+    let known = book.get(&run);
+    let mut origin = Origin::default();
+    if known.is_none() {
+        match continued_run(book, &run, sighting, look, &mut decision) {
+            Some(continues) => origin.continues = continues,
+            None => {
+                decision.asks.push(Ask::Accounting);
+                return decision;
+            }
+        }
+        if sighting.entity == EntityKind::Task {
+            origin.covered_by_array = array_of(book, &run, sighting, look, &origin, &mut decision);
+        }
+    }
+    let (next, facts) = derive(&run, known, sighting, origin, look, look.inferred);
+    if sighting.in_flux() {
+        decision.asks.push(Ask::Again);
+        // Accounting has the end of a run while its epilogs run, and of a run whose job waits again already.
+        if look.sweep.is_some() || sighting.base.is_some() {
+            decision.asks.push(Ask::Accounting);
+        }
+    }
+    decision.changes.push((run, next));
+    decision.facts.extend(facts);
+    decision
+}
+
+/// The run a reading belongs to. Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it
+/// for a job that was requeued in its first second: then the restart count has grown and the job waits, or has another start.
+fn resolve_attempt(book: &Book, sighting: &Sighting, decision: &mut Decision, look: &Look) -> RunKey {
+    let mut attempts: Vec<(&RunKey, &Tracked)> =
+        book.runs_of(&sighting.run).filter(|(run, _)| run.submit_time == sighting.run.submit_time).collect();
+    let Some((run, tracked)) = attempts.pop() else { return sighting.run.clone() };
+    let (Some(started), Some(before), Some(restarts)) = (tracked.started, tracked.restarts, sighting.restarts) else {
+        // Other sources do not count restarts: the start tells attempts apart.
+        let same_start = attempts.iter().find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
+        return same_start.map_or_else(|| run.clone(), |(earlier, _)| (*earlier).clone());
+    };
+    let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
+    if restarts <= before || sighting.completing || sighting.base.is_none() || !moved_on {
+        return run.clone();
+    }
+    if !tracked.over() {
+        // Accounting loses such an attempt, so there is nothing to wait for.
+        let mut closed = tracked.clone();
+        closed.end = Some(End { event: EventType::JobRequeued.event().to_owned(), at: look.now, inferred: true });
+        Teller { run, next: &mut closed, facts: &mut decision.facts, inferred: true }.tell(
+            EventType::JobRequeued,
+            FactId::Recorded(Slot::End),
+            None,
+        );
+        decision.changes.push((run.clone(), closed));
+    }
+    RunKey { attempt: run.attempt + 1, ..run.clone() }
+}
+
+/// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.
+fn continued_run(
+    book: &Book,
+    run: &RunKey,
+    sighting: &Sighting,
+    look: &Look,
+    decision: &mut Decision,
+) -> Option<Option<Continues>> {
+    let earlier = book.runs_of(run).rev().find(|(other, _)| *other < run);
+    let Some((earlier, tracked)) = earlier else {
+        let missed = sighting.restarts.is_some_and(|restarts| restarts > 0) && !look.first_start && !look.given_up;
+        // Runs before this one were never seen: accounting lists them.
+        return (!missed || sighting.record != Record::Controller).then_some(None);
+    };
+    if run.attempt > 0 {
+        return Some(Some(Continues { run: earlier.clone(), cause: EventType::JobRequeued.event().to_owned() }));
+    }
+    let restarted = match sighting.restarts {
+        Some(restarts) => restarts > 0,
+        // Accounting does not count restarts on 22.05; only these ends put a job back into the queue by themselves.
+        None => tracked.end.as_ref().is_some_and(|end| matches!(end.event.as_str(), "requeued" | "preempted" | "node_fail")),
+    };
+    if let Some(end) = &tracked.end {
+        return Some((restarted && !end.event.is_empty()).then(|| Continues { run: earlier.clone(), cause: end.event.clone() }));
+    }
+    if !look.given_up {
+        return None;
+    }
+    // Slurm gave the job a new submit time, so the earlier run is over; how, nobody could say in time.
+    let mut closed = tracked.clone();
+    let kind = EventType::JobRequeued;
+    closed.end = Some(End {
+        event: if restarted { kind.event().to_owned() } else { String::new() },
+        at: run.submit_time,
+        inferred: true,
+    });
+    if restarted {
+        let mut teller = Teller { run: earlier, next: &mut closed, facts: &mut decision.facts, inferred: true };
+        teller.tell(kind, FactId::Recorded(Slot::End), Some(run.submit_time));
+    } else {
+        decision.lost.push(earlier.clone());
+    }
+    decision.changes.push((earlier.clone(), closed));
+    Some(restarted.then(|| Continues { run: earlier.clone(), cause: kind.event().to_owned() }))
+}
+
+/// Whether the array's own `submitted` covers this first sight of a task. If the array was not seen yet, it is told from the task.
+fn array_of(book: &Book, run: &RunKey, sighting: &Sighting, look: &Look, origin: &Origin, decision: &mut Decision) -> bool {
+    let own = RunKey { task_id: None, ..run.clone() };
+    let known = book.runs_of(&own).rev().find(|(array, _)| array.submit_time <= run.submit_time);
+    let first_run = match (sighting.restarts, known) {
+        (Some(restarts), _) => restarts == 0,
+        (None, Some((array, _))) => array.submit_time == run.submit_time,
+        (None, None) => origin.continues.is_none(),
+    };
+    if first_run && known.is_none_or(|(array, _)| array.submit_time != run.submit_time) {
+        let mut array = Tracked {
+            raw_id: own.job_id,
+            is_array: true,
+            submitted: true,
+            waits: true,
+            state: "PENDING".to_owned(),
+            last_seen: look.now,
+            ..Tracked::default()
+        };
+        if !look.first_start {
+            let mut teller = Teller { run: &own, next: &mut array, facts: &mut decision.facts, inferred: look.inferred };
+            teller.tell(EventType::JobSubmitted, FactId::Recorded(Slot::Submitted), Some(own.submit_time));
+        }
+        decision.changes.push((own, array));
+    }
+    first_run
+}

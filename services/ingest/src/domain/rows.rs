@@ -1,0 +1,42 @@
+//! Accounting's rows, put together to runs.
+//!
+//! A resize ends a row with state `RESIZING` and opens another whose submit and start are the time of the resize (job_mgr.c, and
+//! sacct -D on 22.05): several rows, one run. The run keeps its first submit time.
+
+use slurm_client::AccountingRecord;
+use slurm_types::JobFlag;
+
+use super::sighting::Sighting;
+
+/// The runs of some jobs from their rows (`sacct -D`), oldest run first per job.
+pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
+    let mut ordered: Vec<&AccountingRecord> = rows.iter().collect();
+    ordered.sort_by_key(|row| (row.job_id, row.submit, row.db_index));
+    let mut runs: Vec<Sighting> = Vec::new();
+    let mut open_resize: Option<(u32, i64)> = None;
+    for row in ordered {
+        let Some(mut sighting) = Sighting::from_accounting(cluster, row) else { continue };
+        let resized = row.state.has(JobFlag::Resizing) && row.end.is_some();
+        let continues_row = open_resize == Some((sighting.raw_id, sighting.run.submit_time));
+        if continues_row && let Some(run) = runs.last_mut() {
+            sighting.run = run.run.clone();
+            sighting.job.run = sighting.run.entity_key();
+            sighting.job.submit_time = run.job.submit_time;
+            sighting.job.start_time = run.job.start_time;
+            sighting.start = run.start;
+            sighting.resizes = std::mem::take(&mut run.resizes);
+            *run = sighting;
+        } else {
+            runs.push(sighting);
+        }
+        open_resize = None;
+        if resized && let (Some(run), Some(end)) = (runs.last_mut(), row.end) {
+            let at = end.as_secs();
+            open_resize = Some((run.raw_id, at));
+            run.resizes.push(at);
+            // The run goes on: what `RESIZING` implies is a running job.
+            run.end = None;
+        }
+    }
+    runs
+}

@@ -1,0 +1,236 @@
+//! The job as an event carries it, from each source.
+//!
+//! The controller's record has everything; accounting and jobcomp have less, so what was last seen of the run fills what they leave
+//! open. Never the script, never the environment.
+
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job, NodeAllocation};
+use mesh_events::RunKey;
+use pbjson_types::Timestamp;
+use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
+use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, UnixTime};
+
+use super::sighting::Sighting;
+
+/// From slurmctld's record.
+pub(super) fn from_controller(record: &JobRecord, run: &RunKey, remainder: &Option<TaskSet>) -> Job {
+    let pending = record.state.is(JobBaseState::Pending);
+    let allocated = record.was_allocated();
+    let over = record.state.finished();
+    let reason = Reason::lookup(&record.reason);
+    let described = reason.reason() != record.reason;
+    Job {
+        job_id: record.job_id.map_or(0, |id| id.get()),
+        run: run.entity_key(),
+        restarts: record.restarts,
+        array: array_info(record.array_job_id.map(|id| id.get()), record.array_tasks.as_ref(), remainder, record.array_throttle),
+        het: het_info(record.het_job_id.map(|id| id.get()), record.het_job_offset),
+        name: record.name.clone(),
+        partition: record.partition.clone(),
+        qos: record.qos.clone(),
+        reservation: record.reservation.clone(),
+        state: state_word(&record.state),
+        state_flags: state_flags(&record.state),
+        reason: reason.reason().to_owned(),
+        reason_description: if described { record.reason.replace('_', " ") } else { String::new() },
+        reason_class: if pending { reason.class().as_str().to_owned() } else { String::new() },
+        priority: record.priority.unwrap_or_default(),
+        submit_time: time(record.submit),
+        eligible_time: time(record.eligible),
+        // Of a pending job these are plans, and a job that ended while waiting has its end in both.
+        start_time: time(record.start.filter(|_| allocated && !pending)),
+        end_time: time(record.end.filter(|_| over)),
+        expected_start_time: time(record.start.filter(|_| pending)),
+        time_limit_minutes: record.time_limit.and_then(TimeLimit::minutes),
+        suspended_seconds: suspended_seconds(record),
+        nodes: record.nodes.clone(),
+        node_count: record.node_count.unwrap_or_default(),
+        scheduled_nodes: record.sched_nodes.clone(),
+        batch_host: record.batch_host.clone(),
+        failed_node: record.failed_node.clone(),
+        req_tres: record.req_tres.to_string(),
+        alloc_tres: record.alloc_tres.to_string(),
+        allocations: record
+            .node_allocs
+            .iter()
+            .map(|alloc| NodeAllocation {
+                nodes: alloc.nodes.clone(),
+                cpus: alloc.cpus,
+                memory_mib: (alloc.mem_mib > 0).then_some(alloc.mem_mib),
+                gpus: alloc.gpus,
+            })
+            .collect(),
+        exclusive: record.exclusive,
+        exit_code: record.exit_code.filter(|_| over).map(exit_code),
+        derived_exit_code: record.derived_exit_code.filter(|_| over).map(exit_code),
+        dependency: record.dependency.clone(),
+        features: record.features.clone(),
+        licenses: record.licenses.clone(),
+        work_dir: record.work_dir.clone(),
+        std_out: record.stdout.clone(),
+        std_err: record.stderr.clone(),
+        comment: record.comment.clone(),
+        admin_comment: record.admin_comment.clone(),
+        requeueable: record.requeue,
+        batch: record.batch,
+        group: record.group.clone(),
+        wckey: record.wckey.clone(),
+        deadline: time(record.deadline),
+        display_id: record.job_ref().map_or_else(String::new, |job| job.to_string()),
+        attempt: run.attempt,
+        usage: None,
+    }
+}
+
+/// From a row of accounting.
+pub(super) fn from_accounting(row: &AccountingRecord, run: &RunKey, remainder: &Option<TaskSet>) -> Job {
+    let allocated = row.was_allocated();
+    let array = row.array.as_ref();
+    let job = Job {
+        job_id: row.job_id.map_or(0, |id| id.get()),
+        run: run.entity_key(),
+        array: array_info(array.map(|array| array.array_job_id.get()), array.map(|array| &array.tasks), remainder, None),
+        het: het_info(row.het_job_id.map(|id| id.get()), row.het_job_offset),
+        name: row.name.clone(),
+        partition: row.partition.clone(),
+        qos: row.qos.clone(),
+        reservation: row.reservation.clone(),
+        state: state_word(&row.state),
+        state_flags: state_flags(&row.state),
+        reason: row.reason.clone(),
+        priority: row.priority.unwrap_or_default(),
+        submit_time: time(row.submit),
+        eligible_time: time(row.eligible),
+        start_time: time(row.start.filter(|_| allocated)),
+        end_time: time(row.end),
+        time_limit_minutes: row.time_limit.and_then(TimeLimit::minutes),
+        suspended_seconds: row.suspended_secs.unwrap_or_default(),
+        nodes: row.nodes.clone(),
+        node_count: row.node_count.unwrap_or_default(),
+        req_tres: row.req_tres.to_string(),
+        alloc_tres: row.alloc_tres.to_string(),
+        exit_code: row.exit_code.filter(|_| row.ended()).map(exit_code),
+        derived_exit_code: row.derived_exit_code.filter(|_| row.ended()).map(exit_code),
+        features: row.constraints.clone(),
+        work_dir: row.work_dir.clone(),
+        comment: row.comment.clone(),
+        admin_comment: row.admin_comment.clone(),
+        group: row.group.clone(),
+        wckey: row.wckey.clone(),
+        attempt: run.attempt,
+        ..Job::default()
+    };
+    Job { display_id: display_id(&job), ..job }
+}
+
+/// Slurm's id form for people.
+pub(super) fn display_id(job: &Job) -> String {
+    match (&job.array, &job.het) {
+        (Some(array), _) => match array.task_id {
+            Some(task) => format!("{}_{task}", array.job_id),
+            None => format!("{}_[{}]", array.job_id, array.tasks),
+        },
+        (None, Some(het)) => format!("{}+{}", het.job_id, het.offset),
+        (None, None) => job.job_id.to_string(),
+    }
+}
+
+/// The controller's snapshot of a run whose epilogs still run, with the end that jobcomp tells.
+pub(super) fn complete(job: &mut Job, evidence: &Sighting) {
+    let end = &evidence.job;
+    job.state.clone_from(&end.state);
+    job.end_time = end.end_time;
+    job.exit_code.clone_from(&end.exit_code);
+    job.derived_exit_code.clone_from(&end.derived_exit_code);
+}
+
+/// Fills what a source leaves open with what was last seen of the same run.
+pub fn fill(job: &mut Job, last: &Job) {
+    macro_rules! texts { ($($field:ident),*) => { $(if job.$field.is_empty() { job.$field.clone_from(&last.$field); })* } }
+    texts!(name, partition, qos, reservation, nodes, batch_host, req_tres, alloc_tres, dependency, features, licenses);
+    texts!(work_dir, std_out, std_err, comment, admin_comment, group, wckey, display_id, allocations);
+    if job.array.is_none() {
+        job.array.clone_from(&last.array);
+    }
+    if job.het.is_none() {
+        job.het = last.het;
+    }
+    job.submit_time = job.submit_time.or(last.submit_time);
+    job.eligible_time = job.eligible_time.or(last.eligible_time);
+    job.start_time = job.start_time.or(last.start_time);
+    job.time_limit_minutes = job.time_limit_minutes.or(last.time_limit_minutes);
+    job.deadline = job.deadline.or(last.deadline);
+    job.exclusive |= last.exclusive;
+    job.requeueable |= last.requeueable;
+    job.batch |= last.batch;
+    job.restarts = job.restarts.max(last.restarts);
+    if job.node_count == 0 {
+        job.node_count = last.node_count;
+    }
+    if job.priority == 0 {
+        job.priority = last.priority;
+    }
+}
+
+/// The array itself, as one of its tasks shows it.
+pub fn array_of_task(task: &Job, array: &RunKey) -> Job {
+    let mut job = task.clone();
+    job.job_id = array.job_id;
+    job.run = array.entity_key();
+    job.display_id = array.job_id.to_string();
+    job.array = Some(ArrayInfo { job_id: array.job_id, task_id: None, ..ArrayInfo::default() });
+    JobBaseState::Pending.name().clone_into(&mut job.state);
+    job.state_flags.clear();
+    for text in [&mut job.reason, &mut job.reason_class, &mut job.nodes, &mut job.batch_host, &mut job.alloc_tres] {
+        text.clear();
+    }
+    job.allocations.clear();
+    (job.start_time, job.end_time, job.exit_code, job.derived_exit_code) = (None, None, None, None);
+    job
+}
+
+/// A protobuf timestamp of Slurm's seconds.
+pub fn time(time: Option<UnixTime>) -> Option<Timestamp> {
+    time.map(|time| seconds(time.as_secs()))
+}
+
+/// A protobuf timestamp of Unix seconds.
+pub const fn seconds(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanos: 0 }
+}
+
+pub(super) fn exit_code(code: slurm_types::ExitCode) -> ExitCode {
+    ExitCode { code: u32::from(code.exit), signal: u32::from(code.signal) }
+}
+
+fn state_word(state: &JobState) -> String {
+    state.base.map_or_else(String::new, |base| base.name().to_owned())
+}
+
+fn state_flags(state: &JobState) -> Vec<String> {
+    let known = JobFlag::ALL.iter().filter(|(flag, ..)| state.has(*flag)).map(|(_, name, _)| (*name).to_owned());
+    known.chain(state.unknown.iter().cloned()).collect()
+}
+
+/// Wall time since the start minus the time it ran; Slurm prints no such number for a live job.
+fn suspended_seconds(record: &JobRecord) -> u64 {
+    let (Some(start), Some(suspended)) = (record.start, record.suspend_time) else { return 0 };
+    // `SuspendTime` is the last suspend while suspended, the last resume afterwards.
+    let ran = record.pre_suspend_secs.unwrap_or_default();
+    u64::try_from(suspended.as_secs() - start.as_secs()).unwrap_or_default().saturating_sub(ran)
+}
+
+fn array_info(root: Option<u32>, tasks: Option<&ArrayTasks>, remainder: &Option<TaskSet>, throttle: Option<u32>) -> Option<ArrayInfo> {
+    let job_id = root?;
+    let task_id = if remainder.is_some() { None } else { tasks.and_then(ArrayTasks::task) };
+    let listed = remainder.as_ref().map(|set| TaskSet::new(set.iter()).to_string());
+    Some(ArrayInfo {
+        job_id,
+        task_id,
+        tasks: listed.unwrap_or_default(),
+        max_running: throttle.or_else(|| remainder.as_ref()?.throttle).unwrap_or_default(),
+    })
+}
+
+fn het_info(leader: Option<u32>, offset: Option<u32>) -> Option<HetInfo> {
+    Some(HetInfo { job_id: leader?, offset: offset? })
+}

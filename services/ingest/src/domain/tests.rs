@@ -1,0 +1,5 @@
+//! The normative table as a test, and the laws.
+
+mod laws;
+mod reading;
+mod table;

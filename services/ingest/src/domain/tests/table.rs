@@ -1,0 +1,54 @@
+//! Runs every row of the normative table, so that page and code cannot drift apart.
+
+use super::reading::{apply, step, word};
+use crate::domain::Book;
+
+const PAGE: &str = include_str!("../../../../../docs/job-events.md");
+
+/// The rows: what happens, readings, events.
+fn rows() -> Vec<[String; 3]> {
+    let table = PAGE.split("<!-- table: tested -->").nth(1).unwrap().split("<!-- end -->").next().unwrap();
+    let cells = |line: &str| -> [String; 3] {
+        let cells: Vec<String> = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect();
+        cells.try_into().unwrap_or_else(|_| panic!("{line:?} has not three cells"))
+    };
+    table.lines().filter(|line| line.starts_with('|')).skip(2).map(cells).collect()
+}
+
+fn events(readings: &str) -> String {
+    let mut book = Book::default();
+    let mut words = Vec::new();
+    for (sweep, text) in readings.split(';').enumerate() {
+        let facts = apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
+        words.extend(facts.iter().map(word));
+    }
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+}
+
+#[test]
+fn every_row_of_the_table_holds() {
+    let rows = rows();
+    assert!(rows.len() > 50, "the table of docs/job-events.md was not found");
+    let wrong: Vec<String> = rows
+        .iter()
+        .filter_map(|[what, readings, expected]| {
+            let found = events(readings);
+            (found != *expected).then(|| format!("{what}\n  readings {readings}\n  expected {expected}\n  found    {found}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn events_of_a_run_are_counted_upwards_from_one() {
+    for [what, readings, _] in rows() {
+        let mut book = Book::default();
+        let mut last = std::collections::HashMap::new();
+        for (sweep, text) in readings.split(';').enumerate() {
+            for fact in apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap())) {
+                let before = last.insert(fact.run.clone(), fact.seq).unwrap_or(0);
+                assert_eq!(fact.seq, before + 1, "{what}: {:?}", fact.kind);
+            }
+        }
+    }
+}

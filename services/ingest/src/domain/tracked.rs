@@ -1,0 +1,151 @@
+//! What is remembered of a run: what was told, and what two sweeps have to agree on before it is told.
+
+use mesh_events::EventType;
+use serde::{Deserialize, Serialize};
+use slurm_types::{ReasonClass, TaskSet};
+
+use super::sighting::{EntityKind, Sighting};
+
+/// A run's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// The event's word (`completed`); empty if the end cannot be known and was settled as a gap.
+    pub event: String,
+    /// When, in Unix seconds.
+    pub at: i64,
+    /// True if no record of Slurm stands behind it. A record that comes later corrects it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub inferred: bool,
+}
+
+/// Something sampled that the next sweep must confirm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Number of the sweep that saw it first.
+    pub sweep: u64,
+    /// `Some` for a hold or a release, that is the new value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<bool>,
+    /// Class of the reason it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ReasonClass>,
+}
+
+/// The memory of one run. Names are short because there is one per job in a key-value shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracked {
+    /// Slurm's id of the record.
+    #[serde(rename = "i")]
+    pub raw_id: u32,
+    /// True for the array itself.
+    #[serde(rename = "a", default, skip_serializing_if = "is_false")]
+    pub is_array: bool,
+    /// True for an array's task.
+    #[serde(rename = "t", default, skip_serializing_if = "is_false")]
+    pub is_task: bool,
+    /// Events told of this run.
+    #[serde(rename = "q")]
+    pub seq: u64,
+    /// `submitted` was told, or must not be (baseline; first run of an array's task).
+    #[serde(rename = "s", default, skip_serializing_if = "is_false")]
+    pub submitted: bool,
+    /// Whether this run is told as one of its own while it waits: not so for the first run of an array's task.
+    #[serde(rename = "w", default, skip_serializing_if = "is_false")]
+    pub waits: bool,
+    /// When it started, once that was told.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<i64>,
+    /// Its end, once that was told.
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// Time of the last suspend that was told.
+    #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<i64>,
+    /// Time of the last resume that was told.
+    #[serde(rename = "rs", default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<i64>,
+    /// Times of resizes that were told.
+    #[serde(rename = "rz", default, skip_serializing_if = "Vec::is_empty")]
+    pub resized: Vec<i64>,
+    /// Last base state, in Slurm's words.
+    #[serde(rename = "st")]
+    pub state: String,
+    /// Count of restarts of this run.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u32>,
+    /// Told as held.
+    #[serde(rename = "h", default, skip_serializing_if = "is_false")]
+    pub held: bool,
+    /// Class of the reason that was told last.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ReasonClass>,
+    /// What the next sweep must confirm.
+    #[serde(rename = "cd", default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Candidate>,
+    /// How many `held`, `released`, `pending` were told.
+    #[serde(rename = "n", default)]
+    pub counts: [u64; 3],
+    /// Corrections told.
+    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    pub corrections: u64,
+    /// Tasks that an array's own record still has, as Slurm writes them.
+    #[serde(rename = "tk", default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<String>,
+    /// Tasks that left the array's record and were not seen since.
+    #[serde(rename = "lf", default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
+    /// Digest of the sweep's row that was last read in full.
+    #[serde(rename = "d", default)]
+    pub digest: u64,
+    /// When a source last knew it, in Unix seconds.
+    #[serde(rename = "l", default)]
+    pub last_seen: i64,
+}
+
+impl Tracked {
+    /// Memory of a run at its first sight.
+    pub fn new(sighting: &Sighting) -> Self {
+        Self {
+            raw_id: sighting.raw_id,
+            is_array: sighting.entity == EntityKind::Array,
+            is_task: sighting.entity == EntityKind::Task,
+            ..Self::default()
+        }
+    }
+
+    /// Whether its end is known, or known to be unknowable.
+    pub const fn over(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// The event type of its end.
+    pub fn end_kind(&self) -> Option<EventType> {
+        let end = self.end.as_ref()?;
+        EventType::ALL.iter().copied().find(|kind| kind.is_end() && kind.event() == end.event)
+    }
+
+    /// Whether the next sweep must read it in full even if its row is unchanged.
+    pub fn unsettled(&self) -> bool {
+        !self.over() && (self.candidate.is_some() || self.left.is_some() || self.state == "COMPLETING")
+    }
+
+    /// The tasks an array's own record still had.
+    pub fn remaining_tasks(&self) -> Option<TaskSet> {
+        self.remaining.as_deref()?.parse().ok()
+    }
+
+    /// Tasks that left the array's record and were not seen since.
+    pub fn left_tasks(&self) -> Option<TaskSet> {
+        self.left.as_deref()?.parse().ok()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
+}

@@ -1,0 +1,113 @@
+//! Facts of a waiting run that Slurm does not time: held, released, the class of the reason.
+//!
+//! The reason is what the scheduler that looked last has written, so a change counts once a second sweep has seen it. A hold seen at
+//! the very first sight counts at once, and a start is proof of a release.
+
+use mesh_events::EventType;
+use slurm_types::ReasonClass;
+
+use super::derive::{FactId, Teller};
+use super::observe::Look;
+use super::sighting::Sighting;
+use super::tracked::{Candidate, Tracked};
+
+const HELD: usize = 0;
+const RELEASED: usize = 1;
+const PENDING: usize = 2;
+
+/// Tells what two sweeps agree on, and remembers what the next one must confirm.
+pub(super) fn tell(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look, first_sight: bool) {
+    if !sighting.waiting() {
+        if teller.next.held && sighting.started() {
+            sampled(teller, EventType::JobReleased, RELEASED);
+            teller.next.held = false;
+        }
+        teller.next.candidate = None;
+        return;
+    }
+    if !teller.next.waits {
+        return;
+    }
+    if first_sight && sighting.held {
+        hold(teller, true);
+        return;
+    }
+    let Some(sweep) = look.sweep else { return };
+    let Some(change) = change(teller.next, sighting, sweep) else {
+        teller.next.candidate = None;
+        return;
+    };
+    let confirmed = teller
+        .next
+        .candidate
+        .as_ref()
+        .is_some_and(|seen| seen.sweep < sweep && seen.held == change.held && seen.class == change.class);
+    if !confirmed {
+        let same = teller.next.candidate.as_ref().is_some_and(|seen| seen.held == change.held && seen.class == change.class);
+        if !same {
+            teller.next.candidate = Some(change);
+        }
+        return;
+    }
+    teller.next.candidate = None;
+    match change.held {
+        Some(held) => {
+            hold(teller, held);
+            // Released into a reason that two sweeps have not agreed on yet.
+            if !held {
+                teller.next.candidate = waits_for(sighting).map(|class| Candidate { sweep, held: None, class: Some(class) });
+            }
+        }
+        None => {
+            teller.next.class = change.class;
+            sampled(teller, EventType::JobPending, PENDING);
+        }
+    }
+}
+
+/// Takes over how it waits without telling it.
+pub(super) fn accept(next: &mut Tracked, sighting: &Sighting) {
+    if sighting.waiting() {
+        next.held = sighting.held;
+        next.class = if sighting.held { Some(ReasonClass::Held) } else { waits_for(sighting) };
+    }
+}
+
+/// What differs from what was told last.
+fn change(told: &Tracked, sighting: &Sighting, sweep: u64) -> Option<Candidate> {
+    if sighting.held != told.held {
+        return Some(Candidate { sweep, held: Some(sighting.held), class: None });
+    }
+    if sighting.held {
+        return None;
+    }
+    let class = waits_for(sighting)?;
+    (told.class != Some(class)).then_some(Candidate { sweep, held: None, class: Some(class) })
+}
+
+/// The class it waits for; `None` as long as no scheduler has looked at it.
+fn waits_for(sighting: &Sighting) -> Option<ReasonClass> {
+    match sighting.class {
+        ReasonClass::NotEvaluated => None,
+        // Priority is not 0 any more, the reason is what the scheduler wrote before.
+        ReasonClass::Held if !sighting.held => None,
+        class => Some(class),
+    }
+}
+
+fn hold(teller: &mut Teller<'_>, held: bool) {
+    teller.next.held = held;
+    teller.next.class = held.then_some(ReasonClass::Held);
+    teller.next.candidate = None;
+    if held {
+        sampled(teller, EventType::JobHeld, HELD);
+    } else {
+        sampled(teller, EventType::JobReleased, RELEASED);
+    }
+}
+
+fn sampled(teller: &mut Teller<'_>, kind: EventType, counter: usize) {
+    teller.next.counts[counter] += 1;
+    let n = teller.next.counts[counter];
+    teller.tell(kind, FactId::Sampled(n), None);
+}

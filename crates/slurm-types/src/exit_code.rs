@@ -109,7 +109,9 @@ mod tests {
 
         #[test]
         fn any_text_is_survived(text in ".*") {
-            let _ = text.parse::<ExitCode>();
+            if let Ok(code) = text.parse::<ExitCode>() {
+                prop_assert_eq!(code.to_string().parse(), Ok(code));
+            }
         }
     }
 }

@@ -285,7 +285,13 @@ mod tests {
 
         #[test]
         fn any_text_is_survived(text in "\\PC*", noise in "[a-z0-9,\\[\\]-]{0,40}") {
-            let _ = (HostList::expand(&text), HostList::expand(&noise), HostList::compress(&[text, noise]));
+            if let Ok(hosts) = HostList::expand(&noise) {
+                let back: BTreeSet<_> = HostList::expand(&HostList::compress(&hosts)).unwrap().into_iter().collect();
+                prop_assert_eq!(back, hosts.into_iter().collect::<BTreeSet<_>>());
+            }
+            if let Ok(hosts) = HostList::expand(&text) {
+                prop_assert!(hosts.len() <= MAX_HOSTS);
+            }
         }
     }
 }

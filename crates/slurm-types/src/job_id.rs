@@ -184,7 +184,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_survived(text in ".*") {
-            let _ = text.parse::<JobRef>();
+            if let Ok(job) = text.parse::<JobRef>() {
+                prop_assert_eq!(job.to_string().parse(), Ok(job));
+            }
         }
 
         #[test]

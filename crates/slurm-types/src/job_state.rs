@@ -212,7 +212,9 @@ impl JobState {
         let mut state = Self::default();
         for word in words {
             // sacct marks a cut column with a plus sign.
-            let word = word.trim().trim_end_matches('+');
+            let word = word
+                .trim_start()
+                .trim_end_matches(|c: char| c == '+' || c.is_whitespace());
             if word.is_empty() {
                 continue;
             }

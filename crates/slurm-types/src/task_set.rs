@@ -220,7 +220,9 @@ mod tests {
 
         #[test]
         fn any_text_is_survived(text in "[0-9x,:%.-]{0,40}") {
-            let _ = text.parse::<TaskSet>();
+            if let Ok(set) = text.parse::<TaskSet>() {
+                prop_assert_eq!(set.to_string().parse(), Ok(set));
+            }
         }
     }
 }

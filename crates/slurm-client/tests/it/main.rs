@@ -1,4 +1,5 @@
 //! `slurm-client` against real Slurm.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
 
 mod cluster;
 mod failures;

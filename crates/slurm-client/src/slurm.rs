@@ -325,11 +325,20 @@ fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
     let texts = FreeTexts {
         uid: uid.trim().parse().ok(),
         name: name.to_owned(),
-        comment: parse::text(comment),
-        command: parse::text(command),
-        work_dir: parse::text(work_dir),
+        comment: unless_null(comment),
+        command: unless_null(command),
+        work_dir: unless_null(work_dir),
     };
     Some((id.trim().parse().ok()?, texts))
+}
+
+/// A user's text exactly as it is; white space counts.
+fn unless_null(value: &str) -> String {
+    if value == "(null)" {
+        String::new()
+    } else {
+        value.to_owned()
+    }
 }
 
 /// A list whose every record was read, and that is not empty: a cluster has nodes and partitions.

@@ -11,7 +11,7 @@
 //!   name known, what follows it is Slurm's. Without it, a record in which the end of the name is not certain is unclear.
 //! - Between the name and `Network=` the last of two equal keys counts: a `WCKey` of the user's own making stands before the fields that
 //!   matter.
-//! - Newlines in known texts are taken out before the output is cut into records, and an id that still occurs twice is unclear.
+//! - A line that looks like a record is none inside a known text, and an id that still occurs twice is unclear.
 
 use std::collections::HashMap;
 
@@ -22,6 +22,9 @@ use slurm_types::{
 
 use super::{gres_gpus, keys::pairs, leading, text};
 use crate::record::{ArrayTasks, JobRecord, NodeAlloc};
+
+const NAME: &str = " JobName=";
+const RECORD: &str = "\nJobId=";
 
 /// The texts of one job that belong to its user, as squeue gave them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,10 +45,9 @@ pub(crate) struct JobsText {
 
 /// Reads every record of the answer.
 pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> JobsText {
-    let output = without_newlines_of_users(output, texts);
     let mut answer = JobsText::default();
     let mut count: HashMap<JobId, usize> = HashMap::new();
-    for (id, line) in records(&output) {
+    for (id, line) in records(output, texts) {
         *count.entry(id).or_default() += 1;
         match job(id, line, texts.get(&id)) {
             Ok(record) => answer.records.push(record),
@@ -64,50 +66,80 @@ pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> JobsText 
     answer
 }
 
-fn without_newlines_of_users(output: &str, texts: &HashMap<JobId, FreeTexts>) -> String {
-    let mut output = output.to_owned();
-    for free in texts.values() {
-        for value in [&free.name, &free.comment, &free.command, &free.work_dir] {
-            if value.contains('\n') {
-                output = output.replace(value.as_str(), &one_line(value));
-            }
-        }
+/// Cuts the answer where a line begins with `JobId=<number> `, unless that line is inside a text known to be a user's. A
+/// newline nobody knew of stays inside its record. One pass: a user with many such jobs must not make this slow.
+fn records<'a>(output: &'a str, texts: &HashMap<JobId, FreeTexts>) -> Vec<(JobId, &'a str)> {
+    let mut records = Vec::new();
+    let mut at = match record_id(output) {
+        Some(_) => 0,
+        None => next_record(output, 0).unwrap_or(output.len()),
+    };
+    while let Some(id) = record_id(&output[at..]) {
+        let end = record_end(output, at, texts.get(&id));
+        records.push((id, output[at..end].trim_end_matches('\n')));
+        at = end;
     }
-    output
+    records
 }
 
-fn one_line(value: &str) -> String {
-    value.replace('\n', " ")
+fn record_end(output: &str, start: usize, texts: Option<&FreeTexts>) -> usize {
+    let mut from = start;
+    let Some(texts) = texts else {
+        return next_record(output, from).unwrap_or(output.len());
+    };
+    if let Some((head, rest)) = output[start..].split_once(NAME)
+        && rest.starts_with(&texts.name)
+    {
+        from += head.len() + NAME.len() + texts.name.len();
+    }
+    let after_name = from;
+    let forging: Vec<String> = [
+        (" Command=", &texts.command),
+        (" WorkDir=", &texts.work_dir),
+        (" Comment=", &texts.comment),
+    ]
+    .into_iter()
+    .filter(|(_, value)| value.contains(RECORD))
+    .map(|(key, value)| format!("{key}{value}"))
+    .collect();
+    loop {
+        let Some(next) = next_record(output, from) else {
+            return output.len();
+        };
+        let around = forging.iter().find_map(|text| {
+            let window = &output[after_name..output.ceil_char_boundary(next + text.len())];
+            let begin = after_name + window.find(text.as_str())?;
+            let end = begin + text.len();
+            (begin < next && next < end).then_some(end)
+        });
+        match around {
+            Some(end) => from = end,
+            None => return next,
+        }
+    }
 }
 
-/// Cuts the answer where a line begins with `JobId=<number> `. A newline nobody knew of stays inside its record.
-fn records(output: &str) -> Vec<(JobId, &str)> {
-    let mut starts = Vec::new();
-    let mut at = 0;
-    for line in output.split_inclusive('\n') {
-        if let Some(id) = line
-            .strip_prefix("JobId=")
-            .and_then(|rest| rest.split([' ', '\n']).next())
-            .and_then(|id| id.parse().ok())
-        {
-            starts.push((id, at));
-        }
-        at += line.len();
-    }
-    let ends = starts
-        .iter()
-        .skip(1)
-        .map(|(_, start)| *start)
-        .chain([output.len()]);
-    starts
-        .iter()
-        .zip(ends)
-        .map(|((id, start), end)| (*id, output[*start..end].trim_end_matches('\n')))
-        .collect()
+/// Where the next line begins that looks like a record.
+fn next_record(output: &str, from: usize) -> Option<usize> {
+    let lines = output[from..]
+        .match_indices(RECORD)
+        .map(|(at, _)| from + at + 1);
+    lines
+        .into_iter()
+        .find(|at| record_id(&output[*at..]).is_some())
+}
+
+/// `JobId=123 ` at the start of a line.
+fn record_id(line: &str) -> Option<JobId> {
+    line.strip_prefix(&RECORD[1..])?
+        .split_once(' ')?
+        .0
+        .parse()
+        .ok()
 }
 
 fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<JobRecord, &'static str> {
-    let (head, rest) = line.split_once(" JobName=").ok_or("it has no JobName")?;
+    let (head, rest) = line.split_once(NAME).ok_or("it has no JobName")?;
     let (name, rest) = split_name(rest, texts)?;
     let own_end = rest
         .find(" Network=")
@@ -147,7 +179,7 @@ fn split_name<'a>(
 ) -> Result<(String, &'a str), &'static str> {
     let follows = |after: &str| after.starts_with(" UserId=") || after.starts_with(" HetJobIdSet=");
     if let Some(texts) = texts
-        && let Some(after) = rest.strip_prefix(&*one_line(&texts.name))
+        && let Some(after) = rest.strip_prefix(texts.name.as_str())
         && follows(after)
     {
         return Ok((texts.name.clone(), after));

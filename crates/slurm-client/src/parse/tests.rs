@@ -350,6 +350,25 @@ fn a_job_cannot_pass_for_another() {
 }
 
 #[test]
+fn many_hostile_jobs_cost_no_more_than_their_text() {
+    let forged = record(9_999, "x", "y");
+    let names: Vec<String> = (0..3_000).map(|n| format!("{n}\n{forged}")).collect();
+    let (mut output, mut known) = (String::new(), HashMap::new());
+    for (id, name) in (1..).zip(&names) {
+        output += &record(id, name, name);
+        known.extend([texts(id, name, name)]);
+    }
+    let started = std::time::Instant::now();
+    let answer = jobs(&output, &known);
+    assert_eq!((answer.records.len(), answer.unclear.len()), (3_000, 0));
+    assert!(
+        started.elapsed() < std::time::Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
 fn without_a_known_name_a_forged_record_is_unclear_not_believed() {
     let output = record(
         1,
@@ -415,7 +434,6 @@ proptest! {
 
     #[test]
     fn any_name_and_comment_come_back_unchanged(name in "(?s).{0,80}", comment in "(?s)[ -~\n]{0,80}") {
-        let comment = text(&comment);
         let answer = jobs(&record(1, &name, &comment), &HashMap::from([texts(1, &name, &comment)]));
         prop_assert_eq!(answer.unclear, []);
         prop_assert_eq!(&answer.records[0].name, &name);

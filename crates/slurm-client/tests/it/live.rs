@@ -144,7 +144,7 @@ async fn hostile_job(slurm: &Slurm, id: JobId) {
     let job = job(slurm, id).await;
     assert_eq!(
         (job.name.as_str(), job.comment.as_str()),
-        (HOSTILE, HOSTILE.trim())
+        (HOSTILE, HOSTILE)
     );
     assert_eq!(
         (job.user.as_str(), job.uid, job.work_dir.as_str()),

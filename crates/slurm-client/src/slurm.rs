@@ -268,14 +268,13 @@ impl Slurm {
             .filter(|line| line.starts_with("Slurmctld"))
             .map(str::to_owned)
             .collect();
-        if lines.is_empty() {
-            let error = Error::from_stderr("scontrol", output.status, &output.stderr);
+        let up = lines.iter().any(|line| line.contains(" is UP"));
+        // With munge away scontrol prints DOWN, too, though the controller may be well (22.05).
+        let error = Error::from_stderr("scontrol", output.status, &output.stderr);
+        if lines.is_empty() || (!up && matches!(error, Error::MungeDown { .. })) {
             metrics::failed("scontrol", error.kind());
             return Err(error);
         }
-        let up = lines
-            .iter()
-            .any(|line| line.ends_with(" UP") || line.contains(" is UP"));
         Ok(Ping { up, lines })
     }
 

@@ -66,6 +66,7 @@ async fn a_day_in_a_cluster_is_read_truly() {
     every_job_in_one_answer(&slurm, &[failed, hostile, gpus, array, held, het]).await;
     cancelled_job(&cluster, &slurm, hostile).await;
     drained_node(&cluster, &slurm).await;
+    accounting_and_munge_away(&cluster, &slurm, failed).await;
     controller_away(&cluster, &slurm).await;
 }
 
@@ -331,6 +332,29 @@ async fn drained_node(cluster: &Cluster, slurm: &Slurm) {
         NodeReason::lookup(&node.reason).map(|reason| reason.cause),
         Some("node_fault")
     );
+}
+
+/// Which part is away can be told from the error.
+async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobId) {
+    cluster.control("stop", "slurmdbd");
+    let error = slurm
+        .accounting(&Query::Jobs(vec![known]))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), "accounting_down", "{error}");
+    assert_eq!(
+        slurm.jobs(&[known]).await.unwrap().found.len(),
+        1,
+        "the controller goes on"
+    );
+    cluster.control("start", "slurmdbd");
+
+    cluster.control("stop", "munge");
+    assert_eq!(slurm.sweep().await.unwrap_err().kind(), "munge_down");
+    assert_eq!(slurm.jobs(&[known]).await.unwrap_err().kind(), "munge_down");
+    assert_eq!(slurm.ping().await.unwrap_err().kind(), "munge_down");
+    cluster.control("start", "munge");
+    eventually("munge is back", || async { slurm.sweep().await.ok() }).await;
 }
 
 /// A controller that is gone is an error of its own kind, never an empty answer.

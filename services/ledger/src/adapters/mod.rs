@@ -1,0 +1,11 @@
+//! The database side: no decisions.
+
+mod append;
+mod index;
+mod read;
+mod sqlite;
+mod verify;
+
+pub use read::{Row, Scope};
+pub use sqlite::Store;
+pub use verify::{Progress, VerifyError, verify_database};

@@ -1,0 +1,110 @@
+//! Opening the ledger's SQLite file.
+//!
+//! One connection writes, a few read: in WAL mode readers never wait for the writer. `synchronous = FULL` makes a commit durable before
+//! anything is acknowledged. The file is readable for its owner only, as it holds everybody's jobs; SQLite gives its side files the same mode.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+
+use crate::domain::append::Head;
+use crate::error::Error;
+
+/// The ledger's tables.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(super) writer: SqlitePool,
+    pub(super) readers: SqlitePool,
+}
+
+impl Store {
+    /// Opens the ledger, makes it if it is not there, and fills columns for queries that are missing.
+    ///
+    /// # Errors
+    /// If the file cannot be made or opened, or is no ledger.
+    pub async fn open(path: &Path, readers: u32) -> Result<Self, Error> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| Error::Create {
+                path: path.to_owned(),
+                source,
+            })?;
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(10));
+        let open = |source| Error::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect_with(options.clone())
+            .await
+            .map_err(open)?;
+        sqlx::migrate!()
+            .run(&writer)
+            .await
+            .map_err(|source| Error::Migrate {
+                path: path.to_owned(),
+                source,
+            })?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(readers)
+            .connect_with(options.read_only(true))
+            .await
+            .map_err(open)?;
+        let store = Self { writer, readers };
+        store.complete_index().await?;
+        Ok(store)
+    }
+
+    /// End of the chain.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn head(&self) -> Result<Head, Error> {
+        let row = sqlx::query_as("SELECT seq, chain FROM head")
+            .fetch_one(&self.readers)
+            .await
+            .map_err(Error::Read)?;
+        head(row).ok_or(Error::CorruptHead)
+    }
+
+    /// Last sequence of a stream that was taken in; `None` before the first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn last_sequence(&self, stream: &str) -> Result<Option<u64>, Error> {
+        let sequence: Option<i64> =
+            sqlx::query_scalar("SELECT last_sequence FROM streams WHERE name = $1")
+                .bind(stream)
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(Error::Read)?;
+        Ok(sequence.map(i64::unsigned_abs))
+    }
+
+    /// Closes every connection; what was acknowledged is on disk already.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+pub(super) fn head((seq, chain): (i64, Vec<u8>)) -> Option<Head> {
+    Some(Head {
+        seq: seq.try_into().ok()?,
+        chain: chain.try_into().ok()?,
+    })
+}

@@ -1,0 +1,225 @@
+//! A fact as it is received, and what can be asked about it.
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use mesh_events::chain::{self, Hash};
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Category, DecodeError, Event, from_timestamp};
+use prost::Message as _;
+
+/// Category word of entries that tell what the mesh itself did.
+pub const AUDIT: &str = "audit";
+
+/// What is appended: the bytes that are hashed, and the columns that are searched.
+#[derive(Clone, Debug)]
+pub struct Fact {
+    /// Id of the event or audit entry.
+    pub id: String,
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// Subject it was received on.
+    pub subject: String,
+    /// Body as received.
+    pub body: Bytes,
+    /// Columns for queries.
+    pub index: Index,
+}
+
+/// Columns for queries; all of them can be read out of the body again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    /// First word of the type, or [`AUDIT`].
+    pub category: String,
+    /// The whole type.
+    pub kind: String,
+    /// Raw job id.
+    pub job_id: Option<u32>,
+    /// Array the job belongs to.
+    pub array_job_id: Option<u32>,
+    /// Task of the array.
+    pub task_id: Option<u32>,
+    /// Leader of the heterogeneous job it belongs to.
+    pub het_job_id: Option<u32>,
+    /// Component of the heterogeneous job.
+    pub het_offset: Option<u32>,
+    /// Entity key of the run.
+    pub run: Option<String>,
+    /// Whose it is: the only Unix user besides administrators who may see it.
+    pub user: Option<String>,
+    /// Slurm account.
+    pub account: Option<String>,
+    /// Partition.
+    pub partition: Option<String>,
+    /// Node.
+    pub node: Option<String>,
+    /// When it happened.
+    pub occurred_at: DateTime<Utc>,
+    /// When it was read.
+    pub observed_at: DateTime<Utc>,
+}
+
+/// Why a message is not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAFact {
+    /// Not an event of the contract.
+    #[error(transparent)]
+    Event(#[from] DecodeError),
+    /// Not an audit entry.
+    #[error("decode audit entry")]
+    Audit(#[from] prost::DecodeError),
+    /// An audit entry lacks what every one has.
+    #[error("decode audit entry: {0} is missing")]
+    AuditField(&'static str),
+}
+
+impl Fact {
+    /// Reads a message of the public bus.
+    ///
+    /// # Errors
+    /// If it is not an event.
+    pub fn event(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
+        let event = Event::from_bytes(&body)?;
+        Ok(Self {
+            index: Index::of_event(&event),
+            id: event.id,
+            cluster: event.cluster,
+            subject: subject.to_owned(),
+            body,
+        })
+    }
+
+    /// Reads a message of the audit stream.
+    ///
+    /// # Errors
+    /// If it is not an audit entry with id, cluster and kind.
+    pub fn audit(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
+        let entry = AuditEntry::decode(body.clone())?;
+        for (value, field) in [
+            (&entry.id, "id"),
+            (&entry.cluster, "cluster"),
+            (&entry.kind, "kind"),
+        ] {
+            if value.is_empty() {
+                return Err(NotAFact::AuditField(field));
+            }
+        }
+        Ok(Self {
+            index: Index::of_audit(&entry),
+            id: entry.id,
+            cluster: entry.cluster,
+            subject: subject.to_owned(),
+            body,
+        })
+    }
+
+    /// Reads a payload that is in the ledger already; its subject tells which of the two it is.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn stored(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
+        if subject.starts_with("slurm.") {
+            Self::event(subject, body)
+        } else {
+            Self::audit(subject, body)
+        }
+    }
+
+    /// Its leaf hash at a sequence.
+    pub fn leaf(&self, seq: u64) -> Hash {
+        chain::Entry {
+            cluster: &self.cluster,
+            seq,
+            id: &self.id,
+            subject: &self.subject,
+            body: &self.body,
+        }
+        .leaf()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests(id: &str, body: &[u8]) -> Self {
+        Self {
+            id: id.to_owned(),
+            cluster: "c".to_owned(),
+            subject: "slurm.c.job.submitted.p.u".to_owned(),
+            body: Bytes::copy_from_slice(body),
+            index: Index::default(),
+        }
+    }
+}
+
+impl Index {
+    /// The columns of an event.
+    pub fn of_event(event: &Event) -> Self {
+        let moment = |time: &Option<_>| time.as_ref().and_then(from_timestamp).unwrap_or_default();
+        let category = event
+            .r#type
+            .split_once('.')
+            .map_or(event.r#type.as_str(), |(category, _)| category);
+        let mut index = Self {
+            category: category.to_owned(),
+            kind: event.r#type.clone(),
+            occurred_at: moment(&event.occurred_at),
+            observed_at: moment(&event.observed_at),
+            ..Self::default()
+        };
+        if let Some(owner) = &event.owner {
+            index.user = present(&owner.user);
+            index.account = present(&owner.account);
+        }
+        if let Some(job) = event.job() {
+            index.job_id = Some(job.job_id);
+            index.run = present(event.entity_key());
+            index.partition = present(&job.partition);
+            if let Some(array) = &job.array {
+                index.array_job_id = Some(array.job_id);
+                index.task_id = array.task_id;
+            }
+            if let Some(het) = &job.het {
+                index.het_job_id = Some(het.job_id);
+                index.het_offset = Some(het.offset);
+            }
+        }
+        match &event.payload {
+            Some(Payload::Node(payload)) => {
+                index.node = payload.node.as_ref().and_then(|node| present(&node.name));
+            }
+            Some(Payload::User(payload)) => {
+                index.user = present(&payload.user);
+                index.account = present(&payload.account);
+            }
+            Some(Payload::Job(_) | Payload::Cost(_) | Payload::Queue(_) | Payload::Capture(_))
+            | None => {}
+        }
+        index
+    }
+
+    /// The columns of an audit entry. It belongs to no user: only administrators see it.
+    pub fn of_audit(entry: &AuditEntry) -> Self {
+        let at = entry
+            .at
+            .as_ref()
+            .and_then(from_timestamp)
+            .unwrap_or_default();
+        Self {
+            category: AUDIT.to_owned(),
+            kind: format!("{AUDIT}.{}", entry.kind),
+            occurred_at: at,
+            observed_at: at,
+            ..Self::default()
+        }
+    }
+}
+
+fn present(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Category words that can be asked for.
+pub fn categories() -> impl Iterator<Item = &'static str> {
+    Category::ALL
+        .iter()
+        .map(|category| category.as_str())
+        .chain([AUDIT])
+}

@@ -1,0 +1,8 @@
+//! The pure core: what an entry is, how the chain grows and is verified, what can be asked. No IO, no async, no clock.
+
+pub mod append;
+pub mod cursor;
+pub mod fact;
+pub mod query;
+pub mod story;
+pub mod verify;

@@ -1,0 +1,246 @@
+//! A job's story: its runs, oldest first, and what happened to each.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
+use mesh_events::{Event, RunKey, from_timestamp};
+
+/// An event and its place in the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// Sequence.
+    pub seq: u64,
+    /// The event.
+    pub event: Event,
+}
+
+/// One run of a job.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Entity key.
+    pub key: String,
+    /// How it stands.
+    pub summary: Summary,
+    /// Everything that happened to it, in order of time.
+    pub timeline: Vec<Recorded>,
+}
+
+/// How a run stands, by the newest snapshot of the job and the newest word on its cost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Slurm's id form for people.
+    pub display_id: String,
+    /// Job name.
+    pub name: String,
+    /// Owner.
+    pub user: String,
+    /// Slurm account.
+    pub account: String,
+    /// Partition.
+    pub partition: String,
+    /// State in Slurm's words.
+    pub state: String,
+    /// When it was submitted.
+    pub submitted: Option<DateTime<Utc>>,
+    /// When its allocation began.
+    pub started: Option<DateTime<Utc>>,
+    /// When it ended.
+    pub ended: Option<DateTime<Utc>>,
+    /// Exit code of the batch script.
+    pub exit_code: Option<ExitCode>,
+    /// What it costs.
+    pub cost: Option<Cost>,
+}
+
+/// What a run costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// How sure the amount is.
+    pub kind: CostKind,
+    /// The amount.
+    pub amount: Money,
+}
+
+/// How sure an amount is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CostKind {
+    /// The run's final cost.
+    Final,
+    /// Up to now.
+    Accrued,
+    /// If it runs to its time limit.
+    Estimated,
+}
+
+impl CostKind {
+    /// The word in answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Final => "final",
+            Self::Accrued => "accrued",
+            Self::Estimated => "estimated",
+        }
+    }
+}
+
+/// Sorts events into runs.
+pub fn tell(events: Vec<Recorded>) -> Vec<Run> {
+    let mut runs: BTreeMap<String, Vec<Recorded>> = BTreeMap::new();
+    for recorded in events {
+        let key = recorded.event.entity_key().to_owned();
+        runs.entry(key).or_default().push(recorded);
+    }
+    let mut runs: Vec<Run> = runs
+        .into_iter()
+        .map(|(key, mut timeline)| {
+            // Slurm's times are whole seconds: within one, the order in which the bus carried the events decides.
+            timeline.sort_by_key(|recorded| (occurred_at(&recorded.event), recorded.seq));
+            Run {
+                key,
+                summary: summary(&timeline),
+                timeline,
+            }
+        })
+        .collect();
+    runs.sort_by_key(age);
+    runs
+}
+
+/// Oldest run first: by submit time, then attempt, then array task.
+fn age(run: &Run) -> (i64, u32, Option<u32>, u32) {
+    match RunKey::parse("", &run.key) {
+        Ok(key) => (key.submit_time, key.attempt, key.task_id, key.job_id),
+        Err(_) => (i64::MAX, 0, None, 0),
+    }
+}
+
+fn occurred_at(event: &Event) -> Option<DateTime<Utc>> {
+    event.occurred_at.as_ref().and_then(from_timestamp)
+}
+
+fn summary(timeline: &[Recorded]) -> Summary {
+    let events = || timeline.iter().rev().map(|recorded| &recorded.event);
+    let snapshot = events()
+        .filter(|event| matches!(event.payload, Some(Payload::Job(_))))
+        .chain(events())
+        .find(|event| event.job().is_some());
+    let mut summary = Summary::default();
+    if let Some(event) = snapshot {
+        if let Some(job) = event.job() {
+            describe(&mut summary, job);
+        }
+        if let Some(owner) = &event.owner {
+            summary.user.clone_from(&owner.user);
+            summary.account.clone_from(&owner.account);
+        }
+    }
+    summary.cost = events().find_map(|event| match &event.payload {
+        Some(Payload::Cost(cost)) => amount(cost),
+        Some(
+            Payload::Job(_)
+            | Payload::Node(_)
+            | Payload::User(_)
+            | Payload::Queue(_)
+            | Payload::Capture(_),
+        )
+        | None => None,
+    });
+    summary
+}
+
+fn describe(summary: &mut Summary, job: &Job) {
+    let moment = |time: &Option<_>| time.as_ref().and_then(from_timestamp);
+    summary.display_id.clone_from(&job.display_id);
+    summary.name.clone_from(&job.name);
+    summary.partition.clone_from(&job.partition);
+    summary.state.clone_from(&job.state);
+    summary.submitted = moment(&job.submit_time);
+    summary.started = moment(&job.start_time);
+    summary.ended = moment(&job.end_time);
+    summary.exit_code = job.exit_code;
+}
+
+fn amount(cost: &CostEvent) -> Option<Cost> {
+    [
+        (CostKind::Final, &cost.total),
+        (CostKind::Accrued, &cost.accrued),
+        (CostKind::Estimated, &cost.estimated),
+    ]
+    .into_iter()
+    .find_map(|(kind, amount)| amount.clone().map(|amount| Cost { kind, amount }))
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::event::v1::Entity;
+    use mesh_events::proto::mesh::job::v1::JobEvent;
+    use mesh_events::timestamp;
+
+    use super::*;
+
+    fn event(seq: u64, run: &str, state: &str, at: i64) -> Recorded {
+        let job = Job {
+            state: state.to_owned(),
+            ..Job::default()
+        };
+        Recorded {
+            seq,
+            event: Event {
+                entity: Some(Entity {
+                    kind: "job".into(),
+                    key: run.into(),
+                }),
+                occurred_at: DateTime::from_timestamp(at, 0).map(timestamp),
+                payload: Some(Payload::Job(JobEvent {
+                    job: Some(job),
+                    ..JobEvent::default()
+                })),
+                ..Event::default()
+            },
+        }
+    }
+
+    fn cost(seq: u64, run: &str, at: i64, total: Option<i64>, estimated: Option<i64>) -> Recorded {
+        let money = |micros: Option<i64>| {
+            micros.map(|micros| Money {
+                micros,
+                currency: "EUR".into(),
+            })
+        };
+        let mut recorded = event(seq, run, "", at);
+        recorded.event.payload = Some(Payload::Cost(CostEvent {
+            total: money(total),
+            estimated: money(estimated),
+            ..CostEvent::default()
+        }));
+        recorded
+    }
+
+    #[test]
+    fn runs_are_told_oldest_first_and_events_in_order_of_time() {
+        let runs = tell(vec![
+            event(1, "job/5/200", "PENDING", 200),
+            event(2, "job/5/100", "COMPLETED", 190),
+            event(3, "job/5/100", "RUNNING", 150),
+            event(4, "job/5/100", "PENDING", 100),
+            event(5, "job/5/100/1", "PENDING", 100),
+        ]);
+        let keys: Vec<&str> = runs.iter().map(|run| run.key.as_str()).collect();
+        assert_eq!(keys, ["job/5/100", "job/5/100/1", "job/5/200"]);
+        let order: Vec<u64> = runs[0].timeline.iter().map(|event| event.seq).collect();
+        assert_eq!(order, [4, 3, 2]);
+        assert_eq!(runs[0].summary.state, "COMPLETED");
+    }
+
+    #[test]
+    fn the_final_cost_outdoes_the_estimate() {
+        let estimate = cost(1, "job/5/100", 100, None, Some(5));
+        let both = vec![cost(2, "job/5/100", 190, Some(3), None), estimate.clone()];
+        let kind = |events| tell(events)[0].summary.cost.clone().unwrap().kind;
+        assert_eq!(kind(both), CostKind::Final);
+        assert_eq!(kind(vec![estimate]), CostKind::Estimated);
+    }
+}

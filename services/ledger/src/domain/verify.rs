@@ -1,0 +1,395 @@
+//! Verification: the whole chain is computed again from the stored bodies.
+//!
+//! The verifier takes the entries in the order of their sequence and stops at the first that does not fit. It holds one chain value,
+//! so its memory does not grow with the ledger. What it finds of a tampering:
+//!
+//! - a body, subject, cluster or id that was changed: the leaf no longer fits;
+//! - a leaf or a chain value that was changed: it no longer fits what it was computed from;
+//! - entries that were swapped, or written anew: neither fits;
+//! - an entry or a payload that was taken out: its sequence is missing;
+//! - entries that were cut off the end or added there: the head names another end.
+//!
+//! Deliberately absent: whoever can rewrite the whole file, head included, can make a consistent ledger of another history. Against that
+//! only a head helps that was noted elsewhere; compare the one that is printed.
+
+use std::fmt;
+
+use mesh_events::chain::{self, GENESIS, Hash};
+
+/// An entry as the database has it; nothing about it is trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Sequence.
+    pub seq: i64,
+    /// Id.
+    pub id: String,
+    /// Leaf hash.
+    pub leaf: Vec<u8>,
+    /// Chain value.
+    pub chain: Vec<u8>,
+    /// What the leaf was computed from; `None` if the row is missing.
+    pub payload: Option<Payload>,
+}
+
+/// The payload of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// Cluster.
+    pub cluster: String,
+    /// Subject.
+    pub subject: String,
+    /// Body as received.
+    pub body: Vec<u8>,
+}
+
+/// The end of the chain as the database has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredHead {
+    /// Sequence of the last entry.
+    pub seq: i64,
+    /// Chain value of the last entry.
+    pub chain: Vec<u8>,
+}
+
+/// A ledger that fits together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// How many entries there are; also the sequence of the last.
+    pub count: u64,
+    /// Chain value of the last entry.
+    pub head: Hash,
+}
+
+/// The first place where the ledger does not fit together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstBad {
+    /// Sequence.
+    pub seq: i64,
+    /// What is wrong there.
+    pub what: Fault,
+}
+
+impl fmt::Display for FirstBad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sequence {}: {}", self.seq, self.what)
+    }
+}
+
+/// What is wrong with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// There is no entry with this sequence, but there are later ones.
+    Missing,
+    /// The entry is there, its payload is not.
+    PayloadMissing,
+    /// Leaf and chain fit each other, the content does not: body, subject, cluster or id was changed.
+    ContentChanged,
+    /// Content and chain fit each other, the leaf does not.
+    LeafChanged,
+    /// Content and leaf fit each other, the chain value does not follow from the one before.
+    ChainBroken,
+    /// Nothing fits: another entry stands here (swapped, inserted or written anew).
+    Replaced,
+    /// The head says that the ledger goes on, but here it ends.
+    CutOff,
+    /// The head says that the ledger ended before this entry.
+    Extra,
+    /// The entries fit, the chain value of the head does not.
+    HeadChanged,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => "the entry is missing: it was deleted",
+            Self::PayloadMissing => "the entry's payload is missing: it was deleted",
+            Self::ContentChanged => {
+                "the content was changed: body, subject, cluster or id do not give the leaf hash"
+            }
+            Self::LeafChanged => {
+                "the leaf hash was changed: it is not the one of the content that was chained"
+            }
+            Self::ChainBroken => {
+                "the chain is broken: the chain value does not follow from the one before it"
+            }
+            Self::Replaced => {
+                "another entry stands here: it was swapped, inserted or written anew"
+            }
+            Self::CutOff => "the ledger ends before this entry although its head counts it: the tail was cut off",
+            Self::Extra => "the entry is not counted by the ledger's head: it was added by hand",
+            Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
+        })
+    }
+}
+
+/// Verifies entry by entry.
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    last: i64,
+    chain: Hash,
+}
+
+impl Default for Verifier {
+    fn default() -> Self {
+        Self {
+            last: 0,
+            chain: GENESIS,
+        }
+    }
+}
+
+impl Verifier {
+    /// Sequence of the last entry that was verified.
+    pub const fn last(&self) -> i64 {
+        self.last
+    }
+
+    /// Takes the next entry.
+    ///
+    /// # Errors
+    /// The first fault; the verifier is of no use afterwards.
+    pub fn next(&mut self, entry: &Stored) -> Result<(), FirstBad> {
+        let expected = self.last + 1;
+        let bad = |seq, what| Err(FirstBad { seq, what });
+        if entry.seq > expected {
+            return bad(expected, Fault::Missing);
+        }
+        if entry.seq < expected {
+            return bad(entry.seq, Fault::Extra);
+        }
+        let Some(payload) = &entry.payload else {
+            return bad(expected, Fault::PayloadMissing);
+        };
+        let leaf = chain::Entry {
+            cluster: &payload.cluster,
+            seq: expected.unsigned_abs(),
+            id: &entry.id,
+            subject: &payload.subject,
+            body: &payload.body,
+        }
+        .leaf();
+        let link = chain::link(&self.chain, &leaf);
+        let leaf_fits = entry.leaf == leaf;
+        let content_was_chained = entry.chain == link;
+        match (leaf_fits, content_was_chained) {
+            (true, true) => {
+                self.last = expected;
+                self.chain = link;
+                Ok(())
+            }
+            (true, false) => bad(expected, Fault::ChainBroken),
+            (false, true) => bad(expected, Fault::LeafChanged),
+            (false, false) => {
+                let leaf_was_chained = Hash::try_from(entry.leaf.as_slice())
+                    .is_ok_and(|leaf| chain::link(&self.chain, &leaf) == entry.chain.as_slice());
+                bad(
+                    expected,
+                    if leaf_was_chained {
+                        Fault::ContentChanged
+                    } else {
+                        Fault::Replaced
+                    },
+                )
+            }
+        }
+    }
+
+    /// Compares the end with the head.
+    ///
+    /// # Errors
+    /// If the head names another end.
+    pub fn finish(self, head: &StoredHead) -> Result<Verified, FirstBad> {
+        let bad = |seq, what| Err(FirstBad { seq, what });
+        if self.last < head.seq {
+            return bad(self.last + 1, Fault::CutOff);
+        }
+        if self.last > head.seq {
+            return bad(head.seq + 1, Fault::Extra);
+        }
+        if self.chain != head.chain.as_slice() {
+            return bad(self.last, Fault::HeadChanged);
+        }
+        Ok(Verified {
+            count: self.last.unsigned_abs(),
+            head: self.chain,
+        })
+    }
+}
+
+/// Verifies a whole ledger.
+///
+/// # Errors
+/// The first fault.
+pub fn verify<'a>(
+    entries: impl IntoIterator<Item = &'a Stored>,
+    head: &StoredHead,
+) -> Result<Verified, FirstBad> {
+    let mut verifier = Verifier::default();
+    for entry in entries {
+        verifier.next(entry)?;
+    }
+    verifier.finish(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::append::{Head, append};
+    use crate::domain::fact::Fact;
+
+    fn ledger(count: u8) -> (Vec<Stored>, StoredHead) {
+        let facts = (0..count)
+            .map(|n| Fact::for_tests(&format!("id-{n}"), &[n, 1, 2, 3]))
+            .collect();
+        let appended = append(Head::default(), facts, &HashMap::new());
+        let entries = appended
+            .entries
+            .into_iter()
+            .map(|entry| Stored {
+                seq: entry.seq.cast_signed(),
+                id: entry.fact.id,
+                leaf: entry.leaf.to_vec(),
+                chain: entry.chain.to_vec(),
+                payload: Some(Payload {
+                    cluster: entry.fact.cluster,
+                    subject: entry.fact.subject,
+                    body: entry.fact.body.to_vec(),
+                }),
+            })
+            .collect();
+        let head = StoredHead {
+            seq: appended.head.seq.cast_signed(),
+            chain: appended.head.chain.to_vec(),
+        };
+        (entries, head)
+    }
+
+    /// Tampers with an untouched ledger of ten entries and says what is found.
+    fn check(tamper: impl FnOnce(&mut Vec<Stored>, &mut StoredHead), seq: i64, what: Fault) {
+        let (mut entries, mut head) = ledger(10);
+        tamper(&mut entries, &mut head);
+        assert_eq!(verify(&entries, &head), Err(FirstBad { seq, what }));
+    }
+
+    fn payload(entry: &mut Stored) -> &mut Payload {
+        entry.payload.as_mut().unwrap()
+    }
+
+    #[test]
+    fn an_untouched_ledger_is_verified() {
+        for count in [0, 1, 10] {
+            let (entries, head) = ledger(count);
+            let verified = verify(&entries, &head).unwrap();
+            assert_eq!(verified.count, u64::from(count));
+            assert_eq!(verified.head.as_slice(), head.chain.as_slice());
+        }
+    }
+
+    #[test]
+    fn changed_content_is_named() {
+        check(
+            |e, _| payload(&mut e[4]).body[0] ^= 1,
+            5,
+            Fault::ContentChanged,
+        );
+        check(
+            |e, _| payload(&mut e[0]).subject.push('x'),
+            1,
+            Fault::ContentChanged,
+        );
+        check(
+            |e, _| payload(&mut e[9]).cluster = "d".into(),
+            10,
+            Fault::ContentChanged,
+        );
+        check(|e, _| e[4].id = "other".into(), 5, Fault::ContentChanged);
+    }
+
+    #[test]
+    fn changed_hashes_are_named() {
+        check(|e, _| e[4].leaf[31] ^= 1, 5, Fault::LeafChanged);
+        check(|e, _| e[4].chain[0] ^= 1, 5, Fault::ChainBroken);
+        check(|e, _| e[4].leaf.clear(), 5, Fault::LeafChanged);
+        check(|_, h| h.chain[0] ^= 1, 10, Fault::HeadChanged);
+    }
+
+    #[test]
+    fn swapped_entries_are_named() {
+        check(
+            |e, _| {
+                e.swap(4, 6);
+                e[4].seq = 5;
+                e[6].seq = 7;
+            },
+            5,
+            Fault::Replaced,
+        );
+        check(
+            |e, _| {
+                let other = e[6].payload.clone();
+                e[6].payload = e[4].payload.take();
+                e[4].payload = other;
+            },
+            5,
+            Fault::ContentChanged,
+        );
+    }
+
+    #[test]
+    fn rewritten_entries_break_the_chain() {
+        check(
+            |e, _| {
+                payload(&mut e[4]).body[0] ^= 1;
+                let content = payload(&mut e[4]).clone();
+                e[4].leaf = chain::Entry {
+                    cluster: &content.cluster,
+                    seq: 5,
+                    id: &e[4].id,
+                    subject: &content.subject,
+                    body: &content.body,
+                }
+                .leaf()
+                .to_vec();
+            },
+            5,
+            Fault::ChainBroken,
+        );
+    }
+
+    #[test]
+    fn missing_and_extra_entries_are_named() {
+        check(|e, _| drop(e.remove(4)), 5, Fault::Missing);
+        check(|e, _| drop(e.remove(0)), 1, Fault::Missing);
+        check(|e, _| e[4].payload = None, 5, Fault::PayloadMissing);
+        check(|e, _| e.truncate(7), 8, Fault::CutOff);
+        check(|e, _| e.clear(), 1, Fault::CutOff);
+        check(|e, _| e.insert(4, e[3].clone()), 4, Fault::Extra);
+        check(
+            |_, h| {
+                let (_, shorter) = ledger(7);
+                *h = shorter;
+            },
+            8,
+            Fault::Extra,
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_flipped_bit_is_found_where_it_is(at in 0usize..10, column in 0usize..3, byte: prop::sample::Index, bit in 0u32..8) {
+            let (mut entries, head) = ledger(10);
+            let bytes = match column {
+                0 => &mut payload(&mut entries[at]).body,
+                1 => &mut entries[at].leaf,
+                _ => &mut entries[at].chain,
+            };
+            let byte = byte.index(bytes.len());
+            bytes[byte] ^= 1 << bit;
+            prop_assert_eq!(verify(&entries, &head).unwrap_err().seq, at as i64 + 1);
+        }
+    }
+}

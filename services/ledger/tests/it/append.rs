@@ -1,0 +1,220 @@
+//! Appending: once, in order, durable, and nothing is ever changed.
+
+use std::collections::HashSet;
+
+use ledger::verify_database;
+use mesh_events::{EventType, subject};
+use mesh_testkit::NatsServer;
+use mesh_testkit::build::{self, CLUSTER};
+use prost::Message as _;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
+
+use crate::support::{
+    Process, audit_entry, audit_fact, bus, fact, node_event, of_user, serve, store,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fact_is_kept_once_and_what_is_no_fact_is_parked() {
+    let nats = NatsServer::start().await;
+    let process = Process::start(&nats).await;
+    let bus = bus(&nats, "admin").await;
+
+    let mut ids = HashSet::new();
+    for id in 1..=50 {
+        let event = build::job_event(EventType::JobSubmitted, build::job(id));
+        bus.publish(&event).await.unwrap();
+        ids.insert(event.id);
+    }
+    let audit = audit_entry(1);
+    bus.publish_raw(
+        subject::audit(CLUSTER, "delivery"),
+        &audit.id,
+        audit.encode_to_vec(),
+    )
+    .await
+    .unwrap();
+    ids.insert(audit.id);
+
+    // Beyond the dedupe window the bus delivers a fact again: here under another message id.
+    let mut again = build::job_event(EventType::JobSubmitted, build::job(1));
+    let subject = subject::of(&again).unwrap();
+    again.late = true;
+    bus.publish_raw(subject.clone(), "again-1", again.encode_to_vec())
+        .await
+        .unwrap();
+    bus.publish_raw(subject, "nonsense", b"nonsense".to_vec())
+        .await
+        .unwrap();
+    let last = build::job_event(EventType::JobSubmitted, build::job(51));
+    let end = bus.publish(&last).await.unwrap().sequence;
+    ids.insert(last.id);
+
+    process
+        .until("52 entries", async |process| {
+            process.head().await == Some(52)
+        })
+        .await;
+    let page = process
+        .json("/v1/events?type=job.*,audit.*&limit=1000")
+        .await
+        .unwrap();
+    let entries = page["entries"].as_array().unwrap();
+    let kept: HashSet<String> = entries
+        .iter()
+        .map(|entry| entry["event"]["id"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(kept, ids);
+    let first = entries
+        .iter()
+        .find(|entry| entry["event"]["id"] == *again.id.as_str());
+    assert!(
+        first.unwrap()["event"]["data"]["late"].is_null(),
+        "the first bytes are kept"
+    );
+
+    process
+        .until("counted", async |process| {
+            let metrics = process.get("/metrics").await.unwrap_or_default();
+            [
+                r#"ledger_conflicts_total{stream="SLURM_EVENTS"} 1"#,
+                r#"ledger_rejected_total{stream="SLURM_EVENTS"} 1"#,
+                r#"ledger_entries_total{stream="MESH_AUDIT"} 1"#,
+                "ledger_head_sequence 52",
+            ]
+            .iter()
+            .all(|line| metrics.contains(line))
+        })
+        .await;
+    let verified = verify_database(&process.database(), |_| ()).await.unwrap();
+    assert_eq!(verified.count, 52);
+    let store = ledger::Store::open(&process.database(), 1).await.unwrap();
+    assert_eq!(
+        store.last_sequence("SLURM_EVENTS").await.unwrap(),
+        Some(end)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fact_that_comes_again_is_not_appended() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path()).await;
+    let event = build::job_event(EventType::JobStarted, build::job(7));
+    let mut other = event.clone();
+    other.late = true;
+    let first = store.append("S", 1, vec![fact(&event)]).await.unwrap();
+    assert_eq!(first.entries.len(), 1);
+    let again = store
+        .append("S", 3, vec![fact(&event), fact(&other)])
+        .await
+        .unwrap();
+    assert_eq!(
+        (again.entries.len(), again.duplicates, again.conflicts.len()),
+        (0, 1, 1)
+    );
+    assert_eq!(again.head, first.head);
+    // A redelivered older message does not move the stream's position back.
+    store.append("S", 2, Vec::new()).await.unwrap();
+    assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_refuses_to_change_or_delete() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path()).await;
+    let event = build::job_event(EventType::JobStarted, build::job(7));
+    store.append("S", 1, vec![fact(&event)]).await.unwrap();
+
+    let mut outsider = SqliteConnectOptions::new()
+        .filename(folder.path().join("ledger.db"))
+        .connect()
+        .await
+        .unwrap();
+    for statement in [
+        "UPDATE entries SET leaf = zeroblob(32)",
+        "UPDATE entries SET seq = 9",
+        "DELETE FROM entries",
+        "INSERT OR REPLACE INTO entries SELECT seq, id, zeroblob(32), chain FROM entries",
+        "INSERT OR REPLACE INTO entries SELECT seq + 1, id, leaf, chain FROM entries",
+        "UPDATE payloads SET body = x'00'",
+        "DELETE FROM payloads",
+        "INSERT OR REPLACE INTO payloads SELECT seq, cluster, subject, x'00' FROM payloads",
+        "UPDATE head SET seq = 0",
+        "DELETE FROM head",
+    ] {
+        let error = sqlx::query(AssertSqlSafe(statement))
+            .execute(&mut outsider)
+            .await
+            .expect_err(statement);
+        assert!(
+            error.to_string().contains("append-only"),
+            "{statement}: {error}"
+        );
+    }
+    assert_eq!(
+        verify_database(&folder.path().join("ledger.db"), |_| ())
+            .await
+            .unwrap()
+            .count,
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_owner_may_read_the_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let _store = store(folder.path()).await;
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
+        let mode = std::fs::metadata(folder.path().join(name))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0, "{name}: {mode:o}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_for_queries_are_filled_again_from_the_payloads() {
+    let folder = tempfile::tempdir().unwrap();
+    let facts = || {
+        let mut facts: Vec<_> = (1..=2500)
+            .map(|id| fact(&of_user("alice", EventType::JobStarted, build::job(id))))
+            .collect();
+        facts.push(fact(&node_event("n1", 1)));
+        facts.push(audit_fact(&audit_entry(1)));
+        facts
+    };
+    let listed = async |store: &ledger::Store| {
+        let url = serve(store, crate::support::admin(), 5000, 10).await;
+        let types = "type=job.*,node.*,audit.*";
+        reqwest::get(format!("{url}/v1/events?{types}&limit=5000"))
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap()
+    };
+    mesh_runtime::install_tls();
+    let store = store(folder.path()).await;
+    for batch in facts().chunks(500) {
+        store.append("S", 1, batch.to_vec()).await.unwrap();
+    }
+    let before = listed(&store).await;
+    store.close().await;
+
+    let path = folder.path().join("ledger.db");
+    let mut operator = SqliteConnectOptions::new()
+        .filename(&path)
+        .connect()
+        .await
+        .unwrap();
+    sqlx::query("DELETE FROM event_index")
+        .execute(&mut operator)
+        .await
+        .unwrap();
+
+    let store = ledger::Store::open(&path, 2).await.unwrap();
+    assert_eq!(listed(&store).await, before);
+    assert_eq!(before.matches("\"seq\":").count(), 2502);
+}

@@ -1,0 +1,9 @@
+//! The ledger on real parts: nats-server, SQLite files, HTTP and gRPC; where it matters as a process that is killed.
+
+mod api;
+mod append;
+mod grpc;
+mod restart;
+mod support;
+mod tampering;
+mod vectors;

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::{data, node_state::Lifecycle};
+use crate::{Lifecycle, data};
 
 /// What one known reason text means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Slurm's text into records. Pure; survives any bytes.
 
 mod accounting;
+mod cut;
 mod delimited;
 mod job;
 mod keys;

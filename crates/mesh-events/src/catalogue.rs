@@ -74,7 +74,8 @@ pub const STREAMS: &[Stream] = &[
     },
     Stream {
         name: MESH_DEAD,
-        subjects: &["mesh.dead.>"],
+        // Not `mesh.dead.>`: it overlaps with `mesh.*.hook.>`, and the server refuses streams that overlap.
+        subjects: &["mesh.dead.*"],
         work_queue: false,
         max_age: DAY.saturating_mul(30),
         max_bytes: GIB,
@@ -226,7 +227,6 @@ pub fn permissions(role: &str) -> Option<Permissions> {
     }
     if role != "hook" && role != "reader" {
         publish.push(crate::subject::dead(role));
-        publish.push(format!("{}.>", crate::subject::dead(role)));
     }
     publish.push("$JS.API.INFO".into());
     Some(Permissions { publish, subscribe: vec![format!("{}.>", inbox_prefix(role))] })

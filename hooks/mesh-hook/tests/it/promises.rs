@@ -1,0 +1,153 @@
+//! What holds whatever happens: status 0, within the deadline, nothing that is not Slurm's on the bus.
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+use crate::site::{Site, call, hook};
+
+/// The hard stop and a little for a busy machine to start a process.
+const QUICKLY: Duration = Duration::from_millis(400);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_a_doorbell_with_slurms_variables_only() {
+    let site = Site::start().await;
+    let mut command = hook(&site.config());
+    command
+        .env("SLURM_JOB_ID", "42")
+        .env("SLURM_JOB_USER", "alice")
+        .env("SLURM_JWT", "secret")
+        .env("HOME", "/root")
+        .arg("n[1-2]");
+    call(&mut command).assert_quiet();
+    site.wait_for(1).await;
+    let bell = site.rung().remove(0);
+    assert_eq!(
+        (
+            bell.hook.as_str(),
+            bell.cluster.as_str(),
+            bell.job_id,
+            bell.spooled
+        ),
+        ("PrologSlurmctld", "testbed", 42, false)
+    );
+    assert_eq!(bell.arguments, ["n[1-2]"]);
+    let mut names: Vec<_> = bell.environment.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "SLURM_CLUSTER_NAME",
+            "SLURM_JOB_ID",
+            "SLURM_JOB_USER",
+            "SLURM_SCRIPT_CONTEXT"
+        ]
+    );
+    assert_eq!(site.ids(), [Some(bell.id)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobcomp_brings_its_record_along() {
+    let site = Site::start().await;
+    let mut command = hook(&site.config());
+    command.env_clear();
+    for (name, value) in [
+        ("JOBID", "7"),
+        ("JOBSTATE", "TIMEOUT"),
+        ("USERNAME", "alice"),
+        ("PATH", "/bin"),
+        ("TERM", "x"),
+    ] {
+        command.env(name, value);
+    }
+    call(&mut command).assert_quiet();
+    site.wait_for(1).await;
+    let bell = site.rung().remove(0);
+    assert_eq!(
+        (bell.hook.as_str(), bell.job_id, bell.environment.len()),
+        ("JobComp", 7, 3)
+    );
+    assert_eq!(bell.environment["JOBSTATE"], "TIMEOUT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_environment_is_carried_as_far_as_it_is_sensible() {
+    let site = Site::start().await;
+    let mut command = hook(&site.config());
+    command
+        .env("SLURM_JOB_ID", "9")
+        .env("SLURM_JOB_NAME", OsString::from_vec((1..=255).collect()))
+        .env("SLURM_JOB_COMMENT", "x".repeat(120_000))
+        .env(OsString::from_vec(b"SLURM_\xff\xfe".to_vec()), "x");
+    for n in 0..600 {
+        command.env(format!("SLURM_Z{n}"), "y".repeat(500));
+    }
+    call(&mut command).assert_quiet();
+    site.wait_for(1).await;
+    let bell = site.rung().remove(0);
+    assert_eq!(bell.job_id, 9);
+    assert!(bell.environment["SLURM_JOB_COMMENT"].len() <= 4096 && bell.environment.len() <= 256);
+    assert!(bell.environment["SLURM_JOB_NAME"].contains("ABC"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_that_is_silent_costs_no_more_than_the_hard_stop() {
+    let site = Site::start().await;
+    // Accepts and never says a word: the worst case, since a refused connection is known at once.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = fs::read_to_string(site.config()).unwrap();
+    fs::write(
+        site.config(),
+        text.replace(
+            &site.nats.url(),
+            &format!("nats://{}", silent.local_addr().unwrap()),
+        ),
+    )
+    .unwrap();
+    let call = site.call(1);
+    call.assert_says("spooled");
+    assert!(call.took < QUICKLY, "{:?}", call.took);
+    assert_eq!(site.spooled().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_are_named_and_nothing_is_lost() {
+    let site = Site::start().await;
+    let text = fs::read_to_string(site.config()).unwrap();
+    fs::write(site.config(), text.replace("hook-password", "wrong")).unwrap();
+    site.call(1).assert_says("Authorization");
+    assert_eq!(site.spooled().len(), 1);
+}
+
+#[test]
+fn a_broken_configuration_is_one_line_and_status_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hook.toml");
+    call(&mut hook(&path)).assert_says("hook.toml");
+    for text in [
+        "",
+        "cluster",
+        "cluster = 1",
+        "cluster = \"c\"\nspool = \"/s\"\n[nats]\nurl = \"http://x\"",
+        "\u{0}\u{1}",
+    ] {
+        fs::write(&path, text).unwrap();
+        call(&mut hook(&path)).assert_says("hook.toml");
+    }
+    fs::write(&path, [0xff, 0xfe]).unwrap();
+    call(&mut hook(&path)).assert_says("hook.toml");
+}
+
+#[test]
+fn a_call_that_is_no_hook_says_so_and_status_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hook.toml");
+    fs::write(
+        &path,
+        "cluster = \"c\"\nspool = \"/nowhere\"\n[nats]\nurl = \"nats://127.0.0.1:1\"",
+    )
+    .unwrap();
+    call(hook(&path).env_clear()).assert_says("--hook");
+}

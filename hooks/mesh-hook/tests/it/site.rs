@@ -1,0 +1,217 @@
+//! A site: a nats-server with the hook's real permissions, a hook.toml, and a reader of what arrives.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_events::catalogue;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_testkit::{NatsServer, wait_until};
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+/// Patience of tests with things that take milliseconds.
+pub const SOON: Duration = Duration::from_secs(10);
+
+pub struct Site {
+    pub nats: NatsServer,
+    pub folder: TempDir,
+    rung: Arc<Mutex<Vec<(Option<String>, Doorbell)>>>,
+    stop: CancellationToken,
+}
+
+struct Reader(Arc<Mutex<Vec<(Option<String>, Doorbell)>>>);
+
+impl Handler for Reader {
+    async fn handle(&self, message: &Message) -> Outcome {
+        let id = message.header("Nats-Msg-Id").map(str::to_owned);
+        let doorbell = Doorbell::decode(message.body.clone()).unwrap();
+        assert_eq!(
+            message.subject,
+            mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook)
+        );
+        self.0.lock().unwrap().push((id, doorbell));
+        Outcome::Done
+    }
+}
+
+impl Site {
+    /// Everything up, streams declared.
+    pub async fn start() -> Self {
+        let list = |subjects: &[String]| {
+            subjects
+                .iter()
+                .map(|subject| format!("{subject:?}"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let rights = catalogue::permissions("hook").unwrap();
+        let nats = NatsServer::start_with(&format!(
+            "authorization {{ users: [\n\
+             {{ user: admin, password: admin-password }},\n\
+             {{ user: hook, password: hook-password, permissions: {{ publish: {{ allow: [{}] }}, subscribe: {{ allow: [{}] }} }} }} ] }}",
+            list(&rights.publish),
+            list(&rights.subscribe)
+        ))
+        .await;
+        let site = Self {
+            nats,
+            folder: tempfile::tempdir().unwrap(),
+            rung: Arc::default(),
+            stop: CancellationToken::new(),
+        };
+        site.configure("");
+        let config = mesh_bus::Config {
+            url: site.nats.url(),
+            user: Some("admin".into()),
+            password: Some("admin-password".into()),
+            ..mesh_bus::Config::default()
+        };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        bus.ready(&site.stop).await.unwrap();
+        let (reader, stop) = (Reader(Arc::clone(&site.rung)), site.stop.clone());
+        // One at a time: the order of arrival is what some tests are about.
+        tokio::spawn(async move {
+            bus.consume(catalogue::MESH_HOOKS, "ingest", 1, reader, &stop)
+                .await
+        });
+        site
+    }
+
+    /// Writes hook.toml with more lines at its top.
+    pub fn configure(&self, extra: &str) {
+        let text = format!(
+            "cluster = \"testbed\"\nspool = {:?}\n{extra}\n[nats]\nurl = \"{}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
+            self.spool(),
+            self.nats.url()
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("hook.toml")
+    }
+
+    pub fn spool(&self) -> PathBuf {
+        self.folder.path().join("spool")
+    }
+
+    /// Names of the doorbells on disk.
+    pub fn spooled(&self) -> Vec<String> {
+        spooled(&self.spool())
+    }
+
+    /// Calls the hook for a job as slurmctld does.
+    pub fn call(&self, job: u32) -> Call {
+        call(hook(&self.config()).env("SLURM_JOB_ID", job.to_string()))
+    }
+
+    /// Doorbells that have arrived.
+    pub fn rung(&self) -> Vec<Doorbell> {
+        self.rung
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, doorbell)| doorbell.clone())
+            .collect()
+    }
+
+    /// `Nats-Msg-Id` of the doorbells that have arrived.
+    pub fn ids(&self) -> Vec<Option<String>> {
+        self.rung
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+
+    pub async fn wait_for(&self, count: usize) {
+        wait_until(&format!("{count} doorbells"), SOON, async || {
+            self.rung().len() >= count
+        })
+        .await;
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// What a call did.
+#[derive(Debug)]
+pub struct Call {
+    pub output: Output,
+    pub took: Duration,
+}
+
+impl Call {
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    /// Status 0 and nothing said.
+    pub fn assert_quiet(&self) {
+        assert!(
+            self.output.status.success() && self.output.stderr.is_empty(),
+            "{self:?}"
+        );
+    }
+
+    /// Status 0 and one line that holds a text.
+    pub fn assert_says(&self, text: &str) {
+        let stderr = self.stderr();
+        assert!(self.output.status.success(), "{self:?}");
+        assert!(
+            stderr.lines().count() == 1 && stderr.contains(text),
+            "{text}: {stderr}"
+        );
+    }
+}
+
+/// The hook with slurmctld's environment of PrologSlurmctld and nothing else.
+pub fn hook(config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-hook"));
+    command
+        .env_clear()
+        .env("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld")
+        .env("SLURM_CLUSTER_NAME", "testbed")
+        .arg("--config")
+        .arg(config)
+        .stdin(Stdio::null());
+    command
+}
+
+pub fn call(command: &mut Command) -> Call {
+    let start = Instant::now();
+    let output = command.output().unwrap();
+    Call {
+        output,
+        took: start.elapsed(),
+    }
+}
+
+pub fn spooled(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.retain(|name| name.ends_with(".bell"));
+    names.sort();
+    names
+}
+
+/// An executable shell script.
+pub fn script(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}

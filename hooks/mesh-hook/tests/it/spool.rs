@@ -1,0 +1,222 @@
+//! NATS away, disk full, killed in the middle: what was spooled is delivered later, in order, once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mesh_testkit::wait_until;
+
+use crate::site::{SOON, Site, call, hook, spooled};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doorbells_wait_on_disk_and_follow_in_order_when_nats_is_back() {
+    let mut site = Site::start().await;
+    site.nats.kill();
+    for job in 1..=40 {
+        site.call(job).assert_says("spooled");
+    }
+    assert_eq!(site.spooled().len(), 40);
+    site.nats.restart().await;
+    // The stream is there again a moment after the port.
+    wait_until("a call flushes", SOON, async || {
+        site.call(100);
+        site.spooled().is_empty()
+    })
+    .await;
+    site.wait_for(41).await;
+    let (late, live): (Vec<_>, Vec<_>) = site.rung().into_iter().partition(|bell| bell.spooled);
+    let jobs: Vec<_> = late
+        .iter()
+        .map(|bell| bell.job_id)
+        .filter(|job| *job < 100)
+        .collect();
+    assert_eq!(jobs, (1..=40).collect::<Vec<_>>());
+    assert!(live.iter().any(|bell| bell.job_id == 100));
+    let ids: std::collections::HashSet<_> = site.ids().into_iter().map(Option::unwrap).collect();
+    assert_eq!(ids.len(), site.rung().len(), "each doorbell once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flush_empties_the_spool_for_a_person() {
+    let mut site = Site::start().await;
+    site.nats.kill();
+    for job in 1..=100 {
+        site.call(job).assert_says("spooled");
+    }
+    let failed = call(hook(&site.config()).arg("--flush"));
+    assert_eq!(failed.output.status.code(), Some(1));
+    site.nats.restart().await;
+    wait_until("the spool is flushed", SOON, async || {
+        call(hook(&site.config()).arg("--flush"))
+            .output
+            .status
+            .success()
+    })
+    .await;
+    site.wait_for(100).await;
+    assert_eq!(
+        site.rung()
+            .iter()
+            .map(|bell| bell.job_id)
+            .collect::<Vec<_>>(),
+        (1..=100).collect::<Vec<_>>()
+    );
+    assert!(site.spooled().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_hooks_at_once_lose_nothing_and_repeat_nothing() {
+    let mut site = Site::start().await;
+    site.nats.kill();
+    let ring = |jobs: std::ops::Range<u32>| {
+        let mut children: Vec<_> = jobs
+            .map(|job| {
+                hook(&site.config())
+                    .env("SLURM_JOB_ID", job.to_string())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        assert!(
+            children
+                .iter_mut()
+                .all(|child| child.wait().unwrap().success())
+        );
+    };
+    ring(0..20);
+    assert_eq!(site.spooled().len(), 20);
+    let folder = site.spool();
+    // A hook that was killed while it wrote leaves this; it must not come out as a doorbell.
+    fs::write(folder.join(".00000000000000000001-x-9.bell.tmp"), "half").unwrap();
+    site.nats.restart().await;
+    for round in 0..20 {
+        let jobs = 20 + round * 10..30 + round * 10;
+        let mut children: Vec<_> = jobs
+            .map(|job| {
+                hook(&site.config())
+                    .env("SLURM_JOB_ID", job.to_string())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        assert!(
+            children
+                .iter_mut()
+                .all(|child| child.wait().unwrap().success())
+        );
+    }
+    wait_until("the spool is flushed", SOON, async || {
+        call(hook(&site.config()).arg("--flush"))
+            .output
+            .status
+            .success()
+    })
+    .await;
+    site.wait_for(220).await;
+    let mut jobs: Vec<_> = site.rung().iter().map(|bell| bell.job_id).collect();
+    jobs.sort_unstable();
+    assert_eq!(jobs, (0..220).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_killed_at_any_moment_leaves_only_whole_doorbells() {
+    let mut site = Site::start().await;
+    site.nats.kill();
+    for round in 0..40_u64 {
+        let mut child = hook(&site.config())
+            .env("SLURM_JOB_ID", round.to_string())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(round * 150));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let whole = site.spooled().len();
+    site.nats.restart().await;
+    wait_until("the spool is flushed", SOON, async || {
+        call(hook(&site.config()).arg("--flush"))
+            .output
+            .status
+            .success()
+    })
+    .await;
+    site.wait_for(whole).await;
+    assert_eq!(site.rung().len(), whole);
+    assert!(!fs::read_dir(site.spool()).unwrap().any(|entry| {
+        entry
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .ends_with(".bad")
+    }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_spool_keeps_the_oldest_and_says_so() {
+    let mut site = Site::start().await;
+    site.configure("max_spool_bytes = 12288");
+    site.nats.kill();
+    for job in 1..=3 {
+        site.call(job).assert_says("spooled");
+    }
+    site.call(4).assert_says("is full");
+    assert_eq!(site.spooled().len(), 3);
+}
+
+/// A file system of 64 KiB, unmounted on drop.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(path: &Path) -> Self {
+        fs::create_dir_all(path).unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .arg(path)
+            .status()
+            .unwrap();
+        assert!(
+            status.success(),
+            "this test mounts a small file system: run it as root"
+        );
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount")
+            .arg("-l")
+            .arg(&self.0)
+            .status()
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_one_line_and_status_0() {
+    let mut site = Site::start().await;
+    site.nats.kill();
+    let disk = SmallDisk::mount(&site.spool());
+    let mut said = String::new();
+    for job in 1..=40 {
+        let call = site.call(job);
+        assert!(call.output.status.success());
+        said = call.stderr();
+    }
+    assert!(
+        said.contains("not rung") && said.contains("No space left"),
+        "{said}"
+    );
+    let kept = spooled(&disk.0).len();
+    assert!(kept > 0, "what fitted is kept");
+    site.nats.restart().await;
+    // Room comes back as the spool is delivered, also on a full disk.
+    wait_until("the spool is flushed", SOON, async || {
+        call(hook(&site.config()).arg("--flush"))
+            .output
+            .status
+            .success()
+    })
+    .await;
+    site.wait_for(kept).await;
+}

@@ -16,7 +16,7 @@ mod message;
 mod metrics;
 mod provision;
 mod publish;
-mod trace;
+pub mod trace;
 
 pub use bucket::{Bucket, BucketEntry, PutError};
 pub use config::Config;

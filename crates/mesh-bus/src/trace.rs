@@ -1,8 +1,12 @@
-//! W3C trace context in NATS headers.
+//! W3C trace context: in NATS headers, and as text for those who keep or pass it on.
+
+use std::collections::HashMap;
 
 use async_nats::HeaderMap;
 use opentelemetry::global;
 use opentelemetry::propagation::{Extractor, Injector};
+use opentelemetry::trace::TraceContextExt as _;
+use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 struct Headers<'a>(&'a mut HeaderMap);
@@ -27,11 +31,38 @@ impl Extractor for ReadHeaders<'_> {
 
 /// Writes the current span's context into headers.
 pub(crate) fn inject(headers: &mut HeaderMap) {
-    let context = tracing::Span::current().context();
+    let context = Span::current().context();
     global::get_text_map_propagator(|propagator| propagator.inject_context(&context, &mut Headers(headers)));
 }
 
 /// The sender's context.
 pub(crate) fn extract(headers: &HeaderMap) -> opentelemetry::Context {
     global::get_text_map_propagator(|propagator| propagator.extract(&ReadHeaders(headers)))
+}
+
+/// The `traceparent` of the current span, for requests to others; `None` without telemetry.
+pub fn traceparent() -> Option<String> {
+    let mut headers = HashMap::new();
+    global::get_text_map_propagator(|propagator| propagator.inject_context(&Span::current().context(), &mut headers));
+    headers.remove("traceparent")
+}
+
+/// Makes a span a child of the one that a `traceparent` names.
+pub fn adopt(span: &Span, traceparent: &str) {
+    if let Err(error) = span.set_parent(read(traceparent)) {
+        tracing::trace!(%error, "span has no place for a parent");
+    }
+}
+
+/// Links a span to the one that a `traceparent` names.
+pub fn link(span: &Span, traceparent: &str) {
+    let linked = read(traceparent).span().span_context().clone();
+    if linked.is_valid() {
+        span.add_link(linked);
+    }
+}
+
+fn read(traceparent: &str) -> opentelemetry::Context {
+    let headers = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
+    global::get_text_map_propagator(|propagator| propagator.extract(&headers))
 }

@@ -68,6 +68,11 @@ impl Context {
         ConfigError::faults(self.config.name(), faults)
     }
 
+    /// Name of the configuration file, for messages.
+    pub fn config_file(&self) -> String {
+        self.config.name()
+    }
+
     /// A path of the configuration: relative ones count from the folder of the file.
     pub fn relative(&self, path: &Path) -> PathBuf {
         match self.config.path().and_then(Path::parent) {

@@ -1,1 +1,203 @@
-//! Stub.
+//! Delivers events to webhooks: signed CloudEvents for pipelines, readable messages for chats.
+//!
+//! - [`domain`]: filters, retries, chat messages, forbidden addresses. Pure.
+//! - [`config`]: the section of `mesh.toml` and its checked endpoints.
+//! - [`handlers`]: per message: decide, send, store.
+//! - [`lane`]: one endpoint at work, with its limits and retries.
+//! - [`announce`]: outcomes become audit entries and dead letters.
+//! - [`adapters`]: the HTTP client and the SQLite file.
+//! - [`api`]: the REST routes under `/v1/webhooks`.
+//!
+//! Every endpoint has its own durable consumer and its own limits, so one that fails, hangs or floods only hurts itself. An event is
+//! acknowledged when its outcome, or the fact that it waits, is on disk; a crash may repeat attempts that were under way, with the same
+//! `webhook-id`.
+//!
+//! Deliberately absent for now: endpoints by API, disabling of endpoints, other chats, redelivery, several replicas.
+
+pub mod adapters;
+pub mod announce;
+pub mod api;
+pub mod config;
+pub mod costs;
+pub mod domain;
+pub mod error;
+pub mod handlers;
+pub mod lane;
+pub mod metrics;
+pub mod post;
+pub mod signature;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{TimeDelta, Utc};
+use mesh_bus::{Bus, EndpointConsumer};
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use config::{Config, DEFAULTS, Endpoint};
+pub use error::Error;
+
+use adapters::http::Http;
+use adapters::store::Store;
+use api::Api;
+use domain::names;
+use handlers::Intake;
+use lane::{Lane, Shared};
+
+/// Between tries of what NATS refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The service, as `mesh-runtime` runs it.
+pub struct WebhookDispatcherService;
+
+impl Service for WebhookDispatcherService {
+    const NAME: &'static str = "webhook-dispatcher";
+    const DEFAULTS: &'static str = DEFAULTS;
+    const ABOUT: &'static str = "Delivers events to webhooks, signed, filtered and retried.";
+
+    async fn start(context: Context) -> Result<Started, BoxError> {
+        let config: Config = context.section(Self::NAME)?;
+        let endpoints = config
+            .validate(|path| std::fs::read_to_string(context.relative(path)))
+            .map_err(|faults| context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>()))?;
+        metrics::describe();
+        let http = Http::new(&endpoints)?;
+        let store = Store::open(&context.mesh.data_dir.join("webhook-dispatcher.db")).await?;
+        let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
+        let shared = Arc::new(Shared {
+            bus,
+            store,
+            http,
+            cluster: context.mesh.cluster.clone(),
+            cost_wait: config.cost_wait,
+            outcomes: Notify::new(),
+        });
+        let lanes: Vec<_> = endpoints.into_iter().map(|endpoint| Arc::new(Lane::new(Arc::clone(&shared), endpoint))).collect();
+        let router = api::router(Api { lanes: lanes.clone(), config_file: context.config_file() });
+        Ok(Started { router, run: Box::pin(run(context, shared, lanes, config.remember)) })
+    }
+}
+
+/// Delivers until told to stop, then finishes what is under way.
+async fn run(context: Context, shared: Arc<Shared>, lanes: Vec<Arc<Lane>>, remember: Duration) -> Result<(), BoxError> {
+    let shutdown = context.shutdown.clone();
+    let connected = context.health.condition("webhook-dispatcher.nats");
+    // Outlives the others: their last outcomes are announced too.
+    let finished = CancellationToken::new();
+    let announcer = tokio::spawn(announce::run(Arc::clone(&shared), finished.clone()));
+    let mut tasks = JoinSet::new();
+    for lane in &lanes {
+        tasks.spawn(consume(Arc::clone(lane), shutdown.clone()));
+        tasks.spawn(Arc::clone(lane).retry(shutdown.clone()));
+    }
+    let wanted = lanes.iter().map(|lane| names::consumer(&lane.endpoint.name)).collect();
+    tasks.spawn(remove_old(shared.bus.clone(), wanted, shutdown.clone()));
+    tasks.spawn(watch(shared.bus.clone(), connected, shutdown.clone()));
+    tasks.spawn(forget(shared.store.clone(), remember, shutdown));
+    while let Some(ended) = tasks.join_next().await {
+        ended?;
+    }
+    finished.cancel();
+    announcer.await?;
+    shared.store.close().await;
+    shared.bus.close().await;
+    Ok(())
+}
+
+/// Makes the endpoint's consumer once NATS is there, and consumes.
+async fn consume(lane: Arc<Lane>, shutdown: CancellationToken) {
+    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
+    let consumer = consumer(&lane);
+    if bus.ready(&shutdown).await.is_err() {
+        // Told to stop before NATS came.
+        return;
+    }
+    while let Err(error) = bus.endpoint_consumer(&consumer).await {
+        tracing::warn!(error = mesh_runtime::chain(&error), endpoint = endpoint.name, "declare consumer, trying again");
+        if !pause(RETRY, &shutdown).await {
+            return;
+        }
+    }
+    let intake = Intake(Arc::clone(&lane));
+    if let Err(error) = bus.consume(SLURM_EVENTS, &consumer.name, endpoint.concurrency, intake, &shutdown).await {
+        tracing::error!(error = mesh_runtime::chain(&error), endpoint = endpoint.name, "consume");
+    }
+}
+
+fn consumer(lane: &Lane) -> EndpointConsumer {
+    let endpoint = &lane.endpoint;
+    EndpointConsumer {
+        name: names::consumer(&endpoint.name),
+        description: format!("webhook {}", endpoint.name),
+        filters: endpoint.filter.subjects(&lane.companions),
+        // As many again as are handled wait at hand, so that the next is there when one is done.
+        max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
+        // A message may wait for the requests before it, then for its own.
+        ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(60)),
+    }
+}
+
+/// Deletes the consumers of endpoints that are in the configuration no more.
+async fn remove_old(bus: Bus, wanted: BTreeSet<String>, shutdown: CancellationToken) {
+    if bus.ready(&shutdown).await.is_err() {
+        return;
+    }
+    while let Err(error) = try_remove_old(&bus, &wanted).await {
+        tracing::warn!(error = mesh_runtime::chain(&error), "delete consumers of removed webhooks, trying again");
+        if !pause(RETRY, &shutdown).await {
+            return;
+        }
+    }
+}
+
+async fn try_remove_old(bus: &Bus, wanted: &BTreeSet<String>) -> Result<(), mesh_bus::Error> {
+    for name in bus.endpoint_consumers().await? {
+        if !wanted.contains(&name) {
+            bus.delete_endpoint_consumer(&name).await?;
+            tracing::info!(consumer = name, "deleted the consumer of a removed webhook");
+        }
+    }
+    Ok(())
+}
+
+/// Ready while NATS is there.
+async fn watch(bus: Bus, condition: Condition, shutdown: CancellationToken) {
+    loop {
+        if bus.connected() {
+            condition.ok();
+        } else {
+            condition.fail("not connected to NATS; deliveries that wait go on");
+        }
+        if !pause(Duration::from_millis(500), &shutdown).await {
+            return;
+        }
+    }
+}
+
+/// Forgets old outcomes now and every hour.
+async fn forget(store: Store, remember: Duration, shutdown: CancellationToken) {
+    loop {
+        let before = Utc::now() - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
+        match store.forget(before).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "forgot old deliveries"),
+            Err(error) => tracing::warn!(error = mesh_runtime::chain(&error), "forget old deliveries"),
+        }
+        if !pause(Duration::from_secs(60 * 60), &shutdown).await {
+            return;
+        }
+    }
+}
+
+/// Waits; false when told to stop.
+async fn pause(time: Duration, shutdown: &CancellationToken) -> bool {
+    tokio::select! {
+        () = shutdown.cancelled() => false,
+        () = tokio::time::sleep(time) => true,
+    }
+}

@@ -1,0 +1,143 @@
+//! Tells the mesh what became of deliveries: an audit entry for each, and a dead letter for those given up.
+//!
+//! Outcomes wait in the database until JetStream has both, so neither a restart nor an absence of NATS loses one. Their ids are made of
+//! endpoint and event: told twice, they are stored once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use mesh_bus::Bus;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter, Delivery as Audited};
+use mesh_events::{subject, timestamp};
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::store::{Delivery, State};
+use crate::domain::names;
+use crate::error::Error;
+use crate::lane::Shared;
+
+/// The service's name, in subjects and entries.
+const SERVICE: &str = "webhook-dispatcher";
+/// Outcomes per round.
+const BATCH: u32 = 256;
+/// Under way at a time.
+const CONCURRENCY: usize = 64;
+/// Outcomes are gathered so long: an audit entry is not urgent, and each costs the server a sync.
+const GATHER: Duration = Duration::from_millis(50);
+/// While NATS is away.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Announces outcomes until told to stop, and then those that are left, if NATS takes them.
+pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    loop {
+        let stopping = shutdown.is_cancelled();
+        let pause = match round(&shared).await {
+            Ok(Round::All) if stopping => return,
+            Ok(Round::All) => {
+                tokio::select! {
+                    () = shared.outcomes.notified() => {}
+                    () = shutdown.cancelled() => {}
+                }
+                GATHER
+            }
+            Ok(Round::More) => Duration::ZERO,
+            Ok(Round::Refused) if stopping => return,
+            Ok(Round::Refused) => PAUSE,
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "announce outcomes");
+                if stopping {
+                    return;
+                }
+                PAUSE
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+}
+
+enum Round {
+    /// Nothing is left.
+    All,
+    /// There may be more.
+    More,
+    /// The bus did not take some.
+    Refused,
+}
+
+async fn round(shared: &Shared) -> Result<Round, Error> {
+    let outcomes = shared.store.outbox(BATCH).await?;
+    if outcomes.is_empty() {
+        return Ok(Round::All);
+    }
+    if !shared.bus.connected() {
+        return Ok(Round::Refused);
+    }
+    let count = outcomes.len();
+    let told: Vec<(String, String)> = stream::iter(outcomes)
+        .map(|outcome| async move {
+            match announce(&shared.bus, &shared.cluster, &outcome).await {
+                Ok(()) => Some((outcome.endpoint, outcome.event_id)),
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "announce outcome");
+                    None
+                }
+            }
+        })
+        .buffer_unordered(CONCURRENCY)
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    let all = told.len() == count;
+    shared.store.announced(told).await?;
+    Ok(if all { Round::More } else { Round::Refused })
+}
+
+async fn announce(bus: &Bus, cluster: &str, outcome: &Delivery) -> Result<(), mesh_bus::Error> {
+    let id = names::delivery_id(&outcome.endpoint, &outcome.event_id);
+    if outcome.state == State::Dead {
+        let letter = dead_letter(&id, outcome);
+        bus.publish_raw(subject::dead(SERVICE), &id, letter.encode_to_vec()).await?;
+    }
+    let entry = audit_entry(&id, cluster, outcome);
+    bus.publish_raw(subject::audit(cluster, "delivery"), &id, entry.encode_to_vec()).await.map(drop)
+}
+
+fn dead_letter(id: &str, outcome: &Delivery) -> DeadLetter {
+    DeadLetter {
+        id: id.to_owned(),
+        consumer: format!("{SERVICE}/{}", outcome.endpoint),
+        reason: outcome.error.clone(),
+        at: Some(timestamp(outcome.updated_at)),
+        subject: outcome.subject.clone(),
+        body: outcome.body.clone(),
+        stream: SLURM_EVENTS.to_owned(),
+        stream_sequence: outcome.stream_sequence,
+        attempts: outcome.attempts,
+    }
+}
+
+fn audit_entry(id: &str, cluster: &str, outcome: &Delivery) -> AuditEntry {
+    AuditEntry {
+        id: id.to_owned(),
+        cluster: cluster.to_owned(),
+        kind: "delivery".to_owned(),
+        at: Some(timestamp(outcome.updated_at)),
+        service: SERVICE.to_owned(),
+        act: Some(Act::Delivery(Audited {
+            endpoint: outcome.endpoint.clone(),
+            event_id: outcome.event_id.clone(),
+            event_type: outcome.event_type.clone(),
+            outcome: outcome.state.as_str().to_owned(),
+            attempts: outcome.attempts,
+            status: outcome.status.into(),
+            error: outcome.error.clone(),
+        })),
+    }
+}

@@ -1,0 +1,112 @@
+use super::*;
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+fn section(text: &str) -> Config {
+    let file: toml::Table = toml::from_str(&format!("[webhook-dispatcher]\n{text}")).unwrap();
+    file["webhook-dispatcher"].clone().try_into().unwrap()
+}
+
+fn validate(text: &str) -> Result<Vec<Endpoint>, Vec<String>> {
+    let read = |path: &Path| match path.to_str() {
+        Some("good") => Ok(format!("{SECRET}\n")),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    };
+    section(text).validate(read).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+}
+
+fn check(endpoint: &str, expected: &str) {
+    let text = format!("[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org\"\nsecret = \"{SECRET}\"\n{endpoint}");
+    match validate(&text) {
+        Ok(_) => panic!("accepted: {endpoint}"),
+        Err(faults) => {
+            assert_eq!(faults.len(), 1, "{faults:?}");
+            assert!(faults[0].starts_with(&format!("webhook-dispatcher endpoint \"e\": {expected}")), "{faults:?}");
+        }
+    }
+}
+
+#[test]
+fn the_default_file_says_what_the_defaults_are() {
+    let file: toml::Table = toml::from_str(DEFAULTS).unwrap();
+    let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
+    assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
+    let keys = file["webhook-dispatcher"].as_table().unwrap().len();
+    assert_eq!(keys, 12, "every key is in the file");
+}
+
+#[test]
+fn the_default_schedule_takes_about_three_days() {
+    let config = Config::default();
+    let policy = Policy {
+        max_attempts: config.max_attempts,
+        first_wait: config.first_wait,
+        growth: config.growth,
+        longest_wait: config.longest_wait,
+    };
+    // Full jitter takes half of each bound on average.
+    let hours = (1..policy.max_attempts).map(|attempt| policy.bound(attempt).as_secs()).sum::<u64>() / 2 / 3600;
+    assert!((60..=84).contains(&hours), "{hours} h");
+}
+
+#[test]
+fn a_sound_endpoint_is_accepted() {
+    let endpoints = validate(
+        r#"
+        allow_subnets = ["10.0.0.0/8"]
+        [[webhook-dispatcher.endpoints]]
+        name = "pipeline"
+        url = "https://10.1.2.3:8443/hook?key=hidden"
+        secret_file = "good"
+        types = ["job.*", "cost.finalized"]
+        timeout = "2s"
+        [[webhook-dispatcher.endpoints]]
+        name = "chat"
+        url = "https://hooks.slack.com/services/T0/B0/hidden"
+        format = "slack"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(endpoints[0].shown_url(), "https://10.1.2.3:8443/hook");
+    assert_eq!((endpoints[0].timeout, endpoints[0].max_event_age), (Duration::from_secs(2), None));
+    assert_eq!(endpoints[1].shown_url(), "https://hooks.slack.com/…");
+    assert_eq!(endpoints[1].max_event_age, Some(Duration::from_secs(3600)));
+}
+
+#[test]
+fn each_fault_names_endpoint_and_key() {
+    check("types = [\"job.exploded\"]", "types: unknown event type \"job.exploded\"");
+    check("types = [\"jobs.*\"]", "types: unknown");
+    check("allow_private = [\"10.0.0.0\"]", "allow_private: \"10.0.0.0\" is no subnet");
+    check("max_attempts = 0", "max_attempts: at least 1");
+    check("timeout = \"0s\"", "timeout: above 0");
+    check("concurrency = 0", "concurrency: from 1");
+    check("users = [\"alice\"]\ntypes = [\"node.down\"]", "users: no event can match");
+    check("secret_file = \"good\"", "secret: given twice");
+}
+
+#[test]
+fn every_fault_is_reported_at_once() {
+    let faults = validate(
+        r#"
+        allow_subnets = ["everything"]
+        [[webhook-dispatcher.endpoints]]
+        name = "a"
+        url = "http://example.org"
+        secret = "whsec_c2hvcnQ="
+        [[webhook-dispatcher.endpoints]]
+        name = "a"
+        url = "https://127.0.0.1/"
+        secret = "whsec_!"
+        [[webhook-dispatcher.endpoints]]
+        url = "nonsense"
+        secret_file = "missing"
+        [[webhook-dispatcher.endpoints]]
+        name = "d"
+        url = "ftp://example.org"
+        "#,
+    )
+    .err()
+    .unwrap();
+    insta::assert_snapshot!(faults.join("\n"));
+}

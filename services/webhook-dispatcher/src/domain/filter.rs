@@ -1,0 +1,287 @@
+//! Which events an endpoint gets.
+//!
+//! A filter has three parts, all of which must hold; an empty one always does:
+//!
+//! - types: `job.failed`, `job.*` or `*`. Wildcards leave baselines out: what lived before capture began is no news. Named, they come.
+//! - users: the owner of the job, cost or quota. Nodes and capture have no owner: with `users` they do not match.
+//! - partitions: any of the job's partitions (a pending job may name several), or of the node's. Users and capture have none.
+//!
+//! As much as possible is said in subjects, so that the server sends less; [`Filter::matches`] decides. Partitions are never in the
+//! subjects: a pending job's subject has the whole list in one token, and a cost's subject has the account in that place.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use mesh_events::proto::mesh::event::v1::{Event, event::Payload};
+use mesh_events::{Category, EventType, UnknownEventType, subject};
+
+/// Above this many subjects of a consumer whole categories are asked for: every subject costs the server at each message.
+const MOST_SUBJECTS: usize = 32;
+
+/// `job.failed`, `job.*` or `*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypePattern {
+    /// Every type.
+    All,
+    /// Every type of a category.
+    Category(Category),
+    /// One type.
+    One(EventType),
+}
+
+impl FromStr for TypePattern {
+    type Err = UnknownEventType;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "*" {
+            return Ok(Self::All);
+        }
+        match text.strip_suffix(".*") {
+            Some(word) => Category::ALL
+                .into_iter()
+                .find(|category| category.as_str() == word)
+                .map(Self::Category)
+                .ok_or_else(|| UnknownEventType(text.to_owned())),
+            None => text.parse().map(Self::One),
+        }
+    }
+}
+
+impl TypePattern {
+    fn matches(self, kind: EventType) -> bool {
+        match self {
+            Self::All => !is_baseline(kind),
+            Self::Category(category) => category == kind.category() && !is_baseline(kind),
+            Self::One(one) => one == kind,
+        }
+    }
+}
+
+fn is_baseline(kind: EventType) -> bool {
+    matches!(kind, EventType::JobBaseline | EventType::NodeBaseline)
+}
+
+/// Which events an endpoint gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    types: BTreeSet<EventType>,
+    users: BTreeSet<String>,
+    partitions: BTreeSet<String>,
+}
+
+impl Filter {
+    /// A filter of these patterns; no pattern means every type.
+    pub fn new(types: &[TypePattern], users: &[String], partitions: &[String]) -> Self {
+        let all = [TypePattern::All];
+        let patterns = if types.is_empty() { &all } else { types };
+        Self {
+            types: EventType::ALL.iter().copied().filter(|kind| patterns.iter().any(|p| p.matches(*kind))).collect(),
+            users: users.iter().cloned().collect(),
+            partitions: partitions.iter().cloned().collect(),
+        }
+    }
+
+    /// True if no event can match: users were named, and only types without an owner.
+    pub fn is_empty(&self) -> bool {
+        self.subjects(&[]).is_empty()
+    }
+
+    /// True if the endpoint asked for this type.
+    pub fn selects(&self, kind: EventType) -> bool {
+        self.types.contains(&kind)
+    }
+
+    /// True if the endpoint gets an event of this type.
+    pub fn matches(&self, kind: EventType, event: &Event) -> bool {
+        self.selects(kind) && self.concerns(kind, event)
+    }
+
+    /// True if user and partition of an event are the endpoint's, whatever its type.
+    pub fn concerns(&self, kind: EventType, event: &Event) -> bool {
+        (self.users.is_empty() || user_of(kind, event).is_some_and(|user| self.users.contains(user)))
+            && (self.partitions.is_empty() || partitions_of(event).iter().any(|partition| self.partitions.contains(*partition)))
+    }
+
+    /// Subjects of a consumer that gets at least what matches, and the given types besides. No two of them overlap, which the
+    /// server refuses.
+    pub fn subjects(&self, besides: &[EventType]) -> Vec<String> {
+        let types: BTreeSet<_> = self.types.iter().chain(besides).copied().collect();
+        let exact = self.per_type(&types);
+        if exact.len() <= MOST_SUBJECTS {
+            return exact;
+        }
+        let categories: BTreeSet<_> = types.iter().map(|kind| kind.category()).collect();
+        categories.into_iter().map(|category| format!("slurm.*.{}.>", category.as_str())).collect()
+    }
+
+    fn per_type(&self, types: &BTreeSet<EventType>) -> Vec<String> {
+        let mut subjects = Vec::new();
+        for category in Category::ALL {
+            let of_category = |kind: &EventType| kind.category() == category && !is_baseline(*kind);
+            let all = EventType::ALL.iter().copied().filter(of_category).count();
+            let selected: Vec<_> = types.iter().filter(|kind| kind.category() == category).collect();
+            let events: Vec<&str> = if selected.iter().filter(|kind| of_category(kind)).count() == all {
+                vec!["*"]
+            } else {
+                selected.into_iter().map(|kind| kind.event()).collect()
+            };
+            for event in events {
+                let prefix = format!("slurm.*.{}.{event}", category.as_str());
+                match category {
+                    _ if self.users.is_empty() => subjects.push(format!("{prefix}.>")),
+                    Category::Job | Category::Queue | Category::Cost => {
+                        subjects.extend(self.users.iter().map(|user| format!("{prefix}.*.{}", subject::token(user))));
+                    }
+                    Category::User => subjects.extend(self.users.iter().map(|user| format!("{prefix}.{}", subject::token(user)))),
+                    // Without an owner: never the endpoint's.
+                    Category::Node | Category::Capture => {}
+                }
+            }
+        }
+        subjects
+    }
+}
+
+fn user_of(kind: EventType, event: &Event) -> Option<&str> {
+    match (kind.category(), &event.payload) {
+        (Category::User, Some(Payload::User(payload))) => Some(&payload.user),
+        (Category::Node | Category::Capture, _) => None,
+        _ => event.owner.as_ref().map(|owner| owner.user.as_str()),
+    }
+}
+
+fn partitions_of(event: &Event) -> Vec<&str> {
+    match (event.job(), &event.payload) {
+        (Some(job), _) => job.partition.split(',').collect(),
+        (None, Some(Payload::Node(payload))) => {
+            payload.node.iter().flat_map(|node| node.partitions.iter().map(String::as_str)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::event::v1::Owner;
+    use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
+    use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn filter(types: &[&str], users: &[&str], partitions: &[&str]) -> Filter {
+        let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        Filter::new(&types, &words(users), &words(partitions))
+    }
+
+    fn job(kind: EventType, user: &str, partition: &str) -> Event {
+        Event {
+            cluster: "c".into(),
+            r#type: kind.to_string(),
+            owner: Some(Owner { user: user.into(), ..Default::default() }),
+            payload: Some(Payload::Job(JobEvent {
+                job: Some(Job { partition: partition.into(), ..Default::default() }),
+                ..Default::default()
+            })),
+            ..Default::default()
+        }
+    }
+
+    /// Whether a NATS subject filter matches a subject.
+    fn covers(filter: &str, subject: &str) -> bool {
+        let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
+        loop {
+            match (filter.next(), subject.next()) {
+                (Some(">"), Some(_)) | (None, None) => return true,
+                (Some(wanted), Some(token)) if wanted == "*" || wanted == token => {}
+                _ => return false,
+            }
+        }
+    }
+
+    #[test]
+    fn subjects_say_what_they_can() {
+        assert_eq!(filter(&["job.completed"], &["alice"], &[]).subjects(&[]), ["slurm.*.job.completed.*.alice"]);
+        assert_eq!(filter(&["job.*"], &[], &["gpu"]).subjects(&[]), ["slurm.*.job.*.>"]);
+        assert_eq!(
+            filter(&["user.quota_high", "node.down"], &["a.b"], &[]).subjects(&[]),
+            ["slurm.*.user.quota_high.a_2Eb"],
+            "nodes have no owner"
+        );
+        assert_eq!(
+            filter(&["job.started"], &[], &[]).subjects(&[EventType::CostEstimated]),
+            ["slurm.*.job.started.>", "slurm.*.cost.estimated.>"]
+        );
+    }
+
+    #[test]
+    fn too_many_subjects_become_categories() {
+        let users: Vec<String> = (0..20).map(|n| format!("user{n}")).collect();
+        let users: Vec<&str> = users.iter().map(String::as_str).collect();
+        let subjects = filter(&["job.failed", "job.timeout", "cost.finalized"], &users, &[]).subjects(&[]);
+        assert_eq!(subjects, ["slurm.*.job.>", "slurm.*.cost.>"]);
+    }
+
+    #[test]
+    fn baselines_come_only_when_named() {
+        let event = job(EventType::JobBaseline, "alice", "gpu");
+        assert!(!filter(&["job.*"], &[], &[]).matches(EventType::JobBaseline, &event));
+        assert!(!filter(&[], &[], &[]).matches(EventType::JobBaseline, &event));
+        assert!(filter(&["job.baseline"], &[], &[]).matches(EventType::JobBaseline, &event));
+    }
+
+    #[test]
+    fn a_pending_job_in_several_partitions_is_in_each() {
+        let event = job(EventType::JobHeld, "alice", "debug,gpu");
+        assert!(filter(&["job.held"], &[], &["gpu"]).matches(EventType::JobHeld, &event));
+        assert!(!filter(&["job.held"], &[], &["gp"]).matches(EventType::JobHeld, &event));
+    }
+
+    #[test]
+    fn nodes_match_by_partition_and_never_by_user() {
+        let node = Node { name: "n1".into(), partitions: vec!["gpu".into()], ..Default::default() };
+        let event = Event {
+            r#type: "node.down".into(),
+            payload: Some(Payload::Node(NodeEvent { node: Some(node), ..Default::default() })),
+            ..Default::default()
+        };
+        assert!(filter(&["node.*"], &[], &["gpu"]).matches(EventType::NodeDown, &event));
+        assert!(!filter(&["node.*"], &[], &["cpu"]).matches(EventType::NodeDown, &event));
+        assert!(!filter(&["node.*"], &["alice"], &[]).matches(EventType::NodeDown, &event));
+    }
+
+    #[test]
+    fn unknown_patterns_are_refused() {
+        for text in ["job", "jobs.*", "job.exploded", "", "*.*", "job.c*"] {
+            assert!(text.parse::<TypePattern>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_matches_is_subscribed_and_no_two_subjects_overlap(
+            types in prop::collection::vec(prop::sample::select(EventType::ALL), 0..8),
+            users in prop::collection::vec("[a-c.]{1,2}", 0..6),
+            partitions in prop::collection::vec("[p-r]", 0..3),
+            kind in prop::sample::select(EventType::ALL),
+            user in "[a-c.]{1,2}",
+            partition in "[p-r](,[p-r])?",
+        ) {
+            let patterns: Vec<_> = types.into_iter().map(TypePattern::One).collect();
+            let filter = Filter::new(&patterns, &users, &partitions);
+            let subjects = filter.subjects(&[]);
+            for (i, a) in subjects.iter().enumerate() {
+                for b in &subjects[i + 1..] {
+                    prop_assert!(!covers(a, b) && !covers(b, a), "{a} and {b} overlap");
+                }
+            }
+            prop_assume!(kind.category() == Category::Job);
+            let event = job(kind, &user, &partition);
+            if filter.matches(kind, &event) {
+                let subject = subject::of(&event).unwrap();
+                prop_assert!(subjects.iter().any(|filter| covers(filter, &subject)), "{subject} is not in {subjects:?}");
+            }
+        }
+    }
+}

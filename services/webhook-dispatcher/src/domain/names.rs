@@ -1,0 +1,55 @@
+//! Ids and names that must be the same after every restart.
+
+use mesh_events::EventId;
+use sha2::{Digest, Sha256};
+
+/// Durable name of an endpoint's consumer: `wh-` and 12 hexadecimal digits of its name's SHA-256.
+///
+/// The name of an endpoint may be anything; durable names must be short and without dots, blanks and wildcards.
+pub fn consumer(endpoint: &str) -> String {
+    let digest = Sha256::digest(endpoint.as_bytes());
+    format!("wh-{}", hex::encode(&digest[..6]))
+}
+
+/// Id of the audit entry and of the dead letter of a delivery: one final outcome, one id, however often it is published.
+pub fn delivery_id(endpoint: &str, event_id: &str) -> String {
+    let mut hash = Sha256::new();
+    for field in ["slurm-mesh/delivery/1", endpoint, event_id] {
+        hash.update(u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes());
+        hash.update(field.as_bytes());
+    }
+    let digest = hash.finalize();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+/// Id of the message "N events while away" that begins with this event.
+pub fn away_id(endpoint: &str, first: &str) -> String {
+    format!("away-{}", delivery_id(endpoint, first))
+}
+
+/// True for the id of an event (and not of a message of our own).
+pub fn is_event(id: &str) -> bool {
+    id.parse::<EventId>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_never_change() {
+        // SHA-256("ops-slack"); a change would leave every endpoint's place in the stream behind.
+        assert_eq!(consumer("ops-slack"), "wh-adbee16fb09b");
+        assert_eq!(consumer("").len(), 15);
+    }
+
+    #[test]
+    fn every_delivery_has_its_own_id() {
+        assert_eq!(delivery_id("a", "b"), delivery_id("a", "b"));
+        assert_ne!(delivery_id("a", "b"), delivery_id("ab", ""));
+        assert!(is_event(&delivery_id("a", "b")), "a UUIDv8");
+        assert!(!is_event(&away_id("a", "b")));
+    }
+}

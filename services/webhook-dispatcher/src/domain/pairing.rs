@@ -1,0 +1,87 @@
+//! Which chat messages wait a moment for their cost.
+//!
+//! A message about a start wants the burn rate, one about an end the final cost; cost-engine publishes both right after the event they
+//! follow from. So these messages wait a few seconds (`cost_wait`) for `cost.estimated` and `cost.finalized` of their run, and go
+//! without when none came. A run that never had an allocation costs nothing and does not wait.
+
+use mesh_events::{Event, EventType};
+
+use super::filter::Filter;
+
+/// What is joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pair {
+    /// `job.started` and `cost.estimated`.
+    Start,
+    /// The end of a run and `cost.finalized`.
+    End,
+}
+
+impl Pair {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::End => "end",
+        }
+    }
+
+    /// The cost event of the pair.
+    pub const fn cost(self) -> EventType {
+        match self {
+            Self::Start => EventType::CostEstimated,
+            Self::End => EventType::CostFinalized,
+        }
+    }
+}
+
+/// The pair an event waits in, and its key: the same for the message and for its cost.
+pub fn awaits(kind: EventType, event: &Event) -> Option<String> {
+    let pair = match kind {
+        EventType::JobStarted => Pair::Start,
+        kind if kind.is_end() => Pair::End,
+        _ => return None,
+    };
+    let job = event.job()?;
+    job.start_time.is_some().then(|| key(pair, &event.cluster, &job.run))
+}
+
+/// The key of the pair a cost event completes.
+pub fn completes(kind: EventType, event: &Event) -> Option<String> {
+    let pair = match kind {
+        EventType::CostEstimated => Pair::Start,
+        EventType::CostFinalized => Pair::End,
+        _ => return None,
+    };
+    Some(key(pair, &event.cluster, &event.job()?.run))
+}
+
+fn key(pair: Pair, cluster: &str, run: &str) -> String {
+    format!("{}/{cluster}/{run}", pair.as_str())
+}
+
+/// Cost types a chat needs for its messages.
+pub fn companions(filter: &Filter) -> Vec<EventType> {
+    let ends = EventType::ALL.iter().copied().any(|kind| kind.is_end() && filter.selects(kind));
+    [(filter.selects(EventType::JobStarted), Pair::Start), (ends, Pair::End)]
+        .into_iter()
+        .filter(|(wanted, _)| *wanted)
+        .map(|(_, pair)| pair.cost())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::filter::TypePattern;
+
+    #[test]
+    fn a_chat_that_shows_starts_and_ends_needs_both_costs() {
+        let of = |types: &[&str]| {
+            let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
+            companions(&Filter::new(&types, &[], &[]))
+        };
+        assert_eq!(of(&["job.*"]), [EventType::CostEstimated, EventType::CostFinalized]);
+        assert_eq!(of(&["job.failed"]), [EventType::CostFinalized]);
+        assert_eq!(of(&["node.*"]), []);
+    }
+}

@@ -1,0 +1,191 @@
+//! What follows from an attempt.
+//!
+//! - 2xx: delivered, whatever the body says.
+//! - 410: the receiver wants no more of it: given up.
+//! - 408, 409, 425, 429 and 5xx: the receiver may recover. Tried again.
+//! - Other statuses, redirects among them: the same request would get the same answer. Given up at once.
+//! - No answer (DNS, connect, TLS, reset, deadline, refused address): tried again.
+//!
+//! The wait before attempt n+1 is anything between nothing and first_wait × growth^(n-1), at most longest_wait: full jitter, so that the
+//! deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+/// No receiver may make us wait longer: events of the stream are remembered for 14 days.
+const LONGEST_RETRY_AFTER: TimeDelta = TimeDelta::days(7);
+
+/// How often and when a delivery is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Attempts in all; at least 1.
+    pub max_attempts: u32,
+    /// Upper bound of the wait after the first attempt.
+    pub first_wait: Duration,
+    /// Factor between these bounds.
+    pub growth: u32,
+    /// Upper bound of every wait.
+    pub longest_wait: Duration,
+}
+
+impl Policy {
+    /// Upper bound of the wait after an attempt, counted from 1.
+    pub fn bound(&self, attempt: u32) -> Duration {
+        let factor = self.growth.saturating_pow(attempt.saturating_sub(1));
+        self.first_wait.saturating_mul(factor).min(self.longest_wait)
+    }
+}
+
+/// What an attempt led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The receiver answered.
+    Status {
+        /// HTTP status.
+        code: u16,
+        /// When it wants to be asked again.
+        retry_after: Option<RetryAfter>,
+    },
+    /// It did not.
+    None,
+}
+
+/// The two forms of the `Retry-After` header (RFC 9110 §10.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// After these seconds.
+    Seconds(u32),
+    /// At this time.
+    At(DateTime<Utc>),
+}
+
+impl RetryAfter {
+    /// Reads the header; `None` if it has neither form.
+    pub fn parse(value: &str) -> Option<Self> {
+        let value = value.trim();
+        if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(Self::Seconds(value.parse().unwrap_or(u32::MAX)));
+        }
+        DateTime::parse_from_rfc2822(value).ok().map(|time| Self::At(time.to_utc()))
+    }
+
+    fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
+        let latest = now + LONGEST_RETRY_AFTER;
+        match self {
+            Self::Seconds(seconds) => (now + TimeDelta::seconds(seconds.into())).min(latest),
+            Self::At(time) => time.min(latest),
+        }
+    }
+}
+
+/// What to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: it has arrived.
+    Delivered,
+    /// Try again.
+    Retry {
+        /// When.
+        at: DateTime<Utc>,
+    },
+    /// Nothing more: a dead letter.
+    GiveUp {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What follows from an attempt, counted from 1. `jitter` is a random number in 0..1.
+pub fn next_attempt(policy: &Policy, attempt: u32, answer: &Answer, now: DateTime<Utc>, jitter: f64) -> Next {
+    let retry_after = match answer {
+        Answer::Status { code: 200..=299, .. } => return Next::Delivered,
+        Answer::Status { code: 410, .. } => {
+            return Next::GiveUp { reason: "status 410: the receiver wants no more events".to_owned() };
+        }
+        Answer::Status { code: 408 | 409 | 425 | 429 | 500..=599, retry_after } => *retry_after,
+        Answer::Status { code, .. } => {
+            return Next::GiveUp { reason: format!("status {code}: sending it again would not help") };
+        }
+        Answer::None => None,
+    };
+    if attempt >= policy.max_attempts {
+        return Next::GiveUp { reason: format!("attempt {attempt} of {} failed", policy.max_attempts) };
+    }
+    let wait = policy.bound(attempt).mul_f64(jitter.clamp(0.0, 1.0));
+    let at = now + TimeDelta::from_std(wait).unwrap_or(LONGEST_RETRY_AFTER);
+    Next::Retry { at: retry_after.map_or(at, |retry_after| at.max(retry_after.at(now))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICY: Policy =
+        Policy { max_attempts: 5, first_wait: Duration::from_secs(10), growth: 4, longest_wait: Duration::from_secs(1_000) };
+
+    fn now() -> DateTime<Utc> {
+        DateTime::from_timestamp(1_763_760_000, 0).unwrap()
+    }
+
+    fn status(code: u16) -> Answer {
+        Answer::Status { code, retry_after: None }
+    }
+
+    fn seconds(next: &Next) -> i64 {
+        match next {
+            Next::Retry { at } => (*at - now()).num_seconds(),
+            other => panic!("no retry: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn statuses_decide() {
+        for code in [200, 201, 202, 204, 299] {
+            assert_eq!(next_attempt(&POLICY, 1, &status(code), now(), 0.5), Next::Delivered, "{code}");
+        }
+        for code in [408, 409, 425, 429, 500, 502, 503, 504, 599] {
+            assert!(matches!(next_attempt(&POLICY, 1, &status(code), now(), 0.5), Next::Retry { .. }), "{code}");
+        }
+        for code in [100, 301, 302, 307, 400, 401, 403, 404, 410, 413, 422] {
+            assert!(matches!(next_attempt(&POLICY, 1, &status(code), now(), 0.5), Next::GiveUp { .. }), "{code}");
+        }
+        assert!(matches!(next_attempt(&POLICY, 1, &Answer::None, now(), 0.5), Next::Retry { .. }));
+    }
+
+    #[test]
+    fn both_forms_of_retry_after_are_obeyed() {
+        let after = |value: &str| Answer::Status { code: 429, retry_after: RetryAfter::parse(value) };
+        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("3600"), now(), 0.9)), 3600);
+        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("Fri, 21 Nov 2025 22:00:00 GMT"), now(), 0.9)), 2400);
+        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("1"), now(), 0.9)), 9, "never sooner than our own wait");
+        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("99999999999"), now(), 0.9)), 7 * 86_400, "nor for ever");
+        for nonsense in ["", "-1", "soon", "1.5"] {
+            assert_eq!(RetryAfter::parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn waits_stay_in_their_bounds_and_attempts_end(attempt in 1u32..200, jitter in 0.0f64..1.0, code in 500u16..600) {
+            match next_attempt(&POLICY, attempt, &status(code), now(), jitter) {
+                Next::Retry { at } => {
+                    prop_assert!(attempt < POLICY.max_attempts);
+                    prop_assert!(at >= now() && at <= now() + TimeDelta::seconds(1_000));
+                    prop_assert!((at - now()).to_std().unwrap() <= POLICY.bound(attempt));
+                }
+                Next::GiveUp { .. } => prop_assert!(attempt >= POLICY.max_attempts),
+                Next::Delivered => prop_assert!(false, "{code} delivered"),
+            }
+        }
+
+        #[test]
+        fn any_header_is_read_or_ignored(value in "\\PC{0,40}") {
+            let answer = Answer::Status { code: 503, retry_after: RetryAfter::parse(&value) };
+            let Next::Retry { at } = next_attempt(&POLICY, 1, &answer, now(), 0.0) else { panic!("gave up") };
+            prop_assert!(at >= now() && at <= now() + LONGEST_RETRY_AFTER);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Per message of an endpoint's consumer: does it concern the endpoint, was it done before, is it too old, send it, store the outcome.
+//!
+//! A message is acknowledged when its outcome, or the fact that it waits, is on disk. So no wait holds a place of the consumer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{TimeDelta, Utc};
+use mesh_bus::{Handler, Message, Outcome};
+use mesh_events::{Event, EventType, from_timestamp};
+
+use crate::adapters::store::{Delivery, State};
+use crate::config::Format;
+use crate::domain::{pairing, slack};
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::metrics;
+
+/// While the database does not work, messages stay on the bus.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Handles the messages of one endpoint.
+pub struct Intake(pub Arc<Lane>);
+
+impl Handler for Intake {
+    async fn handle(&self, message: &Message) -> Outcome {
+        let event = match message.event() {
+            Ok(event) => event,
+            Err(error) => return Outcome::Reject { reason: mesh_runtime::chain(&error) },
+        };
+        let kind = match event.kind() {
+            Ok(kind) => kind,
+            Err(error) => return Outcome::Reject { reason: error.to_string() },
+        };
+        match self.take(kind, &event, message).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, endpoint = self.0.endpoint.name, "delivery stays on the bus");
+                Outcome::Retry { after: PAUSE }
+            }
+        }
+    }
+}
+
+impl Intake {
+    async fn take(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
+        let lane = &self.0;
+        if lane.companions.contains(&kind) {
+            return self.join(kind, event, message).await;
+        }
+        if !lane.endpoint.filter.matches(kind, event) || lane.shared.store.knows(&lane.endpoint.name, &event.id).await? {
+            return Ok(());
+        }
+        let now = Utc::now();
+        let mut delivery = Delivery {
+            endpoint: lane.endpoint.name.clone(),
+            event_id: event.id.clone(),
+            event_type: event.r#type.clone(),
+            state: State::Waiting,
+            attempts: 0,
+            next_at: None,
+            status: 0,
+            error: String::new(),
+            created_at: now,
+            updated_at: now,
+            subject: message.subject.clone(),
+            stream_sequence: message.stream_sequence,
+            trace: message.header("traceparent").unwrap_or_default().to_owned(),
+            pair: None,
+            body: message.body.to_vec(),
+            cost: None,
+        };
+        if lane.is_too_old(event, now) {
+            delivery.state = State::Expired;
+            return lane.store(delivery).await;
+        }
+        if lane.endpoint.format == Format::Slack {
+            if slack::render(event, None).is_none() {
+                tracing::debug!(event.id = event.id, "nothing that a chat shows");
+                return Ok(());
+            }
+            let cost = pairing::awaits(kind, event).filter(|_| !lane.shared.cost_wait.is_zero());
+            if let Some(pair) = cost {
+                match lane.costs.take(&pair) {
+                    Some(cost) => delivery.cost = Some(cost),
+                    None => return self.park(delivery, pair).await,
+                }
+            }
+        }
+        let delivery = lane.attempt(delivery).await?;
+        if let (State::Delivered, Some(observed)) = (delivery.state, event.observed_at.as_ref().and_then(from_timestamp)) {
+            metrics::delivered(&lane.endpoint.name, observed, delivery.updated_at);
+        }
+        lane.store(delivery).await
+    }
+
+    /// Lets a message wait for its cost.
+    async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
+        let lane = &self.0;
+        let wait = TimeDelta::from_std(lane.shared.cost_wait).unwrap_or_default();
+        delivery.next_at = Some(delivery.created_at + wait);
+        delivery.pair = Some(pair.clone());
+        lane.store(delivery).await?;
+        // The cost may have come meanwhile.
+        if let Some(cost) = lane.costs.take(&pair)
+            && lane.shared.store.join_cost(&lane.endpoint.name, pair, cost, Utc::now()).await?
+        {
+            lane.wake();
+        }
+        Ok(())
+    }
+
+    /// Hands a cost to the message that waits for it. If that is not there yet it will look for the cost; if there is none (sent already,
+    /// or not the endpoint's) the cost is forgotten after a while.
+    async fn join(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
+        let lane = &self.0;
+        let Some(pair) = pairing::completes(kind, event) else { return Ok(()) };
+        if !lane.endpoint.filter.concerns(kind, event) {
+            return Ok(());
+        }
+        let cost = message.body.to_vec();
+        lane.costs.put(pair.clone(), cost.clone());
+        if lane.shared.store.join_cost(&lane.endpoint.name, pair.clone(), cost, Utc::now()).await? {
+            lane.costs.take(&pair);
+            lane.wake();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! One endpoint: its limits, its attempts, its retries. Nothing here is shared with another endpoint but the database's writer.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_bus::{Bus, trace};
+use mesh_events::{Event, EventType, from_timestamp};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
+
+use crate::adapters::http::Http;
+use crate::adapters::store::{Delivery, State, Store};
+use crate::config::{Endpoint, Format};
+use crate::costs::Costs;
+use crate::domain::retry::{Next, next_attempt};
+use crate::domain::{names, pairing};
+use crate::error::Error;
+use crate::{metrics, post};
+
+/// A chat that missed events is told once none has come for so long.
+const QUIET: Duration = Duration::from_secs(2);
+/// After trouble with the database.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What all endpoints use.
+pub struct Shared {
+    /// The bus.
+    pub bus: Bus,
+    /// The database.
+    pub store: Store,
+    /// HTTP clients.
+    pub http: Http,
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// How long a chat message waits for its cost.
+    pub cost_wait: Duration,
+    /// Outcomes are to be announced.
+    pub outcomes: Notify,
+}
+
+/// An endpoint at work.
+pub struct Lane {
+    /// What all endpoints use.
+    pub shared: Arc<Shared>,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Cost types that only complete its messages.
+    pub companions: Vec<EventType>,
+    /// Costs that came before their message.
+    pub costs: Costs,
+    permits: Semaphore,
+    wake: Notify,
+}
+
+impl Lane {
+    /// An endpoint, not yet at work.
+    pub fn new(shared: Arc<Shared>, endpoint: Endpoint) -> Self {
+        let companions = match endpoint.format {
+            Format::Slack => pairing::companions(&endpoint.filter),
+            Format::CloudEvents => Vec::new(),
+        };
+        let permits = Semaphore::new(endpoint.concurrency);
+        Self { shared, companions, costs: Costs::default(), permits, wake: Notify::new(), endpoint }
+    }
+
+    /// True if an event is older than the endpoint wants.
+    pub fn is_too_old(&self, event: &Event, now: DateTime<Utc>) -> bool {
+        let Some(limit) = self.endpoint.max_event_age.and_then(|age| TimeDelta::from_std(age).ok()) else { return false };
+        event.occurred_at.as_ref().and_then(from_timestamp).is_some_and(|occurred| now - occurred > limit)
+    }
+
+    /// Something became due.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Sends once and decides what follows. The caller stores the result.
+    ///
+    /// The first attempt is part of the event's trace, later ones are linked to it.
+    ///
+    /// # Errors
+    /// If a stored body is not an event.
+    pub async fn attempt(&self, mut delivery: Delivery) -> Result<Delivery, Error> {
+        let attempt = delivery.attempts + 1;
+        let span = tracing::info_span!(
+            "webhook.deliver",
+            otel.kind = "client",
+            endpoint = self.endpoint.name,
+            event.id = delivery.event_id,
+            attempt,
+            status = tracing::field::Empty,
+            error = tracing::field::Empty,
+        );
+        if attempt > 1 {
+            trace::link(&span, &delivery.trace);
+        } else if Span::current().is_none() {
+            trace::adopt(&span, &delivery.trace);
+        }
+        async {
+            let permit = self.permits.acquire().await;
+            let mut post = post::make(&self.endpoint, &delivery, &self.shared.cluster)?;
+            post.traceparent = trace::traceparent();
+            let attempted = self.shared.http.post(&self.endpoint, &post).await;
+            drop(permit);
+            let now = Utc::now();
+            delivery.attempts = attempt;
+            delivery.status = attempted.status;
+            delivery.updated_at = now;
+            delivery.pair = None;
+            delivery.next_at = None;
+            Span::current().record("status", attempted.status);
+            let next = next_attempt(&self.endpoint.policy, attempt, &attempted.answer, now, rand::random());
+            let result = match next {
+                Next::Delivered => {
+                    delivery.state = State::Delivered;
+                    delivery.error = String::new();
+                    "delivered"
+                }
+                Next::Retry { at } => {
+                    tracing::debug!(error = attempted.error, next_at = %at, "not delivered, trying again");
+                    delivery.next_at = Some(at);
+                    delivery.error = attempted.error;
+                    "retry"
+                }
+                Next::GiveUp { reason } => {
+                    tracing::warn!(error = attempted.error, reason, "delivery given up, kept as a dead letter");
+                    delivery.state = State::Dead;
+                    delivery.error = format!("{} ({reason})", attempted.error);
+                    "dead"
+                }
+            };
+            if !delivery.error.is_empty() {
+                Span::current().record("error", &delivery.error);
+            }
+            metrics::attempted(&self.endpoint.name, result, attempted.elapsed);
+            Ok(delivery)
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// Stores what became of a delivery, and tells those who wait for it.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn store(&self, delivery: Delivery) -> Result<(), Error> {
+        let (state, missed) = (delivery.state, delivery.state == State::Expired && self.endpoint.format == Format::Slack);
+        if missed {
+            self.shared.store.save_missed(delivery).await?;
+        } else {
+            self.shared.store.save(delivery).await?;
+        }
+        if state != State::Waiting {
+            metrics::settled(&self.endpoint.name, state.as_str());
+            self.shared.outcomes.notify_one();
+        }
+        if state == State::Waiting || missed {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends what is due, at most as many at a time as the endpoint allows, until told to stop; then finishes what is under way.
+    pub async fn retry(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut tasks: JoinSet<String> = JoinSet::new();
+        let mut under_way: HashSet<String> = HashSet::new();
+        while !shutdown.is_cancelled() {
+            let pause = match self.start_due(&mut tasks, &mut under_way).await {
+                Ok(pause) => pause,
+                Err(error) => {
+                    tracing::error!(error = &error as &dyn std::error::Error, endpoint = self.endpoint.name, "look for due deliveries");
+                    PAUSE
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+                Some(Ok(done)) = tasks.join_next() => { under_way.remove(&done); }
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Starts what is due; returns how long nothing else will be.
+    async fn start_due(self: &Arc<Self>, tasks: &mut JoinSet<String>, under_way: &mut HashSet<String>) -> Result<Duration, Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let now = Utc::now();
+        let mut pause = self.report_missed(now).await?;
+        for id in store.due(name, now, self.endpoint.concurrency + under_way.len()).await? {
+            if tasks.len() >= self.endpoint.concurrency {
+                // One that ends makes room, and wakes us.
+                return Ok(Duration::from_secs(60));
+            }
+            if under_way.insert(id.clone()) {
+                let lane = Arc::clone(self);
+                tasks.spawn(async move {
+                    if let Err(error) = lane.try_again(&id).await {
+                        tracing::error!(error = &error as &dyn std::error::Error, event.id = id, endpoint = lane.endpoint.name, "deliver again");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    id
+                });
+            }
+        }
+        if let Some(next) = store.next_due(name, now).await? {
+            pause = pause.min((next - now).to_std().unwrap_or_default());
+        }
+        Ok(pause)
+    }
+
+    async fn try_again(&self, id: &str) -> Result<(), Error> {
+        let Some(mut delivery) = self.shared.store.load(&self.endpoint.name, id).await? else { return Ok(()) };
+        if delivery.state != State::Waiting {
+            return Ok(());
+        }
+        let now = Utc::now();
+        let event = names::is_event(id).then(|| post::event(&delivery)).transpose()?;
+        let observed = event.as_ref().and_then(|event| event.observed_at.as_ref()).and_then(from_timestamp);
+        if event.is_some_and(|event| self.is_too_old(&event, now)) {
+            delivery.state = State::Expired;
+            delivery.updated_at = now;
+            delivery.next_at = None;
+            return self.store(delivery).await;
+        }
+        let delivery = self.attempt(delivery).await?;
+        if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
+            metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
+        }
+        self.store(delivery).await
+    }
+
+    /// Puts "N events while away" into the queue once no more come; returns how long to wait for that.
+    async fn report_missed(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
+        let long = Duration::from_secs(60);
+        let Some((first, count, last)) = self.shared.store.missed(&self.endpoint.name).await? else { return Ok(long) };
+        let quiet = (now - last).to_std().unwrap_or_default();
+        if let Some(left) = QUIET.checked_sub(quiet).filter(|left| !left.is_zero()) {
+            return Ok(left);
+        }
+        let report = Delivery {
+            endpoint: self.endpoint.name.clone(),
+            event_id: names::away_id(&self.endpoint.name, &first),
+            event_type: String::new(),
+            state: State::Waiting,
+            attempts: 0,
+            next_at: Some(now),
+            status: 0,
+            error: String::new(),
+            created_at: now,
+            updated_at: now,
+            subject: String::new(),
+            stream_sequence: 0,
+            trace: String::new(),
+            pair: None,
+            body: count.to_string().into_bytes(),
+            cost: None,
+        };
+        self.shared.store.report_missed(report).await?;
+        Ok(long)
+    }
+}

@@ -1,0 +1,37 @@
+//! Every metric of the dispatcher. The label `endpoint` is a name from the configuration, so the set is small.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+
+const ATTEMPTS: &str = "webhook_dispatcher_attempts_total";
+const ATTEMPT_SECONDS: &str = "webhook_dispatcher_attempt_duration_seconds";
+const DELIVERIES: &str = "webhook_dispatcher_deliveries_total";
+const LATENCY: &str = "webhook_dispatcher_delivery_latency_seconds";
+
+/// Tells the recorder what the metrics mean.
+pub fn describe() {
+    describe_counter!(ATTEMPTS, "Requests sent, by endpoint and result: delivered, retry, dead.");
+    describe_histogram!(ATTEMPT_SECONDS, Unit::Seconds, "Time of one request, by endpoint.");
+    describe_counter!(DELIVERIES, "Deliveries that reached their outcome, by endpoint and outcome: delivered, dead, expired.");
+    describe_histogram!(LATENCY, Unit::Seconds, "From the observation of an event to its delivery, by endpoint.");
+}
+
+/// A request was made.
+pub fn attempted(endpoint: &str, result: &'static str, elapsed: Duration) {
+    counter!(ATTEMPTS, "endpoint" => endpoint.to_owned(), "result" => result).increment(1);
+    histogram!(ATTEMPT_SECONDS, "endpoint" => endpoint.to_owned()).record(elapsed.as_secs_f64());
+}
+
+/// A delivery reached its outcome.
+pub fn settled(endpoint: &str, outcome: &'static str) {
+    counter!(DELIVERIES, "endpoint" => endpoint.to_owned(), "outcome" => outcome).increment(1);
+}
+
+/// An event arrived at its receiver.
+pub fn delivered(endpoint: &str, observed: DateTime<Utc>, now: DateTime<Utc>) {
+    if let Ok(latency) = (now - observed).to_std() {
+        histogram!(LATENCY, "endpoint" => endpoint.to_owned()).record(latency.as_secs_f64());
+    }
+}

@@ -7,14 +7,16 @@ use mesh_events::{EventType, RunKey, Slot};
 use slurm_types::TaskSet;
 
 use super::book::Book;
-use super::derive::{Fact, Teller};
 use super::derive::FactId;
+use super::derive::{Fact, Teller};
 use super::sighting::Sighting;
 use super::tracked::Tracked;
 
 /// Notes which tasks left the array's record since the last look.
 pub(super) fn remember_remainder(next: &mut Tracked, sighting: &Sighting) {
-    let Some(tasks) = sighting.tasks.as_ref().filter(|tasks| !tasks.truncated) else { return };
+    let Some(tasks) = sighting.tasks.as_ref().filter(|tasks| !tasks.truncated) else {
+        return;
+    };
     if let Some(before) = next.remaining_tasks() {
         let gone = before.difference(tasks);
         note_left(next, gone);
@@ -41,15 +43,27 @@ pub enum Remainder {
 }
 
 /// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more.
-pub fn settle_remainder(book: &Book, array: &RunKey, record_gone: bool, given_up: bool, now: i64) -> Option<Remainder> {
-    let before = book.get(array).filter(|tracked| tracked.is_array && !tracked.over())?;
+pub fn settle_remainder(
+    book: &Book,
+    array: &RunKey,
+    record_gone: bool,
+    given_up: bool,
+    now: i64,
+) -> Option<Remainder> {
+    let before = book
+        .get(array)
+        .filter(|tracked| tracked.is_array && !tracked.over())?;
     let mut next = before.clone();
     if record_gone && let Some(rest) = next.remaining_tasks() {
         next.remaining = None;
         note_left(&mut next, rest);
     }
     let left = next.left_tasks()?;
-    let seen = TaskSet::new(book.tasks_of(array).filter(|(run, _)| run.submit_time >= array.submit_time).filter_map(|(run, _)| run.task_id));
+    let seen = TaskSet::new(
+        book.tasks_of(array)
+            .filter(|(run, _)| run.submit_time >= array.submit_time)
+            .filter_map(|(run, _)| run.task_id),
+    );
     let missing = left.difference(&seen);
     if missing.is_empty() {
         next.left = None;
@@ -61,8 +75,19 @@ pub fn settle_remainder(book: &Book, array: &RunKey, record_gone: bool, given_up
     }
     next.left = None;
     let mut facts = Vec::new();
-    let mut teller = Teller { run: array, next: &mut next, facts: &mut facts, inferred: true };
-    teller.tell(EventType::JobCancelled, FactId::Recorded(Slot::TasksCancelled(now)), None).array_tasks = missing.to_string();
+    let mut teller = Teller {
+        run: array,
+        next: &mut next,
+        facts: &mut facts,
+        inferred: true,
+    };
+    teller
+        .tell(
+            EventType::JobCancelled,
+            FactId::Recorded(Slot::TasksCancelled(now)),
+            None,
+        )
+        .array_tasks = missing.to_string();
     let fact = facts.pop()?;
     Some(Remainder::Cancelled(Box::new(next), Box::new(fact)))
 }

@@ -21,7 +21,10 @@ impl Book {
 
     /// Remembers a run.
     pub fn put(&mut self, run: RunKey, tracked: Tracked) {
-        self.by_raw_id.entry(tracked.raw_id).or_default().insert(run.clone());
+        self.by_raw_id
+            .entry(tracked.raw_id)
+            .or_default()
+            .insert(run.clone());
         self.runs.insert(run, tracked);
     }
 
@@ -42,6 +45,17 @@ impl Book {
         self.runs.get_mut(run)
     }
 
+    /// Notes that these records were seen.
+    pub fn touch(&mut self, raw_ids: &BTreeSet<u32>, now: i64) {
+        for tracked in self
+            .runs
+            .values_mut()
+            .filter(|tracked| raw_ids.contains(&tracked.raw_id))
+        {
+            tracked.last_seen = now;
+        }
+    }
+
     /// Every run.
     pub fn iter(&self) -> impl Iterator<Item = (&RunKey, &Tracked)> {
         self.runs.iter()
@@ -59,21 +73,45 @@ impl Book {
 
     /// The runs of one job, task or array, oldest first.
     pub fn runs_of(&self, like: &RunKey) -> impl DoubleEndedIterator<Item = (&RunKey, &Tracked)> {
-        let first = RunKey { submit_time: i64::MIN, attempt: 0, ..like.clone() };
-        let last = RunKey { submit_time: i64::MAX, attempt: u32::MAX, ..like.clone() };
+        let first = RunKey {
+            submit_time: i64::MIN,
+            attempt: 0,
+            ..like.clone()
+        };
+        let last = RunKey {
+            submit_time: i64::MAX,
+            attempt: u32::MAX,
+            ..like.clone()
+        };
         self.runs.range(first..=last)
     }
 
     /// The runs of the tasks of an array.
     pub fn tasks_of(&self, array: &RunKey) -> impl Iterator<Item = (&RunKey, &Tracked)> {
-        let first = RunKey { task_id: Some(0), submit_time: i64::MIN, attempt: 0, ..array.clone() };
-        let last = RunKey { task_id: Some(u32::MAX), submit_time: i64::MAX, attempt: u32::MAX, ..array.clone() };
+        let first = RunKey {
+            task_id: Some(0),
+            submit_time: i64::MIN,
+            attempt: 0,
+            ..array.clone()
+        };
+        let last = RunKey {
+            task_id: Some(u32::MAX),
+            submit_time: i64::MAX,
+            attempt: u32::MAX,
+            ..array.clone()
+        };
         self.runs.range(first..=last)
     }
 
     /// The runs Slurm knows by this id of a record, oldest first.
     pub fn by_raw_id(&self, raw_id: u32) -> Vec<RunKey> {
-        let mut runs: Vec<RunKey> = self.by_raw_id.get(&raw_id).into_iter().flatten().cloned().collect();
+        let mut runs: Vec<RunKey> = self
+            .by_raw_id
+            .get(&raw_id)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
         runs.sort_by_key(|run| (run.submit_time, run.attempt));
         runs
     }

@@ -59,7 +59,9 @@ impl Fact {
     pub fn event_id(&self) -> EventId {
         match self.id {
             FactId::Recorded(slot) => EventId::recorded(&self.run, slot),
-            FactId::Sampled(n) => EventId::sampled(&self.run.cluster, &self.run.entity_key(), self.kind, n),
+            FactId::Sampled(n) => {
+                EventId::sampled(&self.run.cluster, &self.run.entity_key(), self.kind, n)
+            }
             FactId::Correction(first, n) => EventId::derived(first, EventType::JobCorrected, n),
         }
     }
@@ -130,11 +132,22 @@ pub(super) fn derive(
             return (next, facts);
         }
     }
-    let mut teller = Teller { run, next: &mut next, facts: &mut facts, inferred };
+    let mut teller = Teller {
+        run,
+        next: &mut next,
+        facts: &mut facts,
+        inferred,
+    };
     if !teller.next.submitted {
         teller.next.submitted = true;
         if !origin.covered_by_array {
-            teller.recorded(EventType::JobSubmitted, Slot::Submitted, Some(run.submit_time)).continues = origin.continues;
+            teller
+                .recorded(
+                    EventType::JobSubmitted,
+                    Slot::Submitted,
+                    Some(run.submit_time),
+                )
+                .continues = origin.continues;
         }
     }
     waiting::tell(&mut teller, sighting, look, first_sight);
@@ -153,13 +166,28 @@ fn baseline(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut V
         next.started = sighting.start;
     }
     if let Some(kind) = sighting.end_kind() {
-        next.end = Some(End { event: kind.event().to_owned(), at: sighting.end.unwrap_or_default(), inferred: false });
+        next.end = Some(End {
+            event: kind.event().to_owned(),
+            at: sighting.end.unwrap_or_default(),
+            inferred: false,
+        });
         return;
     }
-    next.suspended = (sighting.base == Some(JobBaseState::Suspended)).then_some(sighting.suspend_time).flatten();
-    next.resumed = if next.suspended.is_none() { sighting.suspend_time } else { None };
+    next.suspended = (sighting.base == Some(JobBaseState::Suspended))
+        .then_some(sighting.suspend_time)
+        .flatten();
+    next.resumed = if next.suspended.is_none() {
+        sighting.suspend_time
+    } else {
+        None
+    };
     waiting::accept(next, sighting);
-    let mut teller = Teller { run, next, facts, inferred: false };
+    let mut teller = Teller {
+        run,
+        next,
+        facts,
+        inferred: false,
+    };
     teller.recorded(EventType::JobBaseline, Slot::Baseline, None);
 }
 
@@ -173,13 +201,16 @@ fn start(teller: &mut Teller<'_>, sighting: &Sighting) {
 /// Slurm keeps one `SuspendTime`: of the suspend while suspended, of the resume afterwards, and the seconds it ran before the
 /// last suspend (job_mgr.c and `suspend_job`, 22.05). A suspension that nobody looked at is computed from them and marked as inferred.
 fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
-    let (Some(at), Some(started)) = (sighting.suspend_time, teller.next.started) else { return };
+    let (Some(at), Some(started)) = (sighting.suspend_time, teller.next.started) else {
+        return;
+    };
     let known = teller.next.suspended.max(teller.next.resumed);
     if known.is_some_and(|known| known > at) || teller.next.resumed == Some(at) {
         return;
     }
     // A job cancelled while suspended ends at its suspend (22.05).
-    let suspended_now = sighting.base == Some(JobBaseState::Suspended) || (sighting.end_kind().is_some() && sighting.end == Some(at));
+    let suspended_now = sighting.base == Some(JobBaseState::Suspended)
+        || (sighting.end_kind().is_some() && sighting.end == Some(at));
     if suspended_now {
         if teller.next.suspended != Some(at) {
             teller.next.suspended = Some(at);
@@ -189,10 +220,14 @@ fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
     }
     let open = teller.next.suspended > teller.next.resumed;
     if !open && teller.next.resumed.is_none() {
-        let Some(ran) = sighting.pre_suspend else { return };
+        let Some(ran) = sighting.pre_suspend else {
+            return;
+        };
         let begun = (started + ran).min(at);
         teller.next.suspended = Some(begun);
-        teller.recorded(EventType::JobSuspended, Slot::Suspended(begun), Some(begun)).inferred = true;
+        teller
+            .recorded(EventType::JobSuspended, Slot::Suspended(begun), Some(begun))
+            .inferred = true;
     }
     teller.next.resumed = Some(at);
     teller.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
@@ -208,10 +243,18 @@ fn resizes(teller: &mut Teller<'_>, sighting: &Sighting) {
 }
 
 fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
-    let Some(kind) = sighting.end_kind() else { return };
+    let Some(kind) = sighting.end_kind() else {
+        return;
+    };
     let inferred = teller.inferred;
-    teller.next.end = Some(End { event: kind.event().to_owned(), at: sighting.end.unwrap_or(look.now), inferred });
-    let tasks = (sighting.entity == EntityKind::Array).then(|| cancelled_tasks(teller.next, sighting)).flatten();
+    teller.next.end = Some(End {
+        event: kind.event().to_owned(),
+        at: sighting.end.unwrap_or(look.now),
+        inferred,
+    });
+    let tasks = (sighting.entity == EntityKind::Array)
+        .then(|| cancelled_tasks(teller.next, sighting))
+        .flatten();
     let fact = teller.recorded(kind, Slot::End, sighting.end);
     fact.array_tasks = tasks.unwrap_or_default();
 }
@@ -225,22 +268,56 @@ fn cancelled_tasks(tracked: &Tracked, sighting: &Sighting) -> Option<String> {
 }
 
 /// A record that contradicts an inferred end corrects it; anything else about a run that is over says nothing new.
-fn correct(run: &RunKey, next: &mut Tracked, sighting: &Sighting, inferred: bool, facts: &mut Vec<Fact>) {
-    let Some(End { event, inferred: was_inferred, .. }) = next.end.clone() else { return };
-    let Some(kind) = sighting.end_kind() else { return };
+fn correct(
+    run: &RunKey,
+    next: &mut Tracked,
+    sighting: &Sighting,
+    inferred: bool,
+    facts: &mut Vec<Fact>,
+) {
+    let Some(End {
+        event,
+        inferred: was_inferred,
+        ..
+    }) = next.end.clone()
+    else {
+        return;
+    };
+    let Some(kind) = sighting.end_kind() else {
+        return;
+    };
     if inferred || !was_inferred {
         return;
     }
-    next.end = Some(End { event: kind.event().to_owned(), at: sighting.end.unwrap_or_default(), inferred: false });
+    next.end = Some(End {
+        event: kind.event().to_owned(),
+        at: sighting.end.unwrap_or_default(),
+        inferred: false,
+    });
     if event.is_empty() {
         // Was settled as a gap: the end itself was never told.
-        let mut teller = Teller { run, next, facts, inferred: false };
+        let mut teller = Teller {
+            run,
+            next,
+            facts,
+            inferred: false,
+        };
         start(&mut teller, sighting);
         teller.recorded(kind, Slot::End, sighting.end);
     } else if event != kind.event() {
         next.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
-        Teller { run, next, facts, inferred: false }.tell(EventType::JobCorrected, FactId::Correction(first, n), sighting.end);
+        Teller {
+            run,
+            next,
+            facts,
+            inferred: false,
+        }
+        .tell(
+            EventType::JobCorrected,
+            FactId::Correction(first, n),
+            sighting.end,
+        );
     }
 }
 
@@ -251,7 +328,8 @@ fn remember(next: &mut Tracked, sighting: &Sighting) {
     if sighting.restarts.is_some() && !sighting.completing && sighting.base.is_some() {
         next.restarts = sighting.restarts;
     }
-    if sighting.entity == EntityKind::Array && !next.over() && sighting.record == Record::Controller {
+    if sighting.entity == EntityKind::Array && !next.over() && sighting.record == Record::Controller
+    {
         super::array::remember_remainder(next, sighting);
     }
 }

@@ -31,7 +31,9 @@ pub enum EvidenceError {
         hook: String,
     },
     /// It is from somewhere else.
-    #[error("doorbell of {hook} is from cluster {found:?}, this is {expected:?}; give each cluster its own mesh.cluster")]
+    #[error(
+        "doorbell of {hook} is from cluster {found:?}, this is {expected:?}; give each cluster its own mesh.cluster"
+    )]
     OtherCluster {
         /// The hook.
         hook: String,
@@ -59,13 +61,23 @@ impl Evidence {
     pub fn read(cluster: &str, bell: &Doorbell) -> Result<Self, EvidenceError> {
         let hook = bell.hook.clone();
         if bell.cluster != cluster {
-            return Err(EvidenceError::OtherCluster { hook, found: bell.cluster.clone(), expected: cluster.to_owned() });
+            return Err(EvidenceError::OtherCluster {
+                hook,
+                found: bell.cluster.clone(),
+                expected: cluster.to_owned(),
+            });
         }
-        let job_id = slurm_types::JobId::new(bell.job_id).ok_or_else(|| EvidenceError::NoJob { hook: hook.clone() })?.get();
+        let job_id = JobId::new(bell.job_id)
+            .ok_or_else(|| EvidenceError::NoJob { hook: hook.clone() })?
+            .get();
         let mut end = None;
         if is_jobcomp(&hook) {
-            let record = CompletionRecord::from_env(&bell.environment)
-                .map_err(|source| EvidenceError::Unreadable { hook: hook.clone(), source })?;
+            let record = CompletionRecord::from_env(&bell.environment).map_err(|source| {
+                EvidenceError::Unreadable {
+                    hook: hook.clone(),
+                    source,
+                }
+            })?;
             end = ended_run(cluster, job_id, &record).map(Box::new);
         }
         Ok(Self { job_id, hook, end })
@@ -80,7 +92,10 @@ fn is_jobcomp(hook: &str) -> bool {
 /// The end of a run as slurmctld hands it to `jobcomp/script`; `None` if the record tells no end (a resize rings, too).
 fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Sighting> {
     let requeued = record.requeued();
-    let base = record.state.base.filter(|base| base.finished() && !requeued);
+    let base = record
+        .state
+        .base
+        .filter(|base| base.finished() && !requeued);
     let revoked = record.state.has(JobFlag::Revoked);
     if base.is_none() && !requeued && !revoked {
         return None;
@@ -89,14 +104,29 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
     let array = record.array_job_id.map(JobId::get);
     let task = array.and(record.array_task_id);
     let allocated = record.was_allocated();
-    let run =
-        RunKey { cluster: cluster.to_owned(), job_id: array.unwrap_or(raw_id), task_id: task, submit_time: submit.as_secs(), attempt: 0 };
+    let run = RunKey {
+        cluster: cluster.to_owned(),
+        job_id: array.unwrap_or(raw_id),
+        task_id: task,
+        submit_time: submit.as_secs(),
+        attempt: 0,
+    };
     let start = record.start.filter(|_| allocated);
     let job = Job {
         job_id: raw_id,
         run: run.entity_key(),
-        array: array.map(|job_id| ArrayInfo { job_id, task_id: task, ..ArrayInfo::default() }),
-        het: record.het_job_id.zip(record.het_job_offset).map(|(leader, offset)| HetInfo { job_id: leader.get(), offset }),
+        array: array.map(|job_id| ArrayInfo {
+            job_id,
+            task_id: task,
+            ..ArrayInfo::default()
+        }),
+        het: record
+            .het_job_id
+            .zip(record.het_job_offset)
+            .map(|(leader, offset)| HetInfo {
+                job_id: leader.get(),
+                offset,
+            }),
         name: record.name.clone(),
         partition: record.partition.clone(),
         qos: record.qos.clone(),
@@ -119,7 +149,10 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
         group: record.group.clone(),
         ..Job::default()
     };
-    let job = Job { display_id: snapshot::display_id(&job), ..job };
+    let job = Job {
+        display_id: snapshot::display_id(&job),
+        ..job
+    };
     Some(Sighting {
         run,
         raw_id,
@@ -144,7 +177,11 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
         held: false,
         class: ReasonClass::NotEvaluated,
         cancelled_by: None,
-        owner: Owner { user: record.user.clone(), uid: record.uid, account: record.account.clone() },
+        owner: Owner {
+            user: record.user.clone(),
+            uid: record.uid,
+            account: record.account.clone(),
+        },
         job,
     })
 }

@@ -77,13 +77,26 @@ pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
 
 /// The run a reading belongs to. Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it
 /// for a job that was requeued in its first second: then the restart count has grown and the job waits, or has another start.
-fn resolve_attempt(book: &Book, sighting: &Sighting, decision: &mut Decision, look: &Look) -> RunKey {
-    let mut attempts: Vec<(&RunKey, &Tracked)> =
-        book.runs_of(&sighting.run).filter(|(run, _)| run.submit_time == sighting.run.submit_time).collect();
-    let Some((run, tracked)) = attempts.pop() else { return sighting.run.clone() };
-    let (Some(started), Some(before), Some(restarts)) = (tracked.started, tracked.restarts, sighting.restarts) else {
+fn resolve_attempt(
+    book: &Book,
+    sighting: &Sighting,
+    decision: &mut Decision,
+    look: &Look,
+) -> RunKey {
+    let mut attempts: Vec<(&RunKey, &Tracked)> = book
+        .runs_of(&sighting.run)
+        .filter(|(run, _)| run.submit_time == sighting.run.submit_time)
+        .collect();
+    let Some((run, tracked)) = attempts.pop() else {
+        return sighting.run.clone();
+    };
+    let (Some(started), Some(before), Some(restarts)) =
+        (tracked.started, tracked.restarts, sighting.restarts)
+    else {
         // Other sources do not count restarts: the start tells attempts apart.
-        let same_start = attempts.iter().find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
+        let same_start = attempts
+            .iter()
+            .find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
         return same_start.map_or_else(|| run.clone(), |(earlier, _)| (*earlier).clone());
     };
     let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
@@ -93,15 +106,24 @@ fn resolve_attempt(book: &Book, sighting: &Sighting, decision: &mut Decision, lo
     if !tracked.over() {
         // Accounting loses such an attempt, so there is nothing to wait for.
         let mut closed = tracked.clone();
-        closed.end = Some(End { event: EventType::JobRequeued.event().to_owned(), at: look.now, inferred: true });
-        Teller { run, next: &mut closed, facts: &mut decision.facts, inferred: true }.tell(
-            EventType::JobRequeued,
-            FactId::Recorded(Slot::End),
-            None,
-        );
+        closed.end = Some(End {
+            event: EventType::JobRequeued.event().to_owned(),
+            at: look.now,
+            inferred: true,
+        });
+        Teller {
+            run,
+            next: &mut closed,
+            facts: &mut decision.facts,
+            inferred: true,
+        }
+        .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
         decision.changes.push((run.clone(), closed));
     }
-    RunKey { attempt: run.attempt + 1, ..run.clone() }
+    RunKey {
+        attempt: run.attempt + 1,
+        ..run.clone()
+    }
 }
 
 /// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.
@@ -114,20 +136,30 @@ fn continued_run(
 ) -> Option<Option<Continues>> {
     let earlier = book.runs_of(run).rev().find(|(other, _)| *other < run);
     let Some((earlier, tracked)) = earlier else {
-        let missed = sighting.restarts.is_some_and(|restarts| restarts > 0) && !look.first_start && !look.given_up;
+        let missed = sighting.restarts.is_some_and(|restarts| restarts > 0)
+            && !look.first_start
+            && !look.given_up;
         // Runs before this one were never seen: accounting lists them.
         return (!missed || sighting.record != Record::Controller).then_some(None);
     };
     if run.attempt > 0 {
-        return Some(Some(Continues { run: earlier.clone(), cause: EventType::JobRequeued.event().to_owned() }));
+        return Some(Some(Continues {
+            run: earlier.clone(),
+            cause: EventType::JobRequeued.event().to_owned(),
+        }));
     }
     let restarted = match sighting.restarts {
         Some(restarts) => restarts > 0,
         // Accounting does not count restarts on 22.05; only these ends put a job back into the queue by themselves.
-        None => tracked.end.as_ref().is_some_and(|end| matches!(end.event.as_str(), "requeued" | "preempted" | "node_fail")),
+        None => tracked.end.as_ref().is_some_and(|end| {
+            matches!(end.event.as_str(), "requeued" | "preempted" | "node_fail")
+        }),
     };
     if let Some(end) = &tracked.end {
-        return Some((restarted && !end.event.is_empty()).then(|| Continues { run: earlier.clone(), cause: end.event.clone() }));
+        return Some((restarted && !end.event.is_empty()).then(|| Continues {
+            run: earlier.clone(),
+            cause: end.event.clone(),
+        }));
     }
     if !look.given_up {
         return None;
@@ -136,24 +168,49 @@ fn continued_run(
     let mut closed = tracked.clone();
     let kind = EventType::JobRequeued;
     closed.end = Some(End {
-        event: if restarted { kind.event().to_owned() } else { String::new() },
+        event: if restarted {
+            kind.event().to_owned()
+        } else {
+            String::new()
+        },
         at: run.submit_time,
         inferred: true,
     });
     if restarted {
-        let mut teller = Teller { run: earlier, next: &mut closed, facts: &mut decision.facts, inferred: true };
+        let mut teller = Teller {
+            run: earlier,
+            next: &mut closed,
+            facts: &mut decision.facts,
+            inferred: true,
+        };
         teller.tell(kind, FactId::Recorded(Slot::End), Some(run.submit_time));
     } else {
         decision.lost.push(earlier.clone());
     }
     decision.changes.push((earlier.clone(), closed));
-    Some(restarted.then(|| Continues { run: earlier.clone(), cause: kind.event().to_owned() }))
+    Some(restarted.then(|| Continues {
+        run: earlier.clone(),
+        cause: kind.event().to_owned(),
+    }))
 }
 
 /// Whether the array's own `submitted` covers this first sight of a task. If the array was not seen yet, it is told from the task.
-fn array_of(book: &Book, run: &RunKey, sighting: &Sighting, look: &Look, origin: &Origin, decision: &mut Decision) -> bool {
-    let own = RunKey { task_id: None, ..run.clone() };
-    let known = book.runs_of(&own).rev().find(|(array, _)| array.submit_time <= run.submit_time);
+fn array_of(
+    book: &Book,
+    run: &RunKey,
+    sighting: &Sighting,
+    look: &Look,
+    origin: &Origin,
+    decision: &mut Decision,
+) -> bool {
+    let own = RunKey {
+        task_id: None,
+        ..run.clone()
+    };
+    let known = book
+        .runs_of(&own)
+        .rev()
+        .find(|(array, _)| array.submit_time <= run.submit_time);
     let first_run = match (sighting.restarts, known) {
         (Some(restarts), _) => restarts == 0,
         (None, Some((array, _))) => array.submit_time == run.submit_time,
@@ -170,8 +227,17 @@ fn array_of(book: &Book, run: &RunKey, sighting: &Sighting, look: &Look, origin:
             ..Tracked::default()
         };
         if !look.first_start {
-            let mut teller = Teller { run: &own, next: &mut array, facts: &mut decision.facts, inferred: look.inferred };
-            teller.tell(EventType::JobSubmitted, FactId::Recorded(Slot::Submitted), Some(own.submit_time));
+            let mut teller = Teller {
+                run: &own,
+                next: &mut array,
+                facts: &mut decision.facts,
+                inferred: look.inferred,
+            };
+            teller.tell(
+                EventType::JobSubmitted,
+                FactId::Recorded(Slot::Submitted),
+                Some(own.submit_time),
+            );
         }
         decision.changes.push((own, array));
     }

@@ -15,7 +15,9 @@ pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
     let mut runs: Vec<Sighting> = Vec::new();
     let mut open_resize: Option<(u32, i64)> = None;
     for row in ordered {
-        let Some(mut sighting) = Sighting::from_accounting(cluster, row) else { continue };
+        let Some(mut sighting) = Sighting::from_accounting(cluster, row) else {
+            continue;
+        };
         let resized = row.state.has(JobFlag::Resizing) && row.end.is_some();
         let continues_row = open_resize == Some((sighting.raw_id, sighting.run.submit_time));
         if continues_row && let Some(run) = runs.last_mut() {

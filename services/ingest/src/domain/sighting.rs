@@ -96,8 +96,18 @@ impl Sighting {
         let pending = record.state.is(JobBaseState::Pending);
         let never_ran = !allocated && record.restarts == 0;
         let position = record.array_job_id.zip(record.array_tasks.as_ref());
-        let place = Place::of(raw_id, position.map(|(id, tasks)| (id.get(), tasks)), never_ran);
-        let run = RunKey { cluster: cluster.to_owned(), job_id: place.root, task_id: place.task, submit_time, attempt: 0 };
+        let place = Place::of(
+            raw_id,
+            position.map(|(id, tasks)| (id.get(), tasks)),
+            never_ran,
+        );
+        let run = RunKey {
+            cluster: cluster.to_owned(),
+            job_id: place.root,
+            task_id: place.task,
+            submit_time,
+            attempt: 0,
+        };
         let reason = Reason::lookup(&record.reason);
         let job = snapshot::from_controller(record, &run, &place.tasks);
         Some(Self {
@@ -114,14 +124,20 @@ impl Sighting {
             start: record.start.map(slurm_types::UnixTime::as_secs),
             end: record.end.map(slurm_types::UnixTime::as_secs),
             suspend_time: record.suspend_time.map(slurm_types::UnixTime::as_secs),
-            pre_suspend: record.pre_suspend_secs.and_then(|secs| i64::try_from(secs).ok()),
+            pre_suspend: record
+                .pre_suspend_secs
+                .and_then(|secs| i64::try_from(secs).ok()),
             resizes: Vec::new(),
             restarts: Some(record.restarts),
             // A suspended job has priority 0 too (seen on 22.05), so it counts while pending only.
             held: pending && record.priority == Some(0),
             class: reason.class(),
             cancelled_by: None,
-            owner: Owner { user: record.user.clone(), uid: record.uid, account: record.account.clone() },
+            owner: Owner {
+                user: record.user.clone(),
+                uid: record.uid,
+                account: record.account.clone(),
+            },
             job,
         })
     }
@@ -131,9 +147,18 @@ impl Sighting {
         let raw_id = row.job_id?.get();
         let submit_time = row.submit?.as_secs();
         let allocated = row.was_allocated();
-        let position = row.array.as_ref().map(|array| (array.array_job_id.get(), &array.tasks));
+        let position = row
+            .array
+            .as_ref()
+            .map(|array| (array.array_job_id.get(), &array.tasks));
         let place = Place::of(raw_id, position, !allocated);
-        let run = RunKey { cluster: cluster.to_owned(), job_id: place.root, task_id: place.task, submit_time, attempt: 0 };
+        let run = RunKey {
+            cluster: cluster.to_owned(),
+            job_id: place.root,
+            task_id: place.task,
+            submit_time,
+            attempt: 0,
+        };
         let job = snapshot::from_accounting(row, &run, &place.tasks);
         Some(Self {
             run,
@@ -155,7 +180,11 @@ impl Sighting {
             held: false,
             class: Reason::lookup(&row.reason).class(),
             cancelled_by: row.cancelled_by,
-            owner: Owner { user: row.user.clone(), uid: row.uid, account: row.account.clone() },
+            owner: Owner {
+                user: row.user.clone(),
+                uid: row.uid,
+                account: row.account.clone(),
+            },
             job,
         })
     }
@@ -188,7 +217,11 @@ impl Sighting {
 
     /// Slurm's word for the state.
     pub fn state_word(&self) -> &'static str {
-        self.base.map_or("COMPLETING", JobBaseState::name)
+        if self.in_flux() {
+            "COMPLETING"
+        } else {
+            self.base.map_or("COMPLETING", JobBaseState::name)
+        }
     }
 
     /// This reading of the controller with the end that jobcomp tells of the same run.
@@ -230,13 +263,26 @@ impl Place {
     /// never ran, a record with the array's id is the array.
     pub(super) fn of(raw_id: u32, array: Option<(u32, &ArrayTasks)>, never_ran: bool) -> Self {
         let Some((root, tasks)) = array else {
-            return Self { root: raw_id, task: None, entity: EntityKind::Job, tasks: None };
+            return Self {
+                root: raw_id,
+                task: None,
+                entity: EntityKind::Job,
+                tasks: None,
+            };
         };
         match tasks {
-            ArrayTasks::Task(task) if !(raw_id == root && never_ran) => {
-                Self { root, task: Some(*task), entity: EntityKind::Task, tasks: None }
-            }
-            tasks => Self { root, task: None, entity: EntityKind::Array, tasks: tasks.set() },
+            ArrayTasks::Task(task) if !(raw_id == root && never_ran) => Self {
+                root,
+                task: Some(*task),
+                entity: EntityKind::Task,
+                tasks: None,
+            },
+            tasks => Self {
+                root,
+                task: None,
+                entity: EntityKind::Array,
+                tasks: tasks.set(),
+            },
         }
     }
 }

@@ -3,8 +3,8 @@
 //! The controller's record has everything; accounting and jobcomp have less, so what was last seen of the run fills what they leave
 //! open. Never the script, never the environment.
 
-use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job, NodeAllocation};
 use mesh_events::RunKey;
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job, NodeAllocation};
 use pbjson_types::Timestamp;
 use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, UnixTime};
@@ -12,7 +12,11 @@ use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, U
 use super::sighting::Sighting;
 
 /// From slurmctld's record.
-pub(super) fn from_controller(record: &JobRecord, run: &RunKey, remainder: &Option<TaskSet>) -> Job {
+pub(super) fn from_controller(
+    record: &JobRecord,
+    run: &RunKey,
+    remainder: &Option<TaskSet>,
+) -> Job {
     let pending = record.state.is(JobBaseState::Pending);
     let allocated = record.was_allocated();
     let over = record.state.finished();
@@ -22,7 +26,12 @@ pub(super) fn from_controller(record: &JobRecord, run: &RunKey, remainder: &Opti
         job_id: record.job_id.map_or(0, |id| id.get()),
         run: run.entity_key(),
         restarts: record.restarts,
-        array: array_info(record.array_job_id.map(|id| id.get()), record.array_tasks.as_ref(), remainder, record.array_throttle),
+        array: array_info(
+            record.array_job_id.map(|id| id.get()),
+            record.array_tasks.as_ref(),
+            remainder,
+            record.array_throttle,
+        ),
         het: het_info(record.het_job_id.map(|id| id.get()), record.het_job_offset),
         name: record.name.clone(),
         partition: record.partition.clone(),
@@ -31,8 +40,16 @@ pub(super) fn from_controller(record: &JobRecord, run: &RunKey, remainder: &Opti
         state: state_word(&record.state),
         state_flags: state_flags(&record.state),
         reason: reason.reason().to_owned(),
-        reason_description: if described { record.reason.replace('_', " ") } else { String::new() },
-        reason_class: if pending { reason.class().as_str().to_owned() } else { String::new() },
+        reason_description: if described {
+            record.reason.replace('_', " ")
+        } else {
+            String::new()
+        },
+        reason_class: if pending {
+            reason.class().as_str().to_owned()
+        } else {
+            String::new()
+        },
         priority: record.priority.unwrap_or_default(),
         submit_time: time(record.submit),
         eligible_time: time(record.eligible),
@@ -75,20 +92,31 @@ pub(super) fn from_controller(record: &JobRecord, run: &RunKey, remainder: &Opti
         group: record.group.clone(),
         wckey: record.wckey.clone(),
         deadline: time(record.deadline),
-        display_id: record.job_ref().map_or_else(String::new, |job| job.to_string()),
+        display_id: record
+            .job_ref()
+            .map_or_else(String::new, |job| job.to_string()),
         attempt: run.attempt,
         usage: None,
     }
 }
 
 /// From a row of accounting.
-pub(super) fn from_accounting(row: &AccountingRecord, run: &RunKey, remainder: &Option<TaskSet>) -> Job {
+pub(super) fn from_accounting(
+    row: &AccountingRecord,
+    run: &RunKey,
+    remainder: &Option<TaskSet>,
+) -> Job {
     let allocated = row.was_allocated();
     let array = row.array.as_ref();
     let job = Job {
         job_id: row.job_id.map_or(0, |id| id.get()),
         run: run.entity_key(),
-        array: array_info(array.map(|array| array.array_job_id.get()), array.map(|array| &array.tasks), remainder, None),
+        array: array_info(
+            array.map(|array| array.array_job_id.get()),
+            array.map(|array| &array.tasks),
+            remainder,
+            None,
+        ),
         het: het_info(row.het_job_id.map(|id| id.get()), row.het_job_offset),
         name: row.name.clone(),
         partition: row.partition.clone(),
@@ -119,7 +147,10 @@ pub(super) fn from_accounting(row: &AccountingRecord, run: &RunKey, remainder: &
         attempt: run.attempt,
         ..Job::default()
     };
-    Job { display_id: display_id(&job), ..job }
+    Job {
+        display_id: display_id(&job),
+        ..job
+    }
 }
 
 /// Slurm's id form for people.
@@ -146,8 +177,30 @@ pub(super) fn complete(job: &mut Job, evidence: &Sighting) {
 /// Fills what a source leaves open with what was last seen of the same run.
 pub fn fill(job: &mut Job, last: &Job) {
     macro_rules! texts { ($($field:ident),*) => { $(if job.$field.is_empty() { job.$field.clone_from(&last.$field); })* } }
-    texts!(name, partition, qos, reservation, nodes, batch_host, req_tres, alloc_tres, dependency, features, licenses);
-    texts!(work_dir, std_out, std_err, comment, admin_comment, group, wckey, display_id, allocations);
+    texts!(
+        name,
+        partition,
+        qos,
+        reservation,
+        nodes,
+        batch_host,
+        req_tres,
+        alloc_tres,
+        dependency,
+        features,
+        licenses
+    );
+    texts!(
+        work_dir,
+        std_out,
+        std_err,
+        comment,
+        admin_comment,
+        group,
+        wckey,
+        display_id,
+        allocations
+    );
     if job.array.is_none() {
         job.array.clone_from(&last.array);
     }
@@ -177,14 +230,29 @@ pub fn array_of_task(task: &Job, array: &RunKey) -> Job {
     job.job_id = array.job_id;
     job.run = array.entity_key();
     job.display_id = array.job_id.to_string();
-    job.array = Some(ArrayInfo { job_id: array.job_id, task_id: None, ..ArrayInfo::default() });
+    job.array = Some(ArrayInfo {
+        job_id: array.job_id,
+        task_id: None,
+        ..ArrayInfo::default()
+    });
     JobBaseState::Pending.name().clone_into(&mut job.state);
     job.state_flags.clear();
-    for text in [&mut job.reason, &mut job.reason_class, &mut job.nodes, &mut job.batch_host, &mut job.alloc_tres] {
+    for text in [
+        &mut job.reason,
+        &mut job.reason_class,
+        &mut job.nodes,
+        &mut job.batch_host,
+        &mut job.alloc_tres,
+    ] {
         text.clear();
     }
     job.allocations.clear();
-    (job.start_time, job.end_time, job.exit_code, job.derived_exit_code) = (None, None, None, None);
+    (
+        job.start_time,
+        job.end_time,
+        job.exit_code,
+        job.derived_exit_code,
+    ) = (None, None, None, None);
     job
 }
 
@@ -199,38 +267,66 @@ pub const fn seconds(seconds: i64) -> Timestamp {
 }
 
 pub(super) fn exit_code(code: slurm_types::ExitCode) -> ExitCode {
-    ExitCode { code: u32::from(code.exit), signal: u32::from(code.signal) }
+    ExitCode {
+        code: u32::from(code.exit),
+        signal: u32::from(code.signal),
+    }
 }
 
 fn state_word(state: &JobState) -> String {
-    state.base.map_or_else(String::new, |base| base.name().to_owned())
+    state
+        .base
+        .map_or_else(String::new, |base| base.name().to_owned())
 }
 
 fn state_flags(state: &JobState) -> Vec<String> {
-    let known = JobFlag::ALL.iter().filter(|(flag, ..)| state.has(*flag)).map(|(_, name, _)| (*name).to_owned());
+    let known = JobFlag::ALL
+        .iter()
+        .filter(|(flag, ..)| state.has(*flag))
+        .map(|(_, name, _)| (*name).to_owned());
     known.chain(state.unknown.iter().cloned()).collect()
 }
 
 /// Wall time since the start minus the time it ran; Slurm prints no such number for a live job.
 fn suspended_seconds(record: &JobRecord) -> u64 {
-    let (Some(start), Some(suspended)) = (record.start, record.suspend_time) else { return 0 };
+    let (Some(start), Some(suspended)) = (record.start, record.suspend_time) else {
+        return 0;
+    };
     // `SuspendTime` is the last suspend while suspended, the last resume afterwards.
     let ran = record.pre_suspend_secs.unwrap_or_default();
-    u64::try_from(suspended.as_secs() - start.as_secs()).unwrap_or_default().saturating_sub(ran)
+    u64::try_from(suspended.as_secs() - start.as_secs())
+        .unwrap_or_default()
+        .saturating_sub(ran)
 }
 
-fn array_info(root: Option<u32>, tasks: Option<&ArrayTasks>, remainder: &Option<TaskSet>, throttle: Option<u32>) -> Option<ArrayInfo> {
+fn array_info(
+    root: Option<u32>,
+    tasks: Option<&ArrayTasks>,
+    remainder: &Option<TaskSet>,
+    throttle: Option<u32>,
+) -> Option<ArrayInfo> {
     let job_id = root?;
-    let task_id = if remainder.is_some() { None } else { tasks.and_then(ArrayTasks::task) };
-    let listed = remainder.as_ref().map(|set| TaskSet::new(set.iter()).to_string());
+    let task_id = if remainder.is_some() {
+        None
+    } else {
+        tasks.and_then(ArrayTasks::task)
+    };
+    let listed = remainder
+        .as_ref()
+        .map(|set| TaskSet::new(set.iter()).to_string());
     Some(ArrayInfo {
         job_id,
         task_id,
         tasks: listed.unwrap_or_default(),
-        max_running: throttle.or_else(|| remainder.as_ref()?.throttle).unwrap_or_default(),
+        max_running: throttle
+            .or_else(|| remainder.as_ref()?.throttle)
+            .unwrap_or_default(),
     })
 }
 
 fn het_info(leader: Option<u32>, offset: Option<u32>) -> Option<HetInfo> {
-    Some(HetInfo { job_id: leader?, offset: offset? })
+    Some(HetInfo {
+        job_id: leader?,
+        offset: offset?,
+    })
 }

@@ -121,12 +121,16 @@ impl Tracked {
     /// The event type of its end.
     pub fn end_kind(&self) -> Option<EventType> {
         let end = self.end.as_ref()?;
-        EventType::ALL.iter().copied().find(|kind| kind.is_end() && kind.event() == end.event)
+        EventType::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.is_end() && kind.event() == end.event)
     }
 
     /// Whether the next sweep must read it in full even if its row is unchanged.
     pub fn unsettled(&self) -> bool {
-        !self.over() && (self.candidate.is_some() || self.left.is_some() || self.state == "COMPLETING")
+        !self.over()
+            && (self.candidate.is_some() || self.left.is_some() || self.state == "COMPLETING")
     }
 
     /// The tasks an array's own record still had.

@@ -37,13 +37,15 @@ pub(super) fn tell(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look, fi
         teller.next.candidate = None;
         return;
     };
-    let confirmed = teller
-        .next
-        .candidate
-        .as_ref()
-        .is_some_and(|seen| seen.sweep < sweep && seen.held == change.held && seen.class == change.class);
+    let confirmed = teller.next.candidate.as_ref().is_some_and(|seen| {
+        seen.sweep < sweep && seen.held == change.held && seen.class == change.class
+    });
     if !confirmed {
-        let same = teller.next.candidate.as_ref().is_some_and(|seen| seen.held == change.held && seen.class == change.class);
+        let same = teller
+            .next
+            .candidate
+            .as_ref()
+            .is_some_and(|seen| seen.held == change.held && seen.class == change.class);
         if !same {
             teller.next.candidate = Some(change);
         }
@@ -55,7 +57,11 @@ pub(super) fn tell(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look, fi
             hold(teller, held);
             // Released into a reason that two sweeps have not agreed on yet.
             if !held {
-                teller.next.candidate = waits_for(sighting).map(|class| Candidate { sweep, held: None, class: Some(class) });
+                teller.next.candidate = waits_for(sighting).map(|class| Candidate {
+                    sweep,
+                    held: None,
+                    class: Some(class),
+                });
             }
         }
         None => {
@@ -69,20 +75,32 @@ pub(super) fn tell(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look, fi
 pub(super) fn accept(next: &mut Tracked, sighting: &Sighting) {
     if sighting.waiting() {
         next.held = sighting.held;
-        next.class = if sighting.held { Some(ReasonClass::Held) } else { waits_for(sighting) };
+        next.class = if sighting.held {
+            Some(ReasonClass::Held)
+        } else {
+            waits_for(sighting)
+        };
     }
 }
 
 /// What differs from what was told last.
 fn change(told: &Tracked, sighting: &Sighting, sweep: u64) -> Option<Candidate> {
     if sighting.held != told.held {
-        return Some(Candidate { sweep, held: Some(sighting.held), class: None });
+        return Some(Candidate {
+            sweep,
+            held: Some(sighting.held),
+            class: None,
+        });
     }
     if sighting.held {
         return None;
     }
     let class = waits_for(sighting)?;
-    (told.class != Some(class)).then_some(Candidate { sweep, held: None, class: Some(class) })
+    (told.class != Some(class)).then_some(Candidate {
+        sweep,
+        held: None,
+        class: Some(class),
+    })
 }
 
 /// The class it waits for; `None` as long as no scheduler has looked at it.

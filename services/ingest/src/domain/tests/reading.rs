@@ -24,15 +24,24 @@ impl<'a> Words<'a> {
     }
 
     fn value(&self, key: &str) -> Option<&'a str> {
-        self.0.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        self.0
+            .iter()
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
     fn number(&self, key: &str) -> Option<i64> {
-        self.value(key).map(|value| value.parse().unwrap_or_else(|_| panic!("{key}={value} is no number")))
+        self.value(key).map(|value| {
+            value
+                .parse()
+                .unwrap_or_else(|_| panic!("{key}={value} is no number"))
+        })
     }
 
     fn nodes(&self) -> String {
-        self.0.iter().find(|word| word.starts_with('n') && word[1..].parse::<u32>().is_ok()).map_or_else(String::new, ToString::to_string)
+        self.0
+            .iter()
+            .find(|word| word.starts_with('n') && word[1..].parse::<u32>().is_ok())
+            .map_or_else(String::new, ToString::to_string)
     }
 }
 
@@ -46,7 +55,10 @@ pub fn step(text: &str, sweep: u64) -> Step {
     };
     let all = Words(body.split_ascii_whitespace().collect());
     if all.has("settle") {
-        return Step::Settle { gone: all.has("gone"), given_up: all.has("given-up") };
+        return Step::Settle {
+            gone: all.has("gone"),
+            given_up: all.has("given-up"),
+        };
     }
     let look = Look {
         now: EPOCH + 100_000 + i64::try_from(sweep).unwrap(),
@@ -56,7 +68,13 @@ pub fn step(text: &str, sweep: u64) -> Step {
         inferred: false,
     };
     let sightings = match source {
-        "sacct" => fold("c", &body.split('&').map(|row| accounting(&Words(row.split_ascii_whitespace().collect()))).collect::<Vec<_>>()),
+        "sacct" => fold(
+            "c",
+            &body
+                .split('&')
+                .map(|row| accounting(&Words(row.split_ascii_whitespace().collect())))
+                .collect::<Vec<_>>(),
+        ),
         "jobcomp" => vec![*Evidence::read("c", &doorbell(&all)).unwrap().end.unwrap()],
         "controller" | "bell" => vec![Sighting::from_controller("c", &controller(&all)).unwrap()],
         other => panic!("unknown source {other}"),
@@ -65,7 +83,9 @@ pub fn step(text: &str, sweep: u64) -> Step {
 }
 
 fn time(words: &Words<'_>, key: &str) -> Option<UnixTime> {
-    words.number(key).map(|secs| UnixTime::from_secs(EPOCH + secs))
+    words
+        .number(key)
+        .map(|secs| UnixTime::from_secs(EPOCH + secs))
 }
 
 fn start(words: &Words<'_>) -> Option<UnixTime> {
@@ -74,7 +94,9 @@ fn start(words: &Words<'_>) -> Option<UnixTime> {
 }
 
 fn submit(words: &Words<'_>) -> Option<UnixTime> {
-    Some(UnixTime::from_secs(EPOCH + words.number("submit").unwrap_or(0)))
+    Some(UnixTime::from_secs(
+        EPOCH + words.number("submit").unwrap_or(0),
+    ))
 }
 
 fn id(words: &Words<'_>) -> Option<JobId> {
@@ -82,7 +104,10 @@ fn id(words: &Words<'_>) -> Option<JobId> {
 }
 
 fn tasks(words: &Words<'_>) -> Option<ArrayTasks> {
-    words.value("task").or(words.value("tasks")).and_then(ArrayTasks::parse)
+    words
+        .value("task")
+        .or(words.value("tasks"))
+        .and_then(ArrayTasks::parse)
 }
 
 fn controller(words: &Words<'_>) -> JobRecord {
@@ -108,7 +133,10 @@ fn controller(words: &Words<'_>) -> JobRecord {
 fn accounting(words: &Words<'_>) -> AccountingRecord {
     AccountingRecord {
         job_id: id(words),
-        array: tasks(words).map(|tasks| ArrayPosition { array_job_id: JobId::new(9).unwrap(), tasks }),
+        array: tasks(words).map(|tasks| ArrayPosition {
+            array_job_id: JobId::new(9).unwrap(),
+            tasks,
+        }),
         state: JobState::parse(words.0[0]),
         submit: submit(words),
         start: start(words),
@@ -119,9 +147,16 @@ fn accounting(words: &Words<'_>) -> AccountingRecord {
 }
 
 fn doorbell(words: &Words<'_>) -> Doorbell {
-    let text = |time: Option<UnixTime>| time.map_or_else(|| "0".to_owned(), |time| time.to_string());
-    let task = words.value("task").map_or_else(|| "4294967294".to_owned(), str::to_owned);
-    let array = if words.value("task").is_some() { "9" } else { "0" };
+    let text =
+        |time: Option<UnixTime>| time.map_or_else(|| "0".to_owned(), |time| time.to_string());
+    let task = words
+        .value("task")
+        .map_or_else(|| "4294967294".to_owned(), str::to_owned);
+    let array = if words.value("task").is_some() {
+        "9"
+    } else {
+        "0"
+    };
     let id = id(words).unwrap();
     let environment = [
         ("JOBID", id.to_string()),
@@ -137,14 +172,22 @@ fn doorbell(words: &Words<'_>) -> Doorbell {
         hook: "JobComp".to_owned(),
         cluster: "c".to_owned(),
         job_id: id.get(),
-        environment: environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        environment: environment
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
         ..Doorbell::default()
     }
 }
 
 /// A fact in the table's words.
 pub fn word(fact: &Fact) -> String {
-    let RunKey { task_id, submit_time, attempt, .. } = &fact.run;
+    let RunKey {
+        task_id,
+        submit_time,
+        attempt,
+        ..
+    } = &fact.run;
     let mut text = task_id.map(|task| format!("{task}:")).unwrap_or_default();
     text.push_str(if fact.inferred { "~" } else { "" });
     text.push_str(fact.kind.event());
@@ -177,7 +220,11 @@ pub fn apply(book: &mut Book, step: Step) -> Vec<Fact> {
             }
         }
         Step::Settle { gone, given_up } => {
-            let array = book.iter().find(|(_, tracked)| tracked.is_array).map(|(run, _)| run.clone()).unwrap();
+            let array = book
+                .iter()
+                .find(|(_, tracked)| tracked.is_array)
+                .map(|(run, _)| run.clone())
+                .unwrap();
             use super::super::Remainder;
             match super::super::settle_remainder(book, &array, gone, given_up, EPOCH + 999) {
                 Some(Remainder::Settled(next) | Remainder::Missing(next)) => book.put(array, *next),

@@ -7,12 +7,29 @@ const PAGE: &str = include_str!("../../../../../docs/job-events.md");
 
 /// The rows: what happens, readings, events.
 fn rows() -> Vec<[String; 3]> {
-    let table = PAGE.split("<!-- table: tested -->").nth(1).unwrap().split("<!-- end -->").next().unwrap();
+    let table = PAGE
+        .split("<!-- table: tested -->")
+        .nth(1)
+        .unwrap()
+        .split("<!-- end -->")
+        .next()
+        .unwrap();
     let cells = |line: &str| -> [String; 3] {
-        let cells: Vec<String> = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect();
-        cells.try_into().unwrap_or_else(|_| panic!("{line:?} has not three cells"))
+        let cells: Vec<String> = line
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().trim_matches('`').to_owned())
+            .collect();
+        cells
+            .try_into()
+            .unwrap_or_else(|_| panic!("{line:?} has not three cells"))
     };
-    table.lines().filter(|line| line.starts_with('|')).skip(2).map(cells).collect()
+    table
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .skip(2)
+        .map(cells)
+        .collect()
 }
 
 fn events(readings: &str) -> String {
@@ -22,18 +39,27 @@ fn events(readings: &str) -> String {
         let facts = apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
         words.extend(facts.iter().map(word));
     }
-    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join(", ")
+    }
 }
 
 #[test]
 fn every_row_of_the_table_holds() {
     let rows = rows();
-    assert!(rows.len() > 50, "the table of docs/job-events.md was not found");
+    assert!(
+        rows.len() > 50,
+        "the table of docs/job-events.md was not found"
+    );
     let wrong: Vec<String> = rows
         .iter()
         .filter_map(|[what, readings, expected]| {
             let found = events(readings);
-            (found != *expected).then(|| format!("{what}\n  readings {readings}\n  expected {expected}\n  found    {found}"))
+            (found != *expected).then(|| {
+                format!("{what}\n  readings {readings}\n  expected {expected}\n  found    {found}")
+            })
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

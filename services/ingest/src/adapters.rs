@@ -1,0 +1,3 @@
+//! The IO side: no decisions.
+
+pub mod store;

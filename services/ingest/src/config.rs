@@ -1,0 +1,128 @@
+//! Section `[ingest]` of `mesh.toml`.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+
+/// The section with its defaults and comments.
+pub const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// Settings; `config/default.toml` explains each.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(
+    missing_docs,
+    reason = "config/default.toml is the documentation, and a test keeps both together"
+)]
+pub struct Config {
+    #[serde(with = "humantime_serde")]
+    pub sweep_interval: Duration,
+    #[serde(with = "humantime_serde")]
+    pub read_interval: Duration,
+    pub accounting: bool,
+    pub history_since: String,
+    #[serde(with = "humantime_serde")]
+    pub catch_up_overlap: Duration,
+    #[serde(with = "humantime_serde")]
+    pub proof_patience: Duration,
+    #[serde(with = "humantime_serde")]
+    pub settle_within: Duration,
+    #[serde(with = "humantime_serde")]
+    pub forget_after: Duration,
+    #[serde(with = "humantime_serde")]
+    pub identity_poll: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            sweep_interval: Duration::from_secs(5),
+            read_interval: Duration::from_millis(50),
+            accounting: true,
+            history_since: String::new(),
+            catch_up_overlap: Duration::from_secs(600),
+            proof_patience: Duration::from_secs(30),
+            settle_within: Duration::from_secs(600),
+            forget_after: Duration::from_secs(3_600),
+            identity_poll: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Config {
+    /// Every fault, by key.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |wrong: bool, fault: &str| {
+            if wrong {
+                faults.push(fault.to_owned());
+            }
+        };
+        check(
+            self.sweep_interval < Duration::from_millis(500),
+            "ingest.sweep_interval: at least 500ms",
+        );
+        check(
+            self.read_interval < Duration::from_millis(10),
+            "ingest.read_interval: at least 10ms",
+        );
+        check(
+            self.settle_within < self.proof_patience,
+            "ingest.settle_within: at least ingest.proof_patience",
+        );
+        check(
+            self.forget_after < self.catch_up_overlap.saturating_mul(2),
+            "ingest.forget_after: at least twice ingest.catch_up_overlap",
+        );
+        check(
+            self.identity_poll.is_zero(),
+            "ingest.identity_poll: more than 0",
+        );
+        check(
+            self.history_since().is_err(),
+            "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z",
+        );
+        faults
+    }
+
+    /// Begin of the history to be told at the first start.
+    ///
+    /// # Errors
+    /// If the text is no RFC 3339 time.
+    pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, chrono::ParseError> {
+        match self.history_since.as_str() {
+            "" => Ok(None),
+            text => DateTime::parse_from_rfc3339(text).map(|time| Some(time.to_utc())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_defaults_are_the_defaults() {
+        let documented: toml::Table = DEFAULTS.parse().unwrap();
+        assert_eq!(
+            documented["ingest"].clone().try_into::<Config>().unwrap(),
+            Config::default()
+        );
+        assert_eq!(Config::default().faults(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn faults_name_their_keys() {
+        let config = Config {
+            history_since: "yesterday".into(),
+            forget_after: Duration::ZERO,
+            ..Config::default()
+        };
+        let faults = config.faults().join("\n");
+        assert!(
+            faults.contains("ingest.history_since") && faults.contains("ingest.forget_after"),
+            "{faults}"
+        );
+    }
+}

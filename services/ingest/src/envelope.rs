@@ -1,0 +1,205 @@
+//! From a fact to the event that tells it.
+
+use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::event::v1::{
+    Actor, ActorKind, Confidence, Correlation, Entity, Event, Owner, Source, event::Payload,
+};
+use mesh_events::proto::mesh::job::v1::{Continuation, Job, JobEvent};
+use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
+
+use crate::domain::{self, Fact, FactId, Sighting, snapshot};
+use crate::identity::IdentityMap;
+
+/// What made ingest look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A hook rang.
+    Hook(String),
+    /// A sweep, by number.
+    Sweep(u64),
+    /// Accounting was asked.
+    Accounting,
+}
+
+impl Cause {
+    const fn source(&self) -> Source {
+        match self {
+            Self::Hook(_) => Source::Hook,
+            Self::Sweep(_) => Source::Sweep,
+            Self::Accounting => Source::Accounting,
+        }
+    }
+
+    fn detail(&self) -> String {
+        match self {
+            Self::Hook(hook) => hook.clone(),
+            Self::Sweep(_) => "squeue".to_owned(),
+            Self::Accounting => "sacct".to_owned(),
+        }
+    }
+}
+
+/// What all events of one reading share.
+pub struct Frame<'a> {
+    /// Now.
+    pub now: DateTime<Utc>,
+    /// What made ingest look.
+    pub cause: &'a Cause,
+    /// Facts older than this many seconds could have been seen live.
+    pub late_after: i64,
+    /// Who people are.
+    pub identities: &'a IdentityMap,
+}
+
+impl Frame<'_> {
+    /// The event of a fact, with the snapshot of the run it is about.
+    pub fn event(
+        &self,
+        fact: &Fact,
+        sighting: &Sighting,
+        job: Job,
+        owner: &domain::Owner,
+    ) -> Event {
+        self.build(fact, sighting.cancelled_by, job, owner)
+    }
+
+    /// The event of a fact that follows from what no reading shows any more.
+    pub fn event_without_reading(&self, fact: &Fact, job: Job, owner: &domain::Owner) -> Event {
+        self.build(fact, None, job, owner)
+    }
+
+    fn build(
+        &self,
+        fact: &Fact,
+        cancelled_by: Option<u32>,
+        mut job: Job,
+        owner: &domain::Owner,
+    ) -> Event {
+        let occurred = fact
+            .at
+            .and_then(|at| DateTime::from_timestamp(at, 0))
+            .unwrap_or(self.now);
+        job.attempt = fact.run.attempt;
+        job.run = fact.run.entity_key();
+        let is_array = job
+            .array
+            .as_ref()
+            .is_some_and(|array| array.task_id.is_none());
+        let (corrects, continues) = (corrected(fact), &fact.continues);
+        let correlated = continues
+            .as_ref()
+            .map(|continues| EventId::recorded(&continues.run, Slot::End).to_string());
+        let event_ids: Vec<String> = correlated.into_iter().chain(corrects.clone()).collect();
+        Event {
+            id: fact.event_id().to_string(),
+            cluster: fact.run.cluster.clone(),
+            r#type: fact.kind.to_string(),
+            occurred_at: Some(timestamp(occurred)),
+            observed_at: Some(timestamp(self.now)),
+            source: self.cause.source().into(),
+            source_detail: self.cause.detail(),
+            confidence: if fact.inferred {
+                Confidence::Inferred
+            } else {
+                Confidence::Observed
+            }
+            .into(),
+            late: (self.now - occurred).num_seconds() > self.late_after,
+            correlation: (!event_ids.is_empty()).then(|| Correlation {
+                event_ids,
+                entities: Vec::new(),
+            }),
+            owner: Some(self.owner(owner)),
+            actor: self.actor(fact, cancelled_by, &job, owner),
+            entity: Some(Entity {
+                kind: if is_array { "array" } else { "job" }.to_owned(),
+                key: fact.run.entity_key(),
+            }),
+            run_seq: fact.seq,
+            schema_version: SCHEMA_VERSION,
+            payload: Some(Payload::Job(JobEvent {
+                job: Some(job),
+                previous_state: fact.previous_state.clone(),
+                continues: continues.as_ref().map(|continues| Continuation {
+                    run: continues.run.entity_key(),
+                    cause: continues.cause.clone(),
+                }),
+                corrects: corrects.unwrap_or_default(),
+                array_tasks: fact.array_tasks.clone(),
+            })),
+        }
+    }
+
+    fn owner(&self, owner: &domain::Owner) -> Owner {
+        Owner {
+            user: owner.user.clone(),
+            uid: owner.uid,
+            account: owner.account.clone(),
+            identity: self.identities.get(&owner.user),
+        }
+    }
+
+    /// Who did it, where Slurm says so. slurmctld's record does not say who cancelled a job; accounting does.
+    fn actor(
+        &self,
+        fact: &Fact,
+        cancelled_by: Option<u32>,
+        job: &Job,
+        owner: &domain::Owner,
+    ) -> Option<Actor> {
+        let of = |kind: ActorKind| {
+            Some(Actor {
+                kind: kind.into(),
+                ..Actor::default()
+            })
+        };
+        let the_owner = || {
+            Some(Actor {
+                kind: ActorKind::User.into(),
+                user: owner.user.clone(),
+                identity: self.identities.get(&owner.user),
+                job: String::new(),
+            })
+        };
+        match fact.kind {
+            EventType::JobSubmitted if fact.continues.is_none() => the_owner(),
+            EventType::JobHeld => match job.reason.as_str() {
+                "JobHeldUser" => the_owner(),
+                "JobHeldAdmin" => of(ActorKind::Admin),
+                _ => of(ActorKind::System),
+            },
+            EventType::JobCancelled => match (cancelled_by, owner.uid) {
+                (Some(by), Some(uid)) if by == uid => the_owner(),
+                (Some(_), _) => of(ActorKind::Admin),
+                (None, _) => None,
+            },
+            EventType::JobPreempted => of(ActorKind::Preemptor),
+            EventType::JobStarted
+            | EventType::JobTimeout
+            | EventType::JobOutOfMemory
+            | EventType::JobNodeFail
+            | EventType::JobBootFail
+            | EventType::JobDeadline
+            | EventType::JobRevoked => of(ActorKind::System),
+            _ => None,
+        }
+    }
+}
+
+fn corrected(fact: &Fact) -> Option<String> {
+    match fact.id {
+        FactId::Correction(first, _) => Some(first.to_string()),
+        FactId::Recorded(_) | FactId::Sampled(_) => None,
+    }
+}
+
+/// The snapshot for a fact about another run than the one that was read: an array, seen through its task, or the run before.
+pub fn other_run(fact: &Fact, sighting: &Sighting) -> Job {
+    if fact.run.task_id.is_none() && sighting.run.task_id.is_some() {
+        return snapshot::array_of_task(&sighting.job, &fact.run);
+    }
+    let mut job = sighting.job.clone();
+    job.submit_time = Some(snapshot::seconds(fact.run.submit_time));
+    (job.start_time, job.expected_start_time) = (None, None);
+    job
+}

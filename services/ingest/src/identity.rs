@@ -1,0 +1,163 @@
+//! Who the people behind Unix users are: a TOML file, read again when it changes.
+//!
+//! ```toml
+//! [users.alice]
+//! issuer = "https://id.example.org"
+//! subject = "248289761001"
+//! email = "alice@example.org"
+//! name = "Alice Doe"
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use mesh_events::proto::mesh::event::v1::Identity;
+use serde::Deserialize;
+
+/// How events say that they know it from the file.
+const PROVENANCE: &str = "map-file";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    users: BTreeMap<String, Person>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Person {
+    issuer: String,
+    subject: String,
+    #[serde(default)]
+    email: String,
+    #[serde(default)]
+    name: String,
+}
+
+/// Reads the text of a map.
+fn parse(text: &str) -> Result<BTreeMap<String, Identity>, toml::de::Error> {
+    let file: File = toml::from_str(text)?;
+    let identity = |person: Person| Identity {
+        issuer: person.issuer,
+        subject: person.subject,
+        email: person.email,
+        name: person.name,
+        provenance: PROVENANCE.to_owned(),
+    };
+    Ok(file
+        .users
+        .into_iter()
+        .map(|(user, person)| (user, identity(person)))
+        .collect())
+}
+
+/// The map. A file that cannot be read or is wrong changes nothing: the last good one stays.
+#[derive(Debug)]
+pub struct IdentityMap {
+    path: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    users: BTreeMap<String, Identity>,
+    /// Size and change time of what was read last, good or bad, so that a bad file is warned about once.
+    seen: Option<Option<(u64, SystemTime)>>,
+}
+
+impl IdentityMap {
+    /// A map from a file; without one it knows nobody.
+    pub fn new(path: Option<PathBuf>) -> Self {
+        let map = Self {
+            path,
+            state: Mutex::default(),
+        };
+        map.reload();
+        map
+    }
+
+    /// The person behind a user.
+    pub fn get(&self, user: &str) -> Option<Identity> {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .users
+            .get(user)
+            .cloned()
+    }
+
+    /// Reads the file again if it has changed.
+    pub fn reload(&self) {
+        let Some(path) = &self.path else { return };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = std::fs::metadata(path)
+            .ok()
+            .and_then(|meta| Some((meta.len(), meta.modified().ok()?)));
+        if state.seen == Some(found) {
+            return;
+        }
+        state.seen = Some(found);
+        match read(path) {
+            Ok(users) => {
+                tracing::info!(path = %path.display(), users = users.len(), "identity map read");
+                state.users = users;
+            }
+            Err(problem) => {
+                tracing::warn!(path = %path.display(), problem, kept = state.users.len(), "identity map not usable, the last good one stays");
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<BTreeMap<String, Identity>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    // The message names line, column and key.
+    parse(&text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_file_keeps_the_last_good_map() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("identities.toml");
+        std::fs::write(
+            &path,
+            "[users.alice]\nissuer = 'https://id'\nsubject = '1'\n",
+        )
+        .unwrap();
+        let map = IdentityMap::new(Some(path.clone()));
+        assert_eq!(map.get("alice").unwrap().subject, "1");
+        assert_eq!(map.get("bob"), None);
+        std::fs::write(
+            &path,
+            "[users.alice]\nissuer = 'https://id'\nsubjekt = '22'\n",
+        )
+        .unwrap();
+        map.reload();
+        assert_eq!(map.get("alice").unwrap().subject, "1");
+        std::fs::write(
+            &path,
+            "[users.alice]\nissuer = 'https://id'\nsubject = '333'\n",
+        )
+        .unwrap();
+        map.reload();
+        assert_eq!(map.get("alice").unwrap().subject, "333");
+    }
+
+    #[test]
+    fn a_fault_is_named_with_line_and_key() {
+        let error = parse("[users.alice]\nissuer = 'https://id'\nsubjekt = '22'\n")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("line 3") && error.contains("subjekt"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Every metric of ingest.
+
+use std::time::Duration;
+
+use mesh_events::EventType;
+use metrics::{counter, gauge, histogram};
+
+/// Facts told, by type.
+pub fn fact(kind: EventType) {
+    counter!("ingest_facts_total", "type" => kind.to_string()).increment(1);
+}
+
+/// Doorbells, by what became of them: `answered`, `left_to_sweep`, `unusable`, `contradicted`.
+pub fn doorbell(outcome: &'static str) {
+    counter!("ingest_doorbells_total", "outcome" => outcome).increment(1);
+}
+
+/// From a doorbell's call to its facts being stored, by the two hosts' clocks.
+pub fn answered_after(time: Duration) {
+    histogram!("ingest_doorbell_seconds").record(time.as_secs_f64());
+}
+
+/// A sweep: how long it took, how many rows it had, how many jobs had changed.
+pub fn sweep(time: Duration, rows: usize, changed: usize) {
+    histogram!("ingest_sweep_seconds").record(time.as_secs_f64());
+    gauge!("ingest_sweep_rows").set(count(rows));
+    counter!("ingest_changed_rows_total").increment(u64::try_from(changed).unwrap_or(u64::MAX));
+}
+
+/// Runs that are remembered.
+pub fn runs(runs: usize) {
+    gauge!("ingest_runs").set(count(runs));
+}
+
+/// Jobs whose end must be proven.
+pub fn unproven(jobs: usize) {
+    gauge!("ingest_unproven_jobs").set(count(jobs));
+}
+
+/// A run whose end cannot be known any more.
+pub fn lost() {
+    counter!("ingest_lost_runs_total").increment(1);
+}
+
+/// Something Slurm printed that is in no table: `job_state`, `record`.
+pub fn drift(what: &'static str) {
+    counter!("ingest_schema_drift_total", "what" => what).increment(1);
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,204 @@
+//! Asks accounting for what the controller does not tell: the end of a run whose job is in another run already, or that
+//! the controller has forgotten.
+//!
+//! One sacct at a time, at most one per second, for all jobs together. A doorbell whose job neither the controller nor accounting
+//! knows is believed in the end, as inferred.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slurm_client::{Query, Slurm};
+use slurm_types::JobId;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::collector::{Collector, Reading};
+use crate::domain::{Sighting, fold};
+use crate::doorbells::{Ring, finish};
+use crate::envelope::Cause;
+use crate::sources::SlurmSource;
+use crate::{Error, metrics};
+
+/// Between two questions.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
+const IN_VAIN: u32 = 4;
+
+/// A question for accounting.
+pub struct Question {
+    /// Slurm's id of the record.
+    pub job_id: u32,
+    /// What jobcomp told of the job.
+    pub evidence: Vec<Sighting>,
+    /// Doorbells that wait for the answer.
+    pub rings: Vec<Ring>,
+}
+
+#[derive(Default)]
+struct Open {
+    evidence: Vec<Sighting>,
+    rings: Vec<Ring>,
+    asked: u32,
+    /// Someone waits for more than one answer.
+    stays: bool,
+}
+
+/// Asks accounting.
+pub struct Prover {
+    /// Slurm.
+    pub slurm: Slurm,
+    /// The books.
+    pub collector: Collector,
+    /// Accounting's health.
+    pub slurmdbd: Arc<SlurmSource>,
+    /// Looks at the controller again after an answer.
+    pub looks: mpsc::Sender<Ring>,
+    /// Stop.
+    pub shutdown: CancellationToken,
+}
+
+impl Prover {
+    /// Answers questions until told to stop.
+    ///
+    /// # Errors
+    /// If another ingest took over.
+    pub async fn run(self, mut questions: mpsc::Receiver<Question>) -> Result<(), Error> {
+        let mut open: BTreeMap<u32, Open> = BTreeMap::new();
+        let mut pause = Duration::ZERO;
+        loop {
+            if open.is_empty() {
+                tokio::select! {
+                    () = self.shutdown.cancelled() => return Ok(()),
+                    question = questions.recv() => match question {
+                        Some(question) => note(&mut open, question),
+                        None => return Ok(()),
+                    },
+                }
+            }
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                () = sleep(pause) => {}
+            }
+            while let Ok(question) = questions.try_recv() {
+                note(&mut open, question);
+            }
+            let began = Instant::now();
+            pause = match self.ask(&mut open).await {
+                Ok(pause) => pause.saturating_sub(began.elapsed().min(PAUSE / 2)),
+                Err(error) if error.is_shutdown() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    async fn ask(&self, open: &mut BTreeMap<u32, Open>) -> Result<Duration, Error> {
+        let ids: Vec<JobId> = open.keys().filter_map(|id| JobId::new(*id)).collect();
+        let mut pause = PAUSE;
+        let rows = if self.collector.config.accounting {
+            match self.slurm.accounting(&Query::Jobs(ids)).await {
+                Ok(rows) => {
+                    self.slurmdbd.up().await?;
+                    rows
+                }
+                Err(error) => {
+                    // Nothing is proven; who waits goes on waiting, and unproven jobs are settled by their deadline.
+                    pause = self.slurmdbd.down(&error).await?;
+                    open.retain(|_, question| question.stays);
+                    return Ok(pause);
+                }
+            }
+        } else {
+            Vec::new()
+        };
+        let sightings = fold(&self.collector.cluster, &rows);
+        let asked: Vec<u32> = open.keys().copied().collect();
+        self.collector.accounting_answered(&asked).await;
+        let mut readings = Vec::new();
+        let mut answered = Vec::new();
+        for (job_id, question) in open.iter_mut() {
+            question.asked += 1;
+            let proven = |run: &Sighting| {
+                sightings.iter().any(|row| {
+                    row.run.job_id == run.run.job_id
+                        && row.run.task_id == run.run.task_id
+                        && row.run.submit_time == run.run.submit_time
+                        && row.end_kind().is_some()
+                })
+            };
+            question.evidence.retain(|end| !proven(end));
+            let believed = question.asked >= IN_VAIN || !self.collector.config.accounting;
+            if believed {
+                for end in question.evidence.drain(..) {
+                    tracing::warn!(
+                        run = end.run.entity_key(),
+                        "known from a hook only, told as inferred"
+                    );
+                    let links = question
+                        .rings
+                        .iter()
+                        .map(|ring| ring.span.clone())
+                        .collect();
+                    readings.push(Reading {
+                        inferred: true,
+                        links,
+                        ..Reading::new(end)
+                    });
+                }
+            }
+            if question.evidence.is_empty() {
+                answered.push(*job_id);
+            }
+        }
+        // What accounting says of runs that live is no news, and of 22.05 a second old.
+        let known: Vec<Reading> = sightings
+            .into_iter()
+            .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty())
+            .map(Reading::new)
+            .collect();
+        let known = self.wanted(known).await;
+        self.collector.absorb(&Cause::Accounting, known).await?;
+        self.collector
+            .absorb(&Cause::Hook("JobComp".to_owned()), readings)
+            .await?;
+        for job_id in answered {
+            if let Some(question) = open.remove(&job_id) {
+                finish(question.rings, "answered");
+                // A newer run that waited for this proof can be told now.
+                let look = Ring {
+                    job_id,
+                    hook: None,
+                    end: None,
+                    done: None,
+                    span: Span::none(),
+                };
+                if self.looks.try_send(look).is_err() {
+                    metrics::drift("look_dropped");
+                }
+            }
+        }
+        Ok(pause)
+    }
+
+    /// Runs that ended before capture began are not told.
+    async fn wanted(&self, readings: Vec<Reading>) -> Vec<Reading> {
+        let core = self.collector.core().await;
+        let since = core.meta.capture_since;
+        readings
+            .into_iter()
+            .filter(|reading| {
+                core.book.get(&reading.sighting.run).is_some()
+                    || reading.sighting.end.is_some_and(|end| end >= since)
+            })
+            .collect()
+    }
+}
+
+fn note(open: &mut BTreeMap<u32, Open>, question: Question) {
+    let entry = open.entry(question.job_id).or_default();
+    entry.stays |= !question.rings.is_empty() || !question.evidence.is_empty();
+    entry.evidence.extend(question.evidence);
+    entry.rings.extend(question.rings);
+}

@@ -1,0 +1,131 @@
+//! The queue snapshot of a sweep, for those who need the waiting jobs.
+
+use mesh_bus::Bus;
+use mesh_events::catalogue::BUCKET_QUEUE;
+use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
+use mesh_events::{RunKey, subject, timestamp};
+use prost::Message as _;
+use slurm_client::{ArrayTasks, Sweep, SweepRow};
+use slurm_types::{JobBaseState, JobRef, UnixTime};
+
+use crate::domain::Book;
+
+/// Jobs per chunk.
+const MOST_JOBS: usize = 5_000;
+/// Bytes per chunk; a value may have 1 MiB.
+const MOST_BYTES: usize = 900_000;
+
+/// The waiting jobs in chunks; one empty chunk if none waits.
+pub fn snapshot(cluster: &str, book: &Book, sweep: &Sweep) -> Vec<QueueSnapshot> {
+    let running = sweep
+        .rows
+        .iter()
+        .filter(|row| row.state.is(JobBaseState::Running))
+        .count();
+    let empty = || QueueSnapshot {
+        cluster: cluster.to_owned(),
+        taken_at: chrono::DateTime::from_timestamp(sweep.started_at.as_secs(), 0).map(timestamp),
+        running: u32::try_from(running).unwrap_or(u32::MAX),
+        ..QueueSnapshot::default()
+    };
+    let mut chunks = vec![empty()];
+    let mut bytes = 0;
+    for row in sweep
+        .rows
+        .iter()
+        .filter(|row| row.state.is(JobBaseState::Pending))
+    {
+        let job = queued(cluster, book, row);
+        let size = job.encoded_len() + 8;
+        let full = chunks
+            .last()
+            .is_some_and(|chunk| chunk.jobs.len() >= MOST_JOBS)
+            || bytes + size > MOST_BYTES;
+        if full {
+            chunks.push(empty());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(chunk) = chunks.last_mut() {
+            chunk.jobs.push(job);
+        }
+    }
+    let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+    for (number, chunk) in (0..).zip(&mut chunks) {
+        (chunk.chunk, chunk.chunks) = (number, count);
+    }
+    chunks
+}
+
+fn queued(cluster: &str, book: &Book, row: &SweepRow) -> QueuedJob {
+    let submit_time = row.submit.map_or(0, UnixTime::as_secs);
+    let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
+    let tracked = book
+        .by_raw_id(row.job_id.get())
+        .into_iter()
+        .rev()
+        .find(|run| run.submit_time == submit_time);
+    let run = tracked.unwrap_or_else(|| RunKey {
+        cluster: cluster.to_owned(),
+        job_id: row.array_job_id.unwrap_or(row.job_id).get(),
+        task_id: task,
+        submit_time,
+        attempt: 0,
+    });
+    QueuedJob {
+        run: run.entity_key(),
+        job_id: row.job_id.get(),
+        display_id: display_id(row).to_string(),
+        user: row.user.clone(),
+        partition: row.partition.clone(),
+        reason: row.reason.clone(),
+        priority: row.priority.unwrap_or_default(),
+        expected_start: row.start.map_or(0, UnixTime::as_secs),
+    }
+}
+
+fn display_id(row: &SweepRow) -> JobRef {
+    match (
+        row.array_job_id,
+        &row.array_tasks,
+        row.het_job_id,
+        row.het_job_offset,
+    ) {
+        (Some(array), Some(ArrayTasks::Task(task)), ..) => JobRef::ArrayTask { array, task: *task },
+        (Some(array), Some(tasks), ..) => JobRef::ArrayTasks {
+            array,
+            tasks: tasks.set().unwrap_or_default(),
+        },
+        (_, _, Some(leader), Some(offset)) => JobRef::HetComponent { leader, offset },
+        _ => JobRef::Job(row.job_id),
+    }
+}
+
+/// Publishes the chunks. The next sweep brings newer ones, so a failure is only noted.
+pub async fn publish(bus: &Bus, cluster: &str, chunks: Vec<QueueSnapshot>) {
+    let result = async {
+        let bucket = bus.bucket(BUCKET_QUEUE).await?;
+        let prefix = subject::token(cluster);
+        for chunk in &chunks {
+            bucket
+                .put_any(
+                    &format!("{prefix}.{}", chunk.chunk),
+                    chunk.encode_to_vec().into(),
+                )
+                .await?;
+        }
+        // Chunks of a longer queue before.
+        let mut rest = chunks.len();
+        while bucket.get(&format!("{prefix}.{rest}")).await?.is_some() {
+            bucket.delete(&format!("{prefix}.{rest}")).await?;
+            rest += 1;
+        }
+        Ok::<(), mesh_bus::Error>(())
+    };
+    if let Err(error) = result.await {
+        tracing::debug!(
+            error = &error as &dyn std::error::Error,
+            "publish queue snapshot"
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! From the configuration to running loops, in this order: NATS, state, first sweep, then everything else.
+
+use std::sync::Arc;
+
+use axum::Router;
+use chrono::Utc;
+use mesh_bus::Bus;
+use mesh_events::EventType;
+use mesh_events::catalogue::MESH_HOOKS;
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::timestamp;
+use mesh_runtime::{BoxError, Context, Service, Started};
+use slurm_client::{Query, Slurm};
+use slurm_types::UnixTime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::collector::{Collector, Reading};
+use crate::config::{Config, DEFAULTS};
+use crate::domain::fold;
+use crate::doorbells::{Doorbells, Reader};
+use crate::envelope::Cause;
+use crate::identity::IdentityMap;
+use crate::proof::Prover;
+use crate::sources::SlurmSource;
+use crate::sweep::Sweeper;
+
+/// Doorbells handled at the same time; each waits for its job's facts.
+const DOORBELLS: usize = 512;
+/// Room for rings and questions; who finds it full waits.
+const CHANNEL: usize = 4_096;
+
+/// The service.
+pub struct IngestService;
+
+impl Service for IngestService {
+    const NAME: &'static str = "ingest";
+    const DEFAULTS: &'static str = DEFAULTS;
+    const ABOUT: &'static str =
+        "Reads Slurm's records of jobs and tells what happened to them, each fact once";
+
+    async fn start(context: Context) -> Result<Started, BoxError> {
+        let config: Config = context.section(Self::NAME)?;
+        let faults = config.faults();
+        if !faults.is_empty() {
+            return Err(context.faults(&faults).into());
+        }
+        let slurm = Slurm::new(context.section("slurm")?);
+        let identity_file = context
+            .mesh
+            .identity_map
+            .as_ref()
+            .map(|path| context.relative(path));
+        let identities = Arc::new(IdentityMap::new(identity_file));
+        let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
+        let run = Ingest {
+            context,
+            config: Arc::new(config),
+            slurm,
+            identities,
+            bus,
+        };
+        Ok(Started {
+            router: Router::new(),
+            run: Box::pin(async move { run.run().await.map_err(BoxError::from) }),
+        })
+    }
+}
+
+struct Ingest {
+    context: Context,
+    config: Arc<Config>,
+    slurm: Slurm,
+    identities: Arc<IdentityMap>,
+    bus: Bus,
+}
+
+impl Ingest {
+    async fn run(self) -> Result<(), Error> {
+        match self.work().await {
+            Err(error) if error.is_shutdown() => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn work(self) -> Result<(), Error> {
+        let shutdown = self.context.shutdown.clone();
+        let nats = self.context.health.condition("ingest.nats");
+        let answers = self.context.health.condition("ingest.slurmctld");
+        self.bus.ready(&shutdown).await?;
+        nats.ok();
+        let collector = Collector::load(
+            self.bus.clone(),
+            &self.context.mesh.cluster,
+            Arc::clone(&self.config),
+            Arc::clone(&self.identities),
+            shutdown.clone(),
+        )
+        .await?;
+        let slurmctld = Arc::new(SlurmSource::new(
+            "slurmctld",
+            collector.clone(),
+            Some(answers),
+        ));
+        let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None));
+        let (rings, ring_receiver) = mpsc::channel(CHANNEL);
+        let (questions, question_receiver) = mpsc::channel(CHANNEL);
+        let sweeper = Sweeper {
+            slurm: self.slurm.clone(),
+            collector: collector.clone(),
+            slurmctld: Arc::clone(&slurmctld),
+            questions: questions.clone(),
+            bus: self.bus.clone(),
+            identities: Arc::clone(&self.identities),
+            shutdown: shutdown.clone(),
+        };
+        let prover = Prover {
+            slurm: self.slurm.clone(),
+            collector: collector.clone(),
+            slurmdbd: Arc::clone(&slurmdbd),
+            looks: rings.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let reader = Reader {
+            slurm: self.slurm.clone(),
+            collector: collector.clone(),
+            slurmctld,
+            questions,
+            shutdown: shutdown.clone(),
+        };
+        let from = {
+            let core = collector.core().await;
+            core.meta.baseline_done.then_some(core.meta.watermark)
+        };
+        let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
+        tasks.spawn(prover.run(question_receiver));
+        // Before the first sweep nothing is known to live: a doorbell would tell a baseline job as new.
+        sweeper.first().await?;
+        tasks.spawn(reader.run(ring_receiver));
+        tasks.spawn(sweeper.run());
+        tasks.spawn(catch_up(
+            self.slurm.clone(),
+            collector.clone(),
+            slurmdbd,
+            from,
+            shutdown.clone(),
+        ));
+        let doorbells = Doorbells::new(collector.cluster.clone(), rings);
+        let (bus, stop) = (self.bus.clone(), shutdown.clone());
+        tasks.spawn(async move {
+            Ok(bus
+                .consume(MESH_HOOKS, IngestService::NAME, DOORBELLS, doorbells, &stop)
+                .await?)
+        });
+        tasks.spawn(watch_nats(self.bus.clone(), nats, shutdown.clone()));
+        let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());
+        let every = self.config.identity_poll;
+        tasks.spawn(async move {
+            Sweeper::watch_identities(identities, every, stop).await;
+            Ok(())
+        });
+        let mut result = Ok(());
+        while let Some(done) = tasks.join_next().await {
+            let done = done.unwrap_or_else(|error| Err(Error::Task { source: error }));
+            if let Err(error) = done
+                && !error.is_shutdown()
+                && result.is_ok()
+            {
+                result = Err(error);
+                shutdown.cancel();
+            }
+        }
+        if result.is_ok() {
+            collector.flush().await?;
+        }
+        result
+    }
+}
+
+/// Keeps readiness honest about NATS.
+async fn watch_nats(
+    bus: Bus,
+    condition: mesh_runtime::Condition,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    loop {
+        if bus.connected() {
+            condition.ok();
+        } else {
+            condition.fail("not connected to NATS");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+/// Tells what began and ended while nobody looked, from accounting, and then that capture has caught up.
+async fn catch_up(
+    slurm: Slurm,
+    collector: Collector,
+    slurmdbd: Arc<SlurmSource>,
+    from: Option<i64>,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let history = collector
+        .config
+        .history_since()
+        .ok()
+        .flatten()
+        .map(|time| time.timestamp());
+    let overlap = i64::try_from(collector.config.catch_up_overlap.as_secs()).unwrap_or(i64::MAX);
+    // At a first start there is nothing to catch up with unless history is asked for.
+    let Some(start) = from.map(|watermark| watermark - overlap).or(history) else {
+        return Ok(());
+    };
+    let told_before = collector.core().await.meta.counts.values().sum::<u64>();
+    let mut recovered = 0;
+    while collector.config.accounting {
+        match slurm
+            .accounting(&Query::Window {
+                start: UnixTime::from_secs(start),
+                end: None,
+            })
+            .await
+        {
+            Ok(rows) => {
+                slurmdbd.up().await?;
+                let since = if from.is_some() {
+                    collector.core().await.meta.capture_since.max(start)
+                } else {
+                    start
+                };
+                let runs = fold(&collector.cluster, &rows);
+                let ended = runs.into_iter().filter(|run| {
+                    run.end_kind().is_some() && run.end.is_some_and(|end| end >= since)
+                });
+                let readings: Vec<Reading> = ended.map(Reading::new).collect();
+                recovered = collector.count_new(&readings).await;
+                collector.absorb(&Cause::Accounting, readings).await?;
+                break;
+            }
+            Err(error) => {
+                let pause = slurmdbd.down(&error).await?;
+                tokio::select! {
+                    () = shutdown.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+    }
+    collector.flush().await?;
+    tracing::info!(recovered, capture_events = told_before, "caught up");
+    let now = Utc::now();
+    let what = CaptureEvent {
+        source: "slurmdbd".to_owned(),
+        message: if collector.config.accounting {
+            "caught up with accounting"
+        } else {
+            "caught up without accounting"
+        }
+        .to_owned(),
+        from: chrono::DateTime::from_timestamp(from.unwrap_or(start), 0).map(timestamp),
+        to: Some(timestamp(now)),
+        recovered,
+        not_recoverable: if collector.config.accounting {
+            String::new()
+        } else {
+            "jobs that began and ended meanwhile and that slurmctld has forgotten".to_owned()
+        },
+    };
+    collector.capture(EventType::CaptureCaughtUp, what).await
+}

@@ -1,3 +1,111 @@
-//! Stub.
+//! Turns job events into what they cost.
+//!
+//! ```text
+//! job.started, job.baseline ─► burn rate, estimate ─► cost.estimated
+//! job.suspended, job.resumed, job.resized ─► remembered until the run ends
+//! the end of a run ─► exact cost, rounded once ─► cost.finalized
+//! ```
+//!
+//! - [`domain`]: the formulas, pure.
+//! - [`price_book`]: what the site's nodes cost, from TOML; `reload` follows its changes.
+//! - [`usage`] and [`costing`]: from Slurm's snapshots to facts, and from facts to the payload of a cost event.
+//! - [`vectors`]: checks files of cost test vectors.
+//! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
+//! - [`api`]: `/v1/costs/live` and `/v1/costs`.
+//!
+//! Deliberately absent: budgets, adjustments of final costs and accrual events; they come later.
+
+pub mod adapters;
+pub mod api;
+mod config;
+pub mod costing;
 pub mod domain;
+pub mod error;
+mod handlers;
+mod metrics;
+mod outbox;
+pub mod price_book;
+mod reload;
+pub mod usage;
 pub mod vectors;
+
+use mesh_bus::Bus;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use tokio_util::sync::CancellationToken;
+
+pub use config::{Config, DEFAULTS};
+pub use price_book::{PriceBook, PriceBookError};
+pub use vectors::check_vectors;
+
+use adapters::Store;
+use handlers::JobEvents;
+use outbox::Outbox;
+use reload::Follower;
+
+/// The service.
+pub struct CostEngineService;
+
+impl Service for CostEngineService {
+    const NAME: &'static str = "cost-engine";
+    const DEFAULTS: &'static str = DEFAULTS;
+    const ABOUT: &'static str = "Turns job events into what they cost";
+
+    async fn start(context: Context) -> Result<Started, BoxError> {
+        let config: Config = context.section(Self::NAME)?;
+        let faults = config.faults();
+        let Some(database) = config.database(&context.mesh.data_dir).filter(|_| faults.is_empty()) else {
+            return Err(context.faults(&faults).into());
+        };
+        metrics::describe();
+        let prices = if config.price_book.as_os_str().is_empty() {
+            None
+        } else {
+            let path = context.relative(&config.price_book);
+            let follower = Follower::new(path).map_err(error::Error::from)?;
+            tracing::info!(price_book = follower.book.borrow().label(), "price book read");
+            Some(follower)
+        };
+        let store = Store::open(&database).await?;
+        let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
+        let condition = context.health.condition("cost-engine.nats");
+        let book = prices.as_ref().map(|follower| follower.book.subscribe());
+        let router = api::router(api::Api { store: store.clone(), book });
+        let engine = Engine { config, store, bus, condition, shutdown: context.shutdown };
+        Ok(Started { router, run: Box::pin(engine.run(prices)) })
+    }
+}
+
+struct Engine {
+    config: Config,
+    store: Store,
+    bus: Bus,
+    condition: Condition,
+    shutdown: CancellationToken,
+}
+
+impl Engine {
+    async fn run(self, prices: Option<Follower>) -> Result<(), BoxError> {
+        let Self { config, store, bus, condition, shutdown } = self;
+        if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
+            return Ok(());
+        }
+        condition.ok();
+        let outbox = Outbox::default();
+        let publish = outbox.clone().run(&store, &bus, &shutdown);
+        // One task for all of it: whoever drops this future has stopped everything.
+        if let Some(mut follower) = prices {
+            let handler = JobEvents { store: store.clone(), book: follower.book.subscribe(), outbox };
+            let consume = bus.consume_batches(SLURM_EVENTS, CostEngineService::NAME, config.batch_size, handler, &shutdown);
+            let follow = follower.follow(config.reload_interval, &shutdown);
+            let (consumed, (), ()) = tokio::join!(Box::pin(consume), Box::pin(publish), follow);
+            consumed?;
+        } else {
+            tracing::info!("no price book: no costs are computed; set cost-engine.price_book");
+            publish.await;
+        }
+        store.close().await;
+        bus.close().await;
+        Ok(())
+    }
+}

@@ -42,11 +42,11 @@ pub struct RatePeriod {
 }
 
 impl RatePeriod {
-    fn from_bound(&self) -> i64 {
+    fn begin(&self) -> i64 {
         self.from.unwrap_or(i64::MIN)
     }
 
-    fn to_bound(&self) -> i64 {
+    fn finish(&self) -> i64 {
         self.to.unwrap_or(i64::MAX)
     }
 }
@@ -73,15 +73,15 @@ impl RateSchedule {
     /// If two overlap or one is empty.
     pub fn new(periods: &[RatePeriod]) -> Result<Self, ScheduleError> {
         let mut order: Vec<usize> = (0..periods.len()).collect();
-        order.sort_by_key(|&at| periods[at].from_bound());
+        order.sort_by_key(|&at| periods[at].begin());
         if let Some(&at) = order
             .iter()
-            .find(|&&at| periods[at].from_bound() >= periods[at].to_bound())
+            .find(|&&at| periods[at].begin() >= periods[at].finish())
         {
             return Err(ScheduleError::Empty(at));
         }
         for pair in order.windows(2) {
-            if periods[pair[0]].to_bound() > periods[pair[1]].from_bound() {
+            if periods[pair[0]].finish() > periods[pair[1]].begin() {
                 return Err(ScheduleError::Overlap(
                     pair[0].min(pair[1]),
                     pair[0].max(pair[1]),
@@ -102,7 +102,7 @@ impl RateSchedule {
     pub fn at(&self, time: i64) -> Option<Micros> {
         self.periods
             .iter()
-            .find(|period| period.from_bound() <= time && time < period.to_bound())
+            .find(|period| period.begin() <= time && time < period.finish())
             .map(|period| period.per_hour)
     }
 
@@ -117,13 +117,13 @@ impl RateSchedule {
             if now >= to {
                 break;
             }
-            if period.to_bound() <= now {
+            if period.finish() <= now {
                 continue;
             }
-            if period.from_bound() > now {
+            if period.begin() > now {
                 return Err(now);
             }
-            let until = period.to_bound().min(to);
+            let until = period.finish().min(to);
             pieces.push((period.per_hour, now.abs_diff(until)));
             now = until;
         }

@@ -1,0 +1,9 @@
+//! The IO side: the database, without decisions.
+
+mod outbox;
+mod queries;
+mod sqlite;
+
+pub use outbox::Unpublished;
+pub use queries::{By, Filter, OpenRun, SumRow};
+pub use sqlite::{CostRow, Store, Transaction};

@@ -1,0 +1,112 @@
+//! `GET /v1/costs/live` and `GET /v1/costs`: what runs now costs, and what was spent.
+//!
+//! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
+//! administrators everybody's.
+
+mod answer;
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
+use mesh_runtime::api::{Caller, Problem};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::adapters::{By, Filter, Store};
+use crate::price_book::PriceBook;
+
+pub use answer::{LiveAnswer, LiveJob, SpentAnswer, SpentRow};
+
+/// What answers need. Without a price book nothing was ever computed.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub store: Store,
+    pub book: Option<watch::Receiver<Arc<PriceBook>>>,
+}
+
+pub(crate) fn router(api: Api) -> Router {
+    Router::new().route("/v1/costs/live", get(live)).route("/v1/costs", get(spent)).with_state(api)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LiveQuery {
+    cluster: Option<String>,
+    user: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpentQuery {
+    by: Option<By>,
+    since: Option<String>,
+    until: Option<String>,
+    cluster: Option<String>,
+    user: Option<String>,
+}
+
+async fn live(
+    caller: Caller,
+    State(api): State<Api>,
+    query: Result<Query<LiveQuery>, QueryRejection>,
+) -> Result<Json<LiveAnswer>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let filter = Filter { cluster: query.cluster, user: visible(&caller, query.user)?, ..Filter::default() };
+    let runs = api.store.open_runs(&filter).await.map_err(|error| Problem::internal(&error))?;
+    Ok(Json(answer::live(api.book().as_deref(), runs, Utc::now())))
+}
+
+async fn spent(
+    caller: Caller,
+    State(api): State<Api>,
+    query: Result<Query<SpentQuery>, QueryRejection>,
+) -> Result<Json<SpentAnswer>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let filter = Filter {
+        cluster: query.cluster,
+        user: visible(&caller, query.user)?,
+        since: moment("since", query.since.as_deref())?,
+        until: moment("until", query.until.as_deref())?,
+    };
+    let by = query.by.unwrap_or(By::User);
+    let now = Utc::now();
+    let sums = api.store.sums(by, &filter).await.map_err(|error| Problem::internal(&error))?;
+    // What is still running belongs to a period that has not ended.
+    let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
+        api.store.open_runs(&filter).await.map_err(|error| Problem::internal(&error))?
+    } else {
+        Vec::new()
+    };
+    Ok(Json(answer::spent(by, sums, api.book().as_deref(), runs, now)))
+}
+
+impl Api {
+    fn book(&self) -> Option<Arc<PriceBook>> {
+        self.book.as_ref().map(|book| Arc::clone(&book.borrow()))
+    }
+}
+
+/// The user whose jobs are asked for: anybody's for administrators, one's own for others.
+fn visible(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
+    match user {
+        Some(user) if caller.may_see(&user) => Ok(Some(user)),
+        Some(user) => Err(Problem::forbidden(format!("only administrators see what jobs of {user:?} cost"))),
+        None if caller.is_admin() => Ok(None),
+        None => Ok(Some(caller.user.clone())),
+    }
+}
+
+/// A time with offset, or a date, which is its first second in UTC.
+fn moment(key: &str, text: Option<&str>) -> Result<Option<i64>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    if let Ok(date) = text.parse::<NaiveDate>() {
+        return Ok(Some(date.and_time(NaiveTime::MIN).and_utc().timestamp()));
+    }
+    let time = DateTime::parse_from_rfc3339(text)
+        .map_err(|_| Problem::bad_request(format!("{key}: {text:?} is neither a date nor a time such as 2026-07-01T00:00:00Z")))?;
+    Ok(Some(time.timestamp()))
+}

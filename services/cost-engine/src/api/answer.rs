@@ -1,0 +1,214 @@
+//! The answers, computed from rows and open runs. Pure: the time is an argument.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Serialize, Serializer};
+
+use crate::adapters::{By, OpenRun, SumRow};
+use crate::costing;
+use crate::domain::suspension;
+use crate::domain::{Micros, PriceError};
+use crate::price_book::PriceBook;
+
+/// What runs, and what it costs.
+#[derive(Clone, Debug, Serialize)]
+pub struct LiveAnswer {
+    /// Name and version of the price book; absent without one.
+    pub price_book: Option<String>,
+    /// Currency of every amount; absent without a price book.
+    pub currency: Option<String>,
+    /// Until when `accrued_micros` counts.
+    pub as_of: DateTime<Utc>,
+    /// Sum of the jobs' burn rates.
+    #[serde(serialize_with = "text")]
+    pub burn_rate_micros: Micros,
+    /// Sum of what the jobs have cost so far.
+    #[serde(serialize_with = "text")]
+    pub accrued_micros: Micros,
+    /// The jobs.
+    pub jobs: Vec<LiveJob>,
+}
+
+/// A running job.
+#[derive(Clone, Debug, Serialize)]
+pub struct LiveJob {
+    /// Cluster.
+    pub cluster: String,
+    /// Slurm's id form.
+    pub job: String,
+    /// Entity key of the run.
+    pub run: String,
+    /// Job name.
+    pub name: String,
+    /// Owner.
+    pub user: String,
+    /// Account.
+    pub account: String,
+    /// Partition.
+    pub partition: String,
+    /// Nodes as a host list.
+    pub nodes: String,
+    /// Start, Unix seconds.
+    pub started: i64,
+    /// True while it is suspended.
+    pub suspended: bool,
+    /// Cost per hour at its start; absent without a price.
+    #[serde(serialize_with = "optional_text")]
+    pub burn_rate_micros: Option<Micros>,
+    /// Cost so far; absent without a price.
+    #[serde(serialize_with = "optional_text")]
+    pub accrued_micros: Option<Micros>,
+    /// Cost at its time limit; absent without a price or a limit.
+    #[serde(serialize_with = "optional_text")]
+    pub estimated_micros: Option<Micros>,
+    /// Why there is no price; empty if there is one.
+    pub problem: String,
+}
+
+/// What was spent.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpentAnswer {
+    /// What the rows are by.
+    pub by: By,
+    /// Until when open runs count.
+    pub as_of: DateTime<Utc>,
+    /// Sums, by cluster, key and currency.
+    pub rows: Vec<SpentRow>,
+}
+
+/// A sum.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SpentRow {
+    /// Cluster.
+    pub cluster: String,
+    /// User, account, month, job or partition.
+    pub key: String,
+    /// Currency; empty for runs without a price.
+    pub currency: String,
+    /// Runs, with those still open.
+    pub runs: u64,
+    /// Runs that have not ended.
+    pub open_runs: u64,
+    /// Runs without a price: their cost is missing in the amounts.
+    pub unpriced_runs: u64,
+    /// Cost of runs that ended COMPLETED.
+    #[serde(serialize_with = "text")]
+    pub completed_micros: Micros,
+    /// Cost of runs that ended otherwise.
+    #[serde(serialize_with = "text")]
+    pub not_completed_micros: Micros,
+    /// Cost so far of runs that have not ended.
+    #[serde(serialize_with = "text")]
+    pub open_micros: Micros,
+    /// All of it.
+    #[serde(serialize_with = "text")]
+    pub total_micros: Micros,
+    /// Seconds that were charged, one per run and second.
+    pub charged_seconds: u64,
+}
+
+fn text<S: Serializer>(amount: &Micros, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(amount)
+}
+
+fn optional_text<S: Serializer>(amount: &Option<Micros>, serializer: S) -> Result<S::Ok, S::Error> {
+    match amount {
+        Some(amount) => serializer.collect_str(amount),
+        None => serializer.serialize_none(),
+    }
+}
+
+pub(super) fn live(book: Option<&PriceBook>, runs: Vec<OpenRun>, now: DateTime<Utc>) -> LiveAnswer {
+    let jobs: Vec<LiveJob> = runs.into_iter().map(|run| live_job(book, run, now)).collect();
+    let sum = |amount: fn(&LiveJob) -> Option<Micros>| jobs.iter().filter_map(amount).sum();
+    LiveAnswer {
+        price_book: book.map(PriceBook::label),
+        currency: book.map(|book| book.currency.clone()),
+        as_of: now,
+        burn_rate_micros: sum(|job| job.burn_rate_micros),
+        accrued_micros: sum(|job| job.accrued_micros),
+        jobs,
+    }
+}
+
+fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> LiveJob {
+    let now = now.timestamp();
+    let rate = book.map(|book| costing::rate(book, &open.job));
+    let spent = book.map(|book| accrued(book, &open, now).map(|(cost, _)| cost));
+    let problem = [rate.as_ref().and_then(|rate| rate.as_ref().err()), spent.as_ref().and_then(|spent| spent.as_ref().err())]
+        .into_iter()
+        .flatten()
+        .next()
+        .map_or_else(|| if book.is_none() { "price_missing: there is no price book".to_owned() } else { String::new() }, PriceError::problem);
+    let suspended = suspension::intervals(&open.memory.marks, i64::MAX).last().is_some_and(|(_, to)| *to == i64::MAX);
+    let rate = rate.and_then(Result::ok);
+    LiveJob {
+        cluster: open.cluster,
+        job: open.job.display_id,
+        run: open.job.run,
+        name: open.job.name,
+        user: open.user,
+        account: open.account,
+        partition: open.job.partition,
+        nodes: open.memory.resizes.last().map_or(open.job.nodes, |(_, job)| job.nodes.clone()),
+        started: open.job.start_time.map(|time| time.seconds).unwrap_or_default(),
+        suspended,
+        burn_rate_micros: rate.map(|rate| rate.burn),
+        accrued_micros: spent.and_then(Result::ok),
+        estimated_micros: rate.and_then(|rate| rate.estimate),
+        problem,
+    }
+}
+
+/// Cost so far. A job may have started a moment ahead of our clock; that is no cost yet, not an error.
+fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), PriceError> {
+    let start = open.job.start_time.as_ref().map_or(now, |time| time.seconds);
+    costing::spent(book, &open.memory, &open.job, now.max(start)).map(|spent| (spent.cost, spent.seconds))
+}
+
+pub(super) fn spent(by: By, sums: Vec<SumRow>, book: Option<&PriceBook>, open: Vec<OpenRun>, now: DateTime<Utc>) -> SpentAnswer {
+    let mut rows: BTreeMap<(String, String, String), SpentRow> = BTreeMap::new();
+    for sum in sums {
+        let row = row(&mut rows, sum.cluster, sum.key, sum.currency);
+        row.runs += sum.runs.unsigned_abs();
+        row.unpriced_runs += sum.unpriced.unsigned_abs();
+        row.completed_micros = row.completed_micros + Micros(sum.completed);
+        row.not_completed_micros = row.not_completed_micros + Micros(sum.not_completed);
+        row.charged_seconds += sum.seconds.unsigned_abs();
+    }
+    for open in open {
+        let key = match by {
+            By::User => open.user.clone(),
+            By::Account => open.account.clone(),
+            By::Month => now.format("%Y-%m").to_string(),
+            By::Job => open.job.display_id.clone(),
+            By::Partition => open.job.partition.clone(),
+        };
+        let priced = book.map(|book| (book, accrued(book, &open, now.timestamp())));
+        let (currency, cost) = match priced {
+            Some((book, Ok(cost))) => (book.currency.clone(), Some(cost)),
+            Some((_, Err(_))) | None => (String::new(), None),
+        };
+        let row = row(&mut rows, open.cluster, key, currency);
+        row.runs += 1;
+        row.open_runs += 1;
+        match cost {
+            Some((cost, seconds)) => {
+                row.open_micros = row.open_micros + cost;
+                row.charged_seconds += seconds;
+            }
+            None => row.unpriced_runs += 1,
+        }
+    }
+    let mut rows: Vec<SpentRow> = rows.into_values().collect();
+    for row in &mut rows {
+        row.total_micros = row.completed_micros + row.not_completed_micros + row.open_micros;
+    }
+    SpentAnswer { by, as_of: now, rows }
+}
+
+fn row(rows: &mut BTreeMap<(String, String, String), SpentRow>, cluster: String, key: String, currency: String) -> &mut SpentRow {
+    let place = (cluster.clone(), key.clone(), currency.clone());
+    rows.entry(place).or_insert_with(|| SpentRow { cluster, key, currency, ..SpentRow::default() })
+}

@@ -1,0 +1,171 @@
+//! From a run's usage and a price book to the payload of a cost event. Pure: the same facts and book give the same bytes.
+
+use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, CostLine, Money};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Correlation, Source};
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, Slot};
+use slurm_types::HostList;
+
+use crate::domain::money::fraction;
+use crate::domain::{Class, Micros, PriceError, billing, burn, price};
+use crate::price_book::{Charge, PriceBook};
+use crate::usage::{Memory, Usage, seconds, usage};
+
+/// What a run has cost up to some moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spent {
+    /// Rounded once.
+    pub cost: Micros,
+    /// From the start on, suspended or not.
+    pub seconds: u64,
+    /// How it came about.
+    pub lines: Vec<CostLine>,
+}
+
+/// What a run costs per hour, and if it lasts until its time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Per hour.
+    pub burn: Micros,
+    /// Until the limit; `None` without one.
+    pub estimate: Option<Micros>,
+}
+
+/// Burn rate and estimate of a run that has started.
+///
+/// # Errors
+/// If there is no price.
+pub fn rate(book: &PriceBook, job: &Job) -> Result<Rate, PriceError> {
+    let at = seconds(job.start_time.as_ref()).unwrap_or_default();
+    let limit = job.time_limit_minutes.map(|minutes| u64::from(minutes) * 60);
+    let usage = usage(&Memory::default(), job, at);
+    match &book.charge {
+        Charge::Nodes(mode) => {
+            let held = usage.run.segments.first().map(|segment| segment.allocation.as_slice()).unwrap_or_default();
+            if held.is_empty() {
+                return Err(PriceError::AllocationMissing { what: "nodes" });
+            }
+            let nodes = book.nodes(held.iter().map(|held| held.node.as_str()), &usage.partition);
+            let burn = burn(*mode, &nodes, held, usage.run.exclusive, at)?;
+            Ok(Rate { estimate: limit.map(|limit| burn.estimate(limit)).transpose()?, burn: burn.per_hour })
+        }
+        Charge::Billing(rates) => {
+            let units = units(&usage)?.first().map_or(0, |segment| segment.units);
+            let per_unit = rates.at(at).ok_or(PriceError::BillingPriceMissing { at })?;
+            let cost = |seconds| billing::price_held(units, per_unit, seconds).map(|(_, cost)| cost);
+            Ok(Rate { burn: cost(3600)?, estimate: limit.map(cost).transpose()? })
+        }
+    }
+}
+
+/// What a run has cost from its start to `end`.
+///
+/// # Errors
+/// If there is no price for some part of it.
+pub fn spent(book: &PriceBook, memory: &Memory, newest: &Job, end: i64) -> Result<Spent, PriceError> {
+    let usage = usage(memory, newest, end);
+    let start = usage.run.start.unwrap_or(end);
+    match &book.charge {
+        Charge::Nodes(mode) => {
+            let held = || usage.run.segments.iter().flat_map(|segment| &segment.allocation);
+            if start < end && held().next().is_none() {
+                return Err(PriceError::AllocationMissing { what: "nodes" });
+            }
+            let nodes = book.nodes(held().map(|held| held.node.as_str()), &usage.partition);
+            let priced = price(*mode, &nodes, &usage.run)?;
+            let line = |line: &crate::domain::Line| CostLine {
+                nodes: HostList::compress(&line.nodes),
+                node_type: line.node_type.clone(),
+                market: line.market.as_str().to_owned(),
+                rate_micros_per_hour: line.rate.0,
+                share: fraction(&line.share),
+                seconds: line.seconds,
+            };
+            Ok(Spent { cost: priced.cost, seconds: priced.seconds, lines: priced.lines.iter().map(line).collect() })
+        }
+        Charge::Billing(rates) => {
+            let (_, cost, lines) = billing::price_billing(rates, start, end, units(&usage)?)?;
+            let line = |(rate, units, seconds): (Micros, u64, u64)| CostLine {
+                node_type: "billing".to_owned(),
+                rate_micros_per_hour: rate.0,
+                share: format!("{units}/1"),
+                seconds,
+                ..CostLine::default()
+            };
+            Ok(Spent { cost, seconds: start.abs_diff(end), lines: lines.into_iter().map(line).collect() })
+        }
+    }
+}
+
+fn units(usage: &Usage) -> Result<&[billing::BillingSegment], PriceError> {
+    if usage.billing.is_empty() { Err(PriceError::AllocationMissing { what: "billing units" }) } else { Ok(&usage.billing) }
+}
+
+/// The payload of `cost.estimated`. Without a price it says why, and has no amount.
+pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
+    let mut payload = CostEvent { job: Some(job.clone()), class: CostClass::Open.into(), ..described(book) };
+    match rate(book, job) {
+        Ok(rate) => {
+            payload.burn_rate = Some(money(book, rate.burn));
+            payload.estimated = rate.estimate.map(|estimate| money(book, estimate));
+        }
+        Err(error) => payload.problem = error.problem(),
+    }
+    payload
+}
+
+/// The payload of `cost.finalized`. Without a price it says why, and has no amount.
+///
+/// # Errors
+/// [`PriceError::EndBeforeStart`]: no event can be made of a record that contradicts itself.
+pub fn finalized(book: &PriceBook, memory: &Memory, job: &Job, end: i64, class: Class) -> Result<CostEvent, PriceError> {
+    let class = match class {
+        Class::Completed => CostClass::Completed,
+        Class::NotCompleted => CostClass::NotCompleted,
+        Class::Open => CostClass::Open,
+    };
+    let mut payload = CostEvent { job: Some(job.clone()), class: class.into(), ..described(book) };
+    match spent(book, memory, job, end) {
+        Ok(spent) => {
+            payload.total = Some(money(book, spent.cost));
+            payload.charged_seconds = spent.seconds;
+            payload.lines = spent.lines;
+        }
+        Err(error @ PriceError::EndBeforeStart { .. }) => return Err(error),
+        Err(error) => payload.problem = error.problem(),
+    }
+    Ok(payload)
+}
+
+fn described(book: &PriceBook) -> CostEvent {
+    CostEvent { mode: book.mode_word().to_owned(), price_book: book.label(), ..CostEvent::default() }
+}
+
+fn money(book: &PriceBook, amount: Micros) -> Money {
+    Money { micros: amount.0, currency: book.currency.clone() }
+}
+
+/// The event around a payload. Everything else comes from the job event, so nothing in it depends on when or where it is made.
+pub fn event(run: &RunKey, kind: EventType, cause: &Event, payload: CostEvent) -> Event {
+    let slot = if kind == EventType::CostEstimated { Slot::CostEstimated } else { Slot::CostFinalized };
+    Event {
+        id: EventId::recorded(run, slot).to_string(),
+        cluster: cause.cluster.clone(),
+        r#type: kind.to_string(),
+        occurred_at: cause.occurred_at,
+        observed_at: cause.observed_at,
+        source: Source::Derived.into(),
+        source_detail: cause.id.clone(),
+        confidence: cause.confidence,
+        late: cause.late,
+        correlation: Some(Correlation { event_ids: vec![cause.id.clone()], entities: Vec::new() }),
+        owner: cause.owner.clone(),
+        actor: None,
+        entity: cause.entity.clone(),
+        // The place of its cause: a receiver that has seen later facts of the run knows that this one is older.
+        run_seq: cause.run_seq,
+        schema_version: SCHEMA_VERSION,
+        payload: Some(Payload::Cost(payload)),
+    }
+}

@@ -1,0 +1,101 @@
+//! Publishes what the database holds: first what an earlier process left, then what is added.
+//!
+//! The bytes were fixed when the cost was committed. Until JetStream has acknowledged them they stay in the outbox, so a crash at any
+//! moment publishes the same events with the same ids again, which JetStream and every consumer recognise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_bus::{Bus, trace};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::adapters::{Store, Unpublished};
+use crate::metrics;
+
+/// Events published at a time.
+const BATCH: u32 = 256;
+/// Looked at again after this time even if nobody rang.
+const IDLE: Duration = Duration::from_secs(30);
+/// After an error that is not NATS being away.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Rings when there is something to publish. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Outbox {
+    ring: Arc<Notify>,
+}
+
+impl Outbox {
+    /// Events were committed.
+    pub fn ring(&self) {
+        self.ring.notify_one();
+    }
+
+    /// Publishes until told to stop.
+    pub async fn run(self, store: &Store, bus: &Bus, shutdown: &CancellationToken) {
+        while !shutdown.is_cancelled() {
+            match self.publish(store, bus, shutdown).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tokio::select! {
+                        () = shutdown.cancelled() => {}
+                        () = self.ring.notified() => {}
+                        () = tokio::time::sleep(IDLE) => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error = mesh_runtime::chain(error.as_ref()), "publish costs, trying again");
+                    tokio::select! {
+                        () = shutdown.cancelled() => {}
+                        () = tokio::time::sleep(RETRY) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Publishes the oldest events; false if there are none.
+    async fn publish(&self, store: &Store, bus: &Bus, shutdown: &CancellationToken) -> Result<bool, mesh_runtime::BoxError> {
+        let waiting = store.unpublished(BATCH).await?;
+        if waiting.is_empty() {
+            return Ok(false);
+        }
+        let ids: Vec<String> = waiting.iter().map(|waiting| waiting.event.id.clone()).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let traced = waiting.into_iter().map(|waiting| (span(&waiting), waiting.event)).map(|(span, event)| (event, span)).collect();
+        match bus.publish_all_traced(traced, shutdown).await {
+            Ok(()) => {
+                store.settle(&ids, Some(Utc::now().timestamp())).await?;
+                metrics::published("stored", ids.len());
+                Ok(true)
+            }
+            Err(mesh_bus::Error::Cancelled) => Ok(true),
+            Err(mesh_bus::Error::Invalid { id, reason }) => {
+                // The cost stays in the database; only its event can never be told.
+                tracing::error!(event.id = id, reason, "cost event cannot be published");
+                store.settle(&[id.as_str()], None).await?;
+                metrics::published("refused", 1);
+                Ok(true)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The span of publishing an event: part of the trace of the job event behind it.
+fn span(waiting: &Unpublished) -> Span {
+    let span = tracing::info_span!(
+        "publish",
+        otel.name = "cost-engine publish",
+        otel.kind = "producer",
+        messaging.system = "nats",
+        event.id = waiting.event.id,
+    );
+    if !waiting.traceparent.is_empty() {
+        trace::adopt(&span, &waiting.traceparent);
+    }
+    span
+}

@@ -1,0 +1,222 @@
+//! The price book: what the site's nodes cost, as people write it down.
+//!
+//! A TOML file, documented in this service's README. Reading it is all or nothing: every fault is reported at once, each with file, line
+//! and key, and a book with a fault is never used. Names, dates and amounts are turned into the facts of [`crate::domain`] here, once.
+
+mod file;
+mod read;
+mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::domain::price::Nodes;
+use crate::domain::{Capacity, Market, Mode, NodeSpec, RateSchedule, Weights};
+
+/// Why a price book cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PriceBookError {
+    /// The file cannot be read.
+    #[error("read price book {path}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The book has faults.
+    #[error("price book {file}: {faults}", faults = list(faults))]
+    Invalid {
+        /// The file.
+        file: String,
+        /// Every fault.
+        faults: Vec<Fault>,
+    },
+}
+
+/// Something wrong in a price book.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Line, from 1.
+    pub line: usize,
+    /// The key, e.g. `node_type.price.on_demand`; empty if the text is not TOML.
+    pub key: String,
+    /// What is wrong, and what would be right.
+    pub problem: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: ", self.line)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+fn list(faults: &[Fault]) -> String {
+    faults
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// What is charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// Shares of nodes.
+    Nodes(Mode),
+    /// Billing units, at these prices per unit and hour.
+    Billing(RateSchedule),
+}
+
+/// A price book that can be used.
+#[derive(Clone, Debug)]
+pub struct PriceBook {
+    /// Its name.
+    pub name: String,
+    /// Its version; the site changes it with every change of prices.
+    pub version: String,
+    /// ISO 4217 code. One currency per book, no conversion.
+    pub currency: String,
+    /// What is charged.
+    pub charge: Charge,
+    node_types: Vec<NodeType>,
+    partition_prices: BTreeMap<(String, String), Prices>,
+    spot: Vec<Where>,
+}
+
+#[derive(Clone, Debug)]
+struct NodeType {
+    name: String,
+    place: Where,
+    capacity: Capacity,
+    weights: Option<Weights>,
+    prices: Prices,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Prices {
+    on_demand: Arc<RateSchedule>,
+    spot: Arc<RateSchedule>,
+}
+
+impl Prices {
+    fn of(&self, market: Market) -> &Arc<RateSchedule> {
+        match market {
+            Market::OnDemand => &self.on_demand,
+            Market::Spot => &self.spot,
+        }
+    }
+}
+
+/// Some nodes, some partitions, or nodes while they serve a partition. `None` is any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Where {
+    nodes: Option<BTreeSet<String>>,
+    partitions: Option<BTreeSet<String>>,
+}
+
+impl Where {
+    fn covers(&self, node: &str, partition: &str) -> bool {
+        let has = |names: &Option<BTreeSet<String>>, name: &str| {
+            names.as_ref().is_none_or(|names| names.contains(name))
+        };
+        has(&self.nodes, node) && has(&self.partitions, partition)
+    }
+
+    /// Which of two that cover a node decides: the one that names nodes, then the one that names partitions.
+    fn precision(&self) -> (bool, bool) {
+        (self.nodes.is_some(), self.partitions.is_some())
+    }
+
+    /// True if both cover something and neither is more precise.
+    fn collides_with(&self, other: &Self) -> bool {
+        let meet = |a: &Option<BTreeSet<String>>, b: &Option<BTreeSet<String>>| match (a, b) {
+            (Some(a), Some(b)) => !a.is_disjoint(b),
+            _ => true,
+        };
+        self.precision() == other.precision()
+            && meet(&self.nodes, &other.nodes)
+            && meet(&self.partitions, &other.partitions)
+    }
+}
+
+impl PriceBook {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or with every fault in it.
+    pub fn load(path: &Path) -> Result<Self, PriceBookError> {
+        let text = std::fs::read_to_string(path).map_err(|source| PriceBookError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads a text; `file` names it in errors.
+    ///
+    /// # Errors
+    /// With every fault in it.
+    pub fn parse(text: &str, file: &str) -> Result<Self, PriceBookError> {
+        read::read(text).map_err(|faults| PriceBookError::Invalid {
+            file: file.to_owned(),
+            faults,
+        })
+    }
+
+    /// Name and version, as cost events carry them.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.name, self.version)
+    }
+
+    /// The word of what is charged, as cost events carry it.
+    pub const fn mode_word(&self) -> &'static str {
+        match &self.charge {
+            Charge::Nodes(mode) => mode.as_str(),
+            Charge::Billing(_) => "billing",
+        }
+    }
+
+    /// What a node is in this book while it serves a partition; `None` if no node type covers it.
+    pub fn node(&self, node: &str, partition: &str) -> Option<NodeSpec> {
+        let covering = self
+            .node_types
+            .iter()
+            .filter(|node_type| node_type.place.covers(node, partition));
+        let node_type = covering.max_by_key(|node_type| node_type.place.precision())?;
+        let market = if self.spot.iter().any(|place| place.covers(node, partition)) {
+            Market::Spot
+        } else {
+            Market::OnDemand
+        };
+        let prices = self
+            .partition_prices
+            .get(&(partition.to_owned(), node_type.name.clone()))
+            .unwrap_or(&node_type.prices);
+        Some(NodeSpec {
+            node_type: node_type.name.clone(),
+            market,
+            capacity: node_type.capacity,
+            weights: node_type.weights.clone(),
+            rates: Arc::clone(prices.of(market)),
+        })
+    }
+
+    /// What some nodes are; those that no node type covers are left out, and pricing then says which.
+    pub fn nodes<'a>(&self, names: impl IntoIterator<Item = &'a str>, partition: &str) -> Nodes {
+        names
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), Arc::new(self.node(name, partition)?))))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! The form of the file. Values keep their place in the text, so that a fault found later can name its line.
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BookFile {
+    pub name: Spanned<String>,
+    pub version: Spanned<String>,
+    pub currency: Spanned<String>,
+    pub mode: Option<Spanned<String>>,
+    #[serde(default)]
+    pub node_type: Vec<Spanned<NodeTypeFile>>,
+    #[serde(default)]
+    pub partition: Vec<Spanned<PartitionFile>>,
+    #[serde(default)]
+    pub spot: Vec<Spanned<SpotFile>>,
+    #[serde(default)]
+    pub billing: Vec<Spanned<BillingFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodeTypeFile {
+    pub name: Spanned<String>,
+    pub nodes: Option<Spanned<Value>>,
+    pub partitions: Option<Spanned<Value>>,
+    pub cpu: Option<Spanned<Value>>,
+    pub mem: Option<Spanned<Value>>,
+    pub gpu: Option<Spanned<Value>>,
+    pub weights: Option<Spanned<WeightsFile>>,
+    #[serde(default)]
+    pub price: Vec<Spanned<PriceFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WeightsFile {
+    pub cpu: Option<Spanned<Value>>,
+    pub mem: Option<Spanned<Value>>,
+    pub gpu: Option<Spanned<Value>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PriceFile {
+    pub on_demand: Option<Spanned<Value>>,
+    pub spot: Option<Spanned<Value>>,
+    pub from: Option<Spanned<Value>>,
+    pub to: Option<Spanned<Value>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PartitionFile {
+    pub name: Spanned<String>,
+    pub node_type: Spanned<String>,
+    #[serde(default)]
+    pub price: Vec<Spanned<PriceFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SpotFile {
+    pub nodes: Option<Spanned<Value>>,
+    pub partitions: Option<Spanned<Value>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BillingFile {
+    pub price: Spanned<Value>,
+    pub from: Option<Spanned<Value>>,
+    pub to: Option<Spanned<Value>>,
+}

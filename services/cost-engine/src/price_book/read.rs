@@ -1,0 +1,348 @@
+//! From the file's form to a book, collecting every fault.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use num_traits::One as _;
+use toml::{Spanned, Value};
+
+use super::file::{BillingFile, BookFile, NodeTypeFile, PartitionFile, PriceFile, WeightsFile};
+use super::value::Faults;
+use super::{Charge, Fault, NodeType, PriceBook, Prices, Where};
+use crate::domain::money::fraction;
+use crate::domain::rates::{RatePeriod, ScheduleError};
+use crate::domain::{Capacity, Exact, Mode, RateSchedule, Weights};
+
+pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
+    let mut faults = Faults::new(text);
+    let file: BookFile = match toml::from_str(text) {
+        Ok(file) => file,
+        Err(error) => {
+            faults.add(error.span().unwrap_or_default(), "", error.message());
+            return Err(faults.found);
+        }
+    };
+    let book = book(file, &mut faults);
+    if faults.found.is_empty() {
+        Ok(book)
+    } else {
+        Err(faults.found)
+    }
+}
+
+fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
+    for (key, text) in [("name", &file.name), ("version", &file.version)] {
+        if text.get_ref().trim().is_empty() {
+            faults.add(text.span(), key, "must not be empty; cost events carry it");
+        }
+    }
+    let currency = file.currency.get_ref();
+    if currency.len() != 3 || !currency.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        faults.add(
+            file.currency.span(),
+            "currency",
+            format!("{currency:?} is no ISO 4217 code such as \"EUR\""),
+        );
+    }
+    let charge = charge(&file, faults);
+    let node_types = node_types(&file.node_type, &charge, faults);
+    let partition_prices = partition_prices(&file.partition, &node_types, faults);
+    let mut spot = Vec::new();
+    for rule in &file.spot {
+        let place = place(
+            "spot",
+            rule.get_ref().nodes.as_ref(),
+            rule.get_ref().partitions.as_ref(),
+            faults,
+        );
+        if place.precision() == (false, false) {
+            faults.add(
+                rule.span(),
+                "spot",
+                "names neither `nodes` nor `partitions`",
+            );
+        }
+        spot.push(place);
+    }
+    PriceBook {
+        name: file.name.into_inner(),
+        version: file.version.into_inner(),
+        currency: file.currency.into_inner(),
+        charge,
+        node_types,
+        partition_prices,
+        spot,
+    }
+}
+
+fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
+    let word = file
+        .mode
+        .as_ref()
+        .map_or(Mode::default().as_str(), |mode| mode.get_ref());
+    let mode_span = file.mode.as_ref().map_or(0..0, Spanned::span);
+    if word == "billing" {
+        if file.billing.is_empty() {
+            faults.add(
+                mode_span,
+                "mode",
+                "mode \"billing\" needs a [[billing]] price",
+            );
+        }
+        return Charge::Billing(billing(&file.billing, faults));
+    }
+    if let Some(price) = file.billing.first() {
+        faults.add(
+            price.span(),
+            "billing",
+            "only mode \"billing\" has billing prices",
+        );
+    }
+    if file.node_type.is_empty() {
+        faults.add(
+            mode_span.clone(),
+            "node_type",
+            "the book has no [[node_type]]",
+        );
+    }
+    let mode = Mode::from_word(word).unwrap_or_else(|| {
+        faults.add(
+            mode_span,
+            "mode",
+            format!("{word:?} is none of max_share, weighted_share, whole_node, billing"),
+        );
+        Mode::default()
+    });
+    Charge::Nodes(mode)
+}
+
+fn billing(prices: &[Spanned<BillingFile>], faults: &mut Faults<'_>) -> RateSchedule {
+    let mut periods = Vec::new();
+    for price in prices.iter().map(Spanned::get_ref) {
+        let rate = faults.rate("billing.price", &price.price);
+        let from = faults.time("billing.from", price.from.as_ref());
+        let to = faults.time("billing.to", price.to.as_ref());
+        periods
+            .extend(rate.map(|per_hour| (price.price.span(), RatePeriod { from, to, per_hour })));
+    }
+    schedule("billing.price", periods, faults)
+}
+
+fn node_types(
+    files: &[Spanned<NodeTypeFile>],
+    charge: &Charge,
+    faults: &mut Faults<'_>,
+) -> Vec<NodeType> {
+    let mut found: Vec<NodeType> = Vec::new();
+    for file in files {
+        let file = file.get_ref();
+        let name = file.name.get_ref();
+        if name.is_empty() || found.iter().any(|other| other.name == *name) {
+            faults.add(
+                file.name.span(),
+                "node_type.name",
+                format!("{name:?} is empty or there twice"),
+            );
+        }
+        let place = place(
+            "node_type",
+            file.nodes.as_ref(),
+            file.partitions.as_ref(),
+            faults,
+        );
+        if let Some(other) = found.iter().find(|other| other.place.collides_with(&place)) {
+            let span = file
+                .nodes
+                .as_ref()
+                .or(file.partitions.as_ref())
+                .map_or(file.name.span(), Spanned::span);
+            faults.add(
+                span,
+                "node_type",
+                format!("{name:?} and {:?} cover the same nodes", other.name),
+            );
+        }
+        let capacity = capacity(file, charge, faults);
+        let weights = file
+            .weights
+            .as_ref()
+            .and_then(|weights| self::weights(weights, faults));
+        if file.weights.is_none() && *charge == Charge::Nodes(Mode::WeightedShare) {
+            faults.add(
+                file.name.span(),
+                "node_type.weights",
+                format!("{name:?} has none; mode weighted_share needs them"),
+            );
+        }
+        if file.price.is_empty() && !matches!(charge, Charge::Billing(_)) {
+            faults.add(
+                file.name.span(),
+                "node_type.price",
+                format!("{name:?} has no price"),
+            );
+        }
+        let prices = prices("node_type.price", &file.price, faults);
+        found.push(NodeType {
+            name: name.clone(),
+            place,
+            capacity,
+            weights,
+            prices,
+        });
+    }
+    found
+}
+
+/// Shares need to know what a node has. Without GPUs is the rule, without CPUs or memory there is no node.
+fn capacity(file: &NodeTypeFile, charge: &Charge, faults: &mut Faults<'_>) -> Capacity {
+    let needed = matches!(charge, Charge::Nodes(Mode::MaxShare | Mode::WeightedShare));
+    for (key, value) in [("node_type.cpu", &file.cpu), ("node_type.mem", &file.mem)] {
+        if needed && value.is_none() {
+            faults.add(
+                file.name.span(),
+                key,
+                format!(
+                    "missing; shares of {:?} cannot be computed without it",
+                    file.name.get_ref()
+                ),
+            );
+        }
+    }
+    Capacity {
+        cpu: file
+            .cpu
+            .as_ref()
+            .and_then(|value| faults.count("node_type.cpu", value))
+            .unwrap_or_default(),
+        mem_mib: file
+            .mem
+            .as_ref()
+            .and_then(|value| faults.memory("node_type.mem", value))
+            .unwrap_or_default(),
+        gpu: file
+            .gpu
+            .as_ref()
+            .and_then(|value| faults.count("node_type.gpu", value))
+            .unwrap_or_default(),
+    }
+}
+
+fn weights(file: &Spanned<WeightsFile>, faults: &mut Faults<'_>) -> Option<Weights> {
+    let before = faults.found.len();
+    let (span, file) = (file.span(), file.get_ref());
+    let cpu = faults.weight("node_type.weights.cpu", file.cpu.as_ref());
+    let mem = faults.weight("node_type.weights.mem", file.mem.as_ref());
+    let gpu = faults.weight("node_type.weights.gpu", file.gpu.as_ref());
+    let sum: Exact = &cpu + &mem + &gpu;
+    if faults.found.len() == before && !sum.is_one() {
+        faults.add(
+            span,
+            "node_type.weights",
+            format!("add up to {}, not to 1", fraction(&sum)),
+        );
+    }
+    Some(Weights { cpu, mem, gpu })
+}
+
+fn prices(key: &str, files: &[Spanned<PriceFile>], faults: &mut Faults<'_>) -> Prices {
+    let (mut on_demand, mut spot) = (Vec::new(), Vec::new());
+    for file in files {
+        let (span, file) = (file.span(), file.get_ref());
+        let from = faults.time(&format!("{key}.from"), file.from.as_ref());
+        let to = faults.time(&format!("{key}.to"), file.to.as_ref());
+        if file.on_demand.is_none() && file.spot.is_none() {
+            faults.add(span, key, "has neither `on_demand` nor `spot`");
+        }
+        let mut add = |word: &str,
+                       value: Option<&Spanned<Value>>,
+                       periods: &mut Vec<(Range<usize>, RatePeriod)>| {
+            if let Some(value) = value
+                && let Some(per_hour) = faults.rate(&format!("{key}.{word}"), value)
+            {
+                periods.push((value.span(), RatePeriod { from, to, per_hour }));
+            }
+        };
+        add("on_demand", file.on_demand.as_ref(), &mut on_demand);
+        add("spot", file.spot.as_ref(), &mut spot);
+    }
+    Prices {
+        on_demand: Arc::new(schedule(&format!("{key}.on_demand"), on_demand, faults)),
+        spot: Arc::new(schedule(&format!("{key}.spot"), spot, faults)),
+    }
+}
+
+fn schedule(
+    key: &str,
+    periods: Vec<(Range<usize>, RatePeriod)>,
+    faults: &mut Faults<'_>,
+) -> RateSchedule {
+    let (spans, periods): (Vec<_>, Vec<_>) = periods.into_iter().unzip();
+    RateSchedule::new(&periods).unwrap_or_else(|error| {
+        match error {
+            ScheduleError::Empty(at) => faults.add(
+                spans[at].clone(),
+                key,
+                "is valid for no time: `to` is not after `from`",
+            ),
+            ScheduleError::Overlap(first, second) => {
+                let line = faults.line(&spans[first]);
+                faults.add(
+                    spans[second].clone(),
+                    key,
+                    format!("is valid at the same time as the price in line {line}"),
+                );
+            }
+        }
+        RateSchedule::default()
+    })
+}
+
+fn partition_prices(
+    files: &[Spanned<PartitionFile>],
+    node_types: &[NodeType],
+    faults: &mut Faults<'_>,
+) -> BTreeMap<(String, String), Prices> {
+    let mut found = BTreeMap::new();
+    for file in files.iter().map(Spanned::get_ref) {
+        let (name, node_type) = (file.name.get_ref(), file.node_type.get_ref());
+        if !node_types.iter().any(|known| known.name == *node_type) {
+            faults.add(
+                file.node_type.span(),
+                "partition.node_type",
+                format!("there is no node type {node_type:?}"),
+            );
+        }
+        if file.price.is_empty() {
+            faults.add(
+                file.name.span(),
+                "partition.price",
+                format!("partition {name:?} has no price"),
+            );
+        }
+        let prices = prices("partition.price", &file.price, faults);
+        if found
+            .insert((name.clone(), node_type.clone()), prices)
+            .is_some()
+        {
+            faults.add(
+                file.name.span(),
+                "partition",
+                format!("partition {name:?} with node type {node_type:?} is there twice"),
+            );
+        }
+    }
+    found
+}
+
+fn place(
+    key: &str,
+    nodes: Option<&Spanned<Value>>,
+    partitions: Option<&Spanned<Value>>,
+    faults: &mut Faults<'_>,
+) -> Where {
+    Where {
+        nodes: nodes.map(|value| faults.hosts(&format!("{key}.nodes"), value)),
+        partitions: partitions.map(|value| faults.names(&format!("{key}.partitions"), value)),
+    }
+}

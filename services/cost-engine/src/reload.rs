@@ -1,0 +1,99 @@
+//! Follows changes of the price book. A faulty one is reported and not used: the last good one stays.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics;
+use crate::price_book::{PriceBook, PriceBookError};
+
+/// A price book in use, and the state of its file when it was read.
+pub(crate) struct Follower {
+    pub book: watch::Sender<Arc<PriceBook>>,
+    path: PathBuf,
+    seen: Option<(SystemTime, u64)>,
+}
+
+/// What a look at the file found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Unchanged,
+    Used,
+    Refused,
+}
+
+impl Follower {
+    /// Reads the book for the first time.
+    pub fn new(path: PathBuf) -> Result<Self, PriceBookError> {
+        let seen = stamp(&path);
+        let book = watch::Sender::new(Arc::new(PriceBook::load(&path)?));
+        Ok(Self { book, path, seen })
+    }
+
+    /// Looks every `interval` until told to stop.
+    pub async fn follow(&mut self, interval: Duration, shutdown: &CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(interval) => self.look(),
+            };
+        }
+    }
+
+    /// Reads the file again if it has changed.
+    fn look(&mut self) -> Look {
+        // The state before reading: a change in between is seen the next time.
+        let now = stamp(&self.path);
+        if now == self.seen {
+            return Look::Unchanged;
+        }
+        self.seen = now;
+        match PriceBook::load(&self.path) {
+            Ok(book) => {
+                tracing::info!(price_book = book.label(), "price book read again");
+                metrics::reloaded(true);
+                self.book.send_replace(Arc::new(book));
+                Look::Used
+            }
+            Err(error) => {
+                let kept = self.book.borrow().label();
+                tracing::error!(error = mesh_runtime::chain(&error), price_book = kept, "price book is faulty, the last good one stays");
+                metrics::reloaded(false);
+                Look::Refused
+            }
+        }
+    }
+}
+
+/// Tells one state of a file from the next without reading it. Size and time both count: two writes may share a time.
+fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faulty_book_is_refused_and_the_last_good_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prices.toml");
+        let good = include_str!("../examples/price-book.toml");
+        std::fs::write(&path, good).unwrap();
+        let mut follower = Follower::new(path.clone()).unwrap();
+        assert_eq!(follower.look(), Look::Unchanged);
+        let label = |follower: &Follower| follower.book.borrow().label();
+
+        std::fs::write(&path, "name = ").unwrap();
+        assert_eq!((follower.look(), label(&follower)), (Look::Refused, "example 2026-07".to_owned()));
+        assert_eq!(follower.look(), Look::Unchanged);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((follower.look(), label(&follower)), (Look::Refused, "example 2026-07".to_owned()));
+        std::fs::write(&path, good.replace("2026-07\"", "2026-08-b\"")).unwrap();
+        assert_eq!((follower.look(), label(&follower)), (Look::Used, "example 2026-08-b".to_owned()));
+    }
+}

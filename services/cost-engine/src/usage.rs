@@ -1,0 +1,164 @@
+//! From Slurm's snapshots of a job to the facts that pricing needs.
+//!
+//! A run is put together from what its events told: the snapshot at its start, suspensions, resumptions and resizes with their times, and
+//! the snapshot at its end. Events may come in any order and some may be missing; the last snapshot then fills in what it can.
+
+use mesh_events::proto::mesh::job::v1::Job;
+use pbjson_types::Timestamp;
+use slurm_types::{HostList, Tres};
+
+use crate::domain::billing::BillingSegment;
+use crate::domain::suspension::{self, Mark};
+use crate::domain::{Amounts, NodeAmounts, Run, Segment};
+
+/// What is remembered of a run until it ends.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// The job when its run was first seen running.
+    pub start: Option<Job>,
+    /// Suspensions and resumptions.
+    pub marks: Vec<(i64, Mark)>,
+    /// Resizes: when, and the job afterwards.
+    pub resizes: Vec<(i64, Job)>,
+}
+
+/// What the run held; nobody can price a run without it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// For node prices.
+    pub run: Run,
+    /// For billing prices.
+    pub billing: Vec<BillingSegment>,
+    /// The partition it ran in.
+    pub partition: String,
+}
+
+/// True if the run got an allocation: Slurm fills in a start time for some jobs that were cancelled while they waited, but no nodes.
+pub fn has_started(job: &Job) -> bool {
+    job.start_time.is_some() && (!job.alloc_tres.is_empty() || !allocation(job).is_empty())
+}
+
+/// Unix seconds of a time.
+pub fn seconds(time: Option<&Timestamp>) -> Option<i64> {
+    time.map(|time| time.seconds)
+}
+
+/// What each node gave: as Slurm tells it, else the totals, split evenly.
+pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
+    let expand = |nodes: &str| HostList::expand(nodes).unwrap_or_default();
+    if !job.allocations.is_empty() {
+        let held = job.allocations.iter().flat_map(|part| {
+            let amounts = Amounts::new(part.cpus.into(), part.memory_mib.unwrap_or_default(), part.gpus.into());
+            expand(&part.nodes).into_iter().map(move |node| NodeAmounts { node, amounts: amounts.clone() })
+        });
+        return held.collect();
+    }
+    let nodes = expand(&job.nodes);
+    let (totals, _) = Tres::parse_lossy(&job.alloc_tres);
+    let each = Amounts::new(totals.cpus(), totals.mem_mib().unwrap_or_default(), totals.gpus()).over(nodes.len());
+    nodes.into_iter().map(|node| NodeAmounts { node, amounts: each.clone() }).collect()
+}
+
+/// Billing units, if Slurm tells them.
+pub fn billing_units(job: &Job) -> Option<u64> {
+    Tres::parse_lossy(&job.alloc_tres).0.billing()
+}
+
+/// The usage of a run from what is remembered and its newest snapshot, up to `end`.
+pub fn usage(memory: &Memory, newest: &Job, end: i64) -> Usage {
+    // The newest record knows the start best: Slurm sets it anew when cloud nodes have booted.
+    let start = seconds(newest.start_time.as_ref()).or_else(|| seconds(memory.start.as_ref()?.start_time.as_ref()));
+    let mut resizes: Vec<_> = memory.resizes.iter().map(|(at, job)| (*at, job)).collect();
+    resizes.sort_by_key(|(at, _)| *at);
+    // Accounting forgets what each node gave, so the first snapshot is the better one if it knows.
+    let first = memory.start.as_ref().filter(|job| !allocation(job).is_empty()).unwrap_or(newest);
+    let mut snapshots = vec![(start.unwrap_or(end), first)];
+    snapshots.extend(resizes);
+    let ends = snapshots.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
+    let parts: Vec<_> = snapshots.iter().zip(ends).map(|(&(from, job), to)| (from, to, job)).collect();
+    let known = suspension::intervals(&memory.marks, end);
+    let suspensions = suspension::complete(known, start.unwrap_or(end), end, newest.suspended_seconds);
+    Usage {
+        run: Run {
+            start,
+            end,
+            segments: parts.iter().map(|&(from, to, job)| Segment { from, to, allocation: allocation(job) }).collect(),
+            suspensions,
+            exclusive: newest.exclusive || first.exclusive,
+        },
+        billing: parts
+            .iter()
+            .filter_map(|&(from, to, job)| Some(BillingSegment { from, to, units: billing_units(job)? }))
+            .collect(),
+        partition: first.partition.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::job::v1::NodeAllocation;
+
+    use super::*;
+    use crate::domain::Exact;
+    use crate::domain::money::ratio;
+
+    fn job() -> Job {
+        let start = Timestamp { seconds: 100, nanos: 0 };
+        Job {
+            partition: "cpu".into(),
+            start_time: Some(start),
+            nodes: "n[1-2]".into(),
+            alloc_tres: "cpu=3,mem=8G,node=2,billing=5,gres/gpu=1".into(),
+            ..Job::default()
+        }
+    }
+
+    fn cpus(allocation: &[NodeAmounts]) -> Vec<(&str, Exact)> {
+        allocation.iter().map(|held| (held.node.as_str(), held.amounts.cpu.clone())).collect()
+    }
+
+    #[test]
+    fn totals_are_split_evenly_unless_slurm_tells_each_node() {
+        let mut job = job();
+        let half = ratio(3, 2).unwrap();
+        assert_eq!(cpus(&allocation(&job)), [("n1", half.clone()), ("n2", half)]);
+        let part = |nodes: &str, cpus| NodeAllocation { nodes: nodes.into(), cpus, memory_mib: None, gpus: 0 };
+        job.allocations = vec![part("n1", 2), part("n2", 1)];
+        assert_eq!(cpus(&allocation(&job)), [("n1", ratio(2, 1).unwrap()), ("n2", ratio(1, 1).unwrap())]);
+    }
+
+    #[test]
+    fn a_start_time_alone_is_no_start() {
+        assert!(has_started(&job()));
+        let cancelled = Job { nodes: "None assigned".into(), alloc_tres: String::new(), ..job() };
+        assert!(!has_started(&cancelled));
+        assert!(!has_started(&Job { start_time: None, ..job() }));
+    }
+
+    #[test]
+    fn resizes_cut_the_run() {
+        let smaller = Job { nodes: "n1".into(), alloc_tres: "cpu=2,billing=2".into(), ..job() };
+        let memory = Memory { start: Some(job()), resizes: vec![(150, smaller.clone())], ..Memory::default() };
+        let usage = usage(&memory, &smaller, 200);
+        let segments: Vec<_> = usage.run.segments.iter().map(|s| (s.from, s.to, s.allocation.len())).collect();
+        assert_eq!(segments, [(100, Some(150), 2), (150, None, 1)]);
+        let units: Vec<_> = usage.billing.iter().map(|s| s.units).collect();
+        assert_eq!(units, [5, 2]);
+    }
+
+    #[test]
+    fn the_end_record_fills_in_what_was_missed() {
+        let ended = Job { suspended_seconds: 30, ..job() };
+        let usage = usage(&Memory::default(), &ended, 200);
+        assert_eq!(usage.run.start, Some(100));
+        assert_eq!(usage.run.suspensions, [(170, 200)]);
+        assert_eq!(usage.run.segments[0].allocation.len(), 2);
+    }
+
+    #[test]
+    fn the_start_that_slurm_set_anew_counts() {
+        let booted = Job { start_time: Some(Timestamp { seconds: 130, nanos: 0 }), ..job() };
+        let memory = Memory { start: Some(job()), ..Memory::default() };
+        assert_eq!(usage(&memory, &booted, 200).run.start, Some(130));
+    }
+}

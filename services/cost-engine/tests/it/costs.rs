@@ -1,0 +1,166 @@
+//! What becomes of job events.
+
+use mesh_events::proto::mesh::cost::v1::CostClass;
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventId, EventType, RunKey, Slot, timestamp};
+use mesh_testkit::build::{CLUSTER, ended, job, job_event, run, submit_time};
+use mesh_testkit::NatsServer;
+
+use crate::support::{EXAMPLE, Outside, Site, amounts, dead_letter};
+
+/// An event at some seconds after the job's start.
+fn at(kind: EventType, job: Job, seconds: i64) -> Event {
+    let time = submit_time() + chrono::TimeDelta::seconds(10 + seconds);
+    let key = RunKey::parse(CLUSTER, &job.run).unwrap();
+    let slot = match kind {
+        EventType::JobSuspended => Slot::Suspended(time.timestamp()),
+        EventType::JobResumed => Slot::Resumed(time.timestamp()),
+        _ => Slot::Resized(time.timestamp()),
+    };
+    let mut event = job_event(kind, job);
+    event.id = EventId::recorded(&key, slot).to_string();
+    event.occurred_at = Some(timestamp(time));
+    event
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_gets_its_estimate_and_its_final_cost() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let started = job_event(EventType::JobStarted, job(7));
+    let mut completed = job_event(EventType::JobCompleted, ended(job(7), "COMPLETED", 1800));
+    completed.run_seq = 3;
+    outside.publish(&started).await;
+    outside.publish(&completed).await;
+
+    let costs = outside.costs(2).await;
+    let (event, cost) = &costs[0];
+    assert_eq!(event.id, EventId::recorded(&run(7), Slot::CostEstimated).to_string());
+    assert_eq!((event.r#type.as_str(), event.run_seq), ("cost.estimated", 1));
+    assert_eq!(event.correlation.as_ref().unwrap().event_ids, [started.id.as_str()]);
+    assert_eq!((&event.owner, &event.entity, &event.occurred_at), (&started.owner, &started.entity, &started.occurred_at));
+    assert_eq!(amounts(cost), (Some(340_000), Some(340_000), None));
+    assert_eq!(cost.job, started.job().cloned());
+    assert_eq!((cost.mode.as_str(), cost.price_book.as_str(), cost.problem.as_str()), ("max_share", "example 2026-07", ""));
+
+    let (event, cost) = &costs[1];
+    assert_eq!(event.id, EventId::recorded(&run(7), Slot::CostFinalized).to_string());
+    assert_eq!((event.r#type.as_str(), event.run_seq), ("cost.finalized", 3));
+    assert_eq!(amounts(cost), (None, None, Some(170_000)));
+    assert_eq!((cost.class(), cost.charged_seconds), (CostClass::Completed, 1800));
+    let line = &cost.lines[0];
+    assert_eq!((line.nodes.as_str(), line.node_type.as_str(), line.share.as_str(), line.seconds), ("n1", "cpu", "1/1", 1800));
+    assert_eq!(cost.total.as_ref().unwrap().currency, "EUR");
+    engine.stop().await;
+    assert!(site.rows("SELECT run, job FROM runs").await.is_empty(), "an ended run is forgotten");
+    assert!(site.rows("SELECT event_id, body FROM outbox").await.is_empty(), "everything is published");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn suspensions_are_remembered_until_the_end() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    // A quarter of the memory, all CPUs: while suspended only the quarter counts.
+    let job = Job { alloc_tres: "cpu=4,mem=2G,node=1".into(), ..job(8) };
+    outside.publish(&job_event(EventType::JobStarted, job.clone())).await;
+    outside.publish(&at(EventType::JobSuspended, job.clone(), 1000)).await;
+    outside.publish(&at(EventType::JobResumed, job.clone(), 2800)).await;
+    outside.publish(&job_event(EventType::JobTimeout, ended(job, "TIMEOUT", 3600))).await;
+    let costs = outside.costs(2).await;
+    assert_eq!(amounts(&costs[1].1).2, Some(170_000 + 170_000 / 4));
+    assert_eq!(costs[1].1.class(), CostClass::NotCompleted);
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_smaller_allocation_costs_less_from_its_second_on() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let large = Job { nodes: "n[1-2]".into(), alloc_tres: "cpu=8,mem=16G,node=2".into(), ..job(9) };
+    outside.publish(&job_event(EventType::JobStarted, large)).await;
+    outside.publish(&at(EventType::JobResized, job(9), 1800)).await;
+    outside.publish(&job_event(EventType::JobCompleted, ended(job(9), "COMPLETED", 3600))).await;
+    let costs = outside.costs(2).await;
+    assert_eq!(amounts(&costs[0].1).0, Some(680_000));
+    assert_eq!(amounts(&costs[1].1).2, Some(340_000 + 170_000));
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_event_that_comes_again_changes_nothing() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let started = job_event(EventType::JobStarted, job(10));
+    let completed = job_event(EventType::JobCompleted, ended(job(10), "COMPLETED", 60));
+    for (n, event) in [&started, &completed, &started, &completed, &completed].into_iter().enumerate() {
+        outside.publish_again(event, &format!("again-{n}")).await;
+    }
+    // The next job's costs come after whatever the repetitions would have made.
+    outside.publish(&job_event(EventType::JobStarted, job(11))).await;
+    let ids: Vec<String> = outside.costs(3).await.into_iter().map(|(event, _)| event.id).collect();
+    let expected = [(10, Slot::CostEstimated), (10, Slot::CostFinalized), (11, Slot::CostEstimated)];
+    assert_eq!(ids, expected.map(|(job, slot)| EventId::recorded(&run(job), slot).to_string()));
+    engine.stop().await;
+    assert_eq!(site.rows("SELECT kind, CAST(run AS BLOB) FROM costs WHERE display_id = '10'").await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_job_events_does_not_change_the_costs() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    outside.publish(&job_event(EventType::JobCompleted, ended(job(12), "COMPLETED", 3600))).await;
+    outside.publish(&job_event(EventType::JobStarted, job(12))).await;
+    let costs = outside.costs(2).await;
+    assert_eq!(amounts(&costs[0].1).2, Some(340_000));
+    assert_eq!(amounts(&costs[1].1).0, Some(340_000));
+    engine.stop().await;
+    assert!(site.rows("SELECT run, job FROM runs").await.is_empty(), "a run that has ended does not go on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_price_is_said_and_never_zero() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let job = Job { nodes: "x9".into(), ..job(13) };
+    outside.publish(&job_event(EventType::JobStarted, job.clone())).await;
+    outside.publish(&job_event(EventType::JobFailed, ended(job, "FAILED", 60))).await;
+    for (_, cost) in outside.costs(2).await {
+        assert_eq!(amounts(&cost), (None, None, None));
+        assert!(cost.problem.starts_with("price_missing: ") && cost.problem.contains("x9"), "{}", cost.problem);
+    }
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_ran_has_a_cost() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let waiting = Job { state: "PENDING".into(), start_time: None, nodes: String::new(), alloc_tres: String::new(), ..job(14) };
+    outside.publish(&job_event(EventType::JobBaseline, waiting.clone())).await;
+    // Slurm gives jobs that were cancelled while they waited a start time, but no nodes.
+    let cancelled = Job { start_time: Some(timestamp(submit_time())), end_time: Some(timestamp(submit_time())), ..waiting };
+    outside.publish(&job_event(EventType::JobCancelled, cancelled)).await;
+    outside.publish(&job_event(EventType::JobBaseline, job(15))).await;
+    let costs = outside.costs(1).await;
+    assert_eq!(costs[0].0.id, EventId::recorded(&run(15), Slot::CostEstimated).to_string());
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_ends_before_it_starts_is_parked() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let parked = dead_letter(&nats).await;
+    outside.publish(&job_event(EventType::JobFailed, ended(job(16), "FAILED", -60))).await;
+    parked.await;
+    engine.stop().await;
+    assert!(site.rows("SELECT kind, CAST(run AS BLOB) FROM costs").await.is_empty());
+}

@@ -1,0 +1,155 @@
+//! An engine of a test's own, and what it published.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::Router;
+use cost_engine::{CostEngineService, DEFAULTS};
+use futures_util::StreamExt as _;
+use mesh_bus::{Bus, Config, Message, Start};
+use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Event, subject};
+use mesh_runtime::{BoxError, ConfigFile, Context, Service as _};
+use mesh_testkit::NatsServer;
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const EXAMPLE: &str = include_str!("../../examples/price-book.toml");
+
+/// A folder with a configuration, a price book and, later, a database.
+pub struct Site {
+    folder: TempDir,
+}
+
+impl Site {
+    pub fn new(book: &str) -> Self {
+        let site = Self { folder: tempfile::tempdir().unwrap() };
+        site.write_book(book);
+        site
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write_book(&self, book: &str) {
+        // As editors do: a new file in place of the old one.
+        std::fs::write(self.path("new"), book).unwrap();
+        std::fs::rename(self.path("new"), self.path("prices.toml")).unwrap();
+    }
+
+    pub async fn start(&self, nats: &str) -> Result<Engine, BoxError> {
+        let text = format!(
+            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n",
+            self.folder.path()
+        );
+        std::fs::write(self.path("mesh.toml"), text)?;
+        let config = ConfigFile::load(&[DEFAULTS], Some(&self.path("mesh.toml")))?;
+        let shutdown = CancellationToken::new();
+        let started = CostEngineService::start(Context::new(config, shutdown.clone())?).await?;
+        Ok(Engine { router: started.router, work: tokio::spawn(started.run), shutdown })
+    }
+
+    /// Rows of the database, as it is on disk.
+    pub async fn rows(&self, query: &'static str) -> Vec<(String, Vec<u8>)> {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.path("cost-engine.db")).read_only(true);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        let rows = sqlx::query_as(query).fetch_all(&pool).await.unwrap();
+        pool.close().await;
+        rows
+    }
+
+}
+
+pub struct Engine {
+    pub router: Router,
+    work: JoinHandle<Result<(), BoxError>>,
+    shutdown: CancellationToken,
+}
+
+impl Engine {
+    /// Ends as after SIGTERM.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.work.await.unwrap().unwrap();
+    }
+
+    /// Ends in the middle of whatever it does.
+    pub async fn crash(self) {
+        self.work.abort();
+        assert!(self.work.await.unwrap_err().is_cancelled());
+    }
+}
+
+/// The other side of the bus.
+pub struct Outside {
+    pub bus: Bus,
+}
+
+impl Outside {
+    pub async fn connect(nats: &NatsServer, user: Option<&str>) -> Self {
+        let config = Config {
+            url: nats.url(),
+            user: user.map(str::to_owned),
+            password: user.map(|_| "x".into()),
+            ..Config::default()
+        };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        bus.ready(&CancellationToken::new()).await.unwrap();
+        Self { bus }
+    }
+
+    pub async fn publish(&self, event: &Event) {
+        self.bus.publish(event).await.unwrap();
+    }
+
+    /// Puts an event on the bus a second time, as happens when its id has left JetStream's window.
+    pub async fn publish_again(&self, event: &Event, message_id: &str) {
+        let published = self.bus.publish_raw(subject::of(event).unwrap(), message_id, event.encode_to_vec()).await.unwrap();
+        assert!(!published.duplicate);
+    }
+
+    /// The first messages on a subject, from the beginning of the stream.
+    pub async fn messages(&self, filter: &str, count: usize) -> Vec<Message> {
+        let stream = self.bus.follow(vec![filter.to_owned()], Start::Sequence(1)).await.unwrap();
+        let messages = stream.take(count).map(Result::unwrap).collect();
+        let found = tokio::time::timeout(DEADLINE, messages).await;
+        found.unwrap_or_else(|_| panic!("not {count} messages on {filter} within {DEADLINE:?}"))
+    }
+
+    pub async fn costs(&self, count: usize) -> Vec<(Event, CostEvent)> {
+        let messages = self.messages("slurm.*.cost.>", count).await;
+        messages.iter().map(|message| message.event().unwrap()).map(|event| (event.clone(), payload(event))).collect()
+    }
+}
+
+/// Listens for a dead letter of the engine; to be made before it is caused, awaited afterwards.
+pub async fn dead_letter(nats: &NatsServer) -> impl Future<Output = ()> {
+    let mut connection = tokio::net::TcpStream::connect(nats.url().trim_start_matches("nats://")).await.unwrap();
+    connection.write_all(b"CONNECT {\"verbose\":false}\r\nSUB mesh.dead.> 1\r\nPING\r\n").await.unwrap();
+    let mut lines = BufReader::new(connection).lines();
+    // The answer to our ping: the subscription stands.
+    while lines.next_line().await.unwrap().unwrap() != "PONG" {}
+    async move {
+        let letter = async { while !lines.next_line().await.unwrap().unwrap().starts_with("MSG mesh.dead.cost-engine ") {} };
+        tokio::time::timeout(DEADLINE, letter).await.expect("a dead letter in time");
+    }
+}
+
+fn payload(event: Event) -> CostEvent {
+    match event.payload {
+        Some(Payload::Cost(payload)) => payload,
+        other => panic!("no cost: {other:?}"),
+    }
+}
+
+/// Whole amounts of a payload: burn rate, estimate, total.
+pub fn amounts(cost: &CostEvent) -> (Option<i64>, Option<i64>, Option<i64>) {
+    let micros = |money: &Option<mesh_events::proto::mesh::cost::v1::Money>| money.as_ref().map(|money| money.micros);
+    (micros(&cost.burn_rate), micros(&cost.estimated), micros(&cost.total))
+}

@@ -29,7 +29,10 @@ pub(crate) struct Api {
 }
 
 pub(crate) fn router(api: Api) -> Router {
-    Router::new().route("/v1/costs/live", get(live)).route("/v1/costs", get(spent)).with_state(api)
+    Router::new()
+        .route("/v1/costs/live", get(live))
+        .route("/v1/costs", get(spent))
+        .with_state(api)
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,8 +58,16 @@ async fn live(
     query: Result<Query<LiveQuery>, QueryRejection>,
 ) -> Result<Json<LiveAnswer>, Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let filter = Filter { cluster: query.cluster, user: visible(&caller, query.user)?, ..Filter::default() };
-    let runs = api.store.open_runs(&filter).await.map_err(|error| Problem::internal(&error))?;
+    let filter = Filter {
+        cluster: query.cluster,
+        user: visible(&caller, query.user)?,
+        ..Filter::default()
+    };
+    let runs = api
+        .store
+        .open_runs(&filter)
+        .await
+        .map_err(|error| Problem::internal(&error))?;
     Ok(Json(answer::live(api.book().as_deref(), runs, Utc::now())))
 }
 
@@ -74,14 +85,27 @@ async fn spent(
     };
     let by = query.by.unwrap_or(By::User);
     let now = Utc::now();
-    let sums = api.store.sums(by, &filter).await.map_err(|error| Problem::internal(&error))?;
+    let sums = api
+        .store
+        .sums(by, &filter)
+        .await
+        .map_err(|error| Problem::internal(&error))?;
     // What is still running belongs to a period that has not ended.
     let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
-        api.store.open_runs(&filter).await.map_err(|error| Problem::internal(&error))?
+        api.store
+            .open_runs(&filter)
+            .await
+            .map_err(|error| Problem::internal(&error))?
     } else {
         Vec::new()
     };
-    Ok(Json(answer::spent(by, sums, api.book().as_deref(), runs, now)))
+    Ok(Json(answer::spent(
+        by,
+        sums,
+        api.book().as_deref(),
+        runs,
+        now,
+    )))
 }
 
 impl Api {
@@ -94,7 +118,9 @@ impl Api {
 fn visible(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
     match user {
         Some(user) if caller.may_see(&user) => Ok(Some(user)),
-        Some(user) => Err(Problem::forbidden(format!("only administrators see what jobs of {user:?} cost"))),
+        Some(user) => Err(Problem::forbidden(format!(
+            "only administrators see what jobs of {user:?} cost"
+        ))),
         None if caller.is_admin() => Ok(None),
         None => Ok(Some(caller.user.clone())),
     }
@@ -106,7 +132,10 @@ fn moment(key: &str, text: Option<&str>) -> Result<Option<i64>, Problem> {
     if let Ok(date) = text.parse::<NaiveDate>() {
         return Ok(Some(date.and_time(NaiveTime::MIN).and_utc().timestamp()));
     }
-    let time = DateTime::parse_from_rfc3339(text)
-        .map_err(|_| Problem::bad_request(format!("{key}: {text:?} is neither a date nor a time such as 2026-07-01T00:00:00Z")))?;
+    let time = DateTime::parse_from_rfc3339(text).map_err(|_| {
+        Problem::bad_request(format!(
+            "{key}: {text:?} is neither a date nor a time such as 2026-07-01T00:00:00Z"
+        ))
+    })?;
     Ok(Some(time.timestamp()))
 }

@@ -39,14 +39,20 @@ impl Config {
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if !(1..=1000).contains(&self.batch_size) {
-            faults.push(format!("cost-engine.batch_size: {} is not between 1 and 1000", self.batch_size));
+            faults.push(format!(
+                "cost-engine.batch_size: {} is not between 1 and 1000",
+                self.batch_size
+            ));
         }
-        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.reload_interval) {
+        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.reload_interval)
+        {
             faults.push("cost-engine.reload_interval: not between 100ms and 1h".to_owned());
         }
         if self.database(Path::new("")).is_none() {
             // The text may hold a password, so it is not repeated.
-            faults.push("cost-engine.database_url: not of the form sqlite:<path of a file>".to_owned());
+            faults.push(
+                "cost-engine.database_url: not of the form sqlite:<path of a file>".to_owned(),
+            );
         }
         faults
     }
@@ -91,7 +97,13 @@ mod tests {
 
     #[test]
     fn the_database_is_below_the_data_directory_unless_absolute() {
-        let path = |url: &str| Config { database_url: url.into(), ..Config::default() }.database(Path::new("/data"));
+        let path = |url: &str| {
+            Config {
+                database_url: url.into(),
+                ..Config::default()
+            }
+            .database(Path::new("/data"))
+        };
         assert_eq!(path(""), Some("/data/cost-engine.db".into()));
         assert_eq!(path("sqlite:c.db"), Some("/data/c.db".into()));
         assert_eq!(path("sqlite:///srv/c.db"), Some("/srv/c.db".into()));

@@ -38,23 +38,37 @@ pub struct Rate {
 /// If there is no price.
 pub fn rate(book: &PriceBook, job: &Job) -> Result<Rate, PriceError> {
     let at = seconds(job.start_time.as_ref()).unwrap_or_default();
-    let limit = job.time_limit_minutes.map(|minutes| u64::from(minutes) * 60);
+    let limit = job
+        .time_limit_minutes
+        .map(|minutes| u64::from(minutes) * 60);
     let usage = usage(&Memory::default(), job, at);
     match &book.charge {
         Charge::Nodes(mode) => {
-            let held = usage.run.segments.first().map(|segment| segment.allocation.as_slice()).unwrap_or_default();
+            let held = usage
+                .run
+                .segments
+                .first()
+                .map(|segment| segment.allocation.as_slice())
+                .unwrap_or_default();
             if held.is_empty() {
                 return Err(PriceError::AllocationMissing { what: "nodes" });
             }
             let nodes = book.nodes(held.iter().map(|held| held.node.as_str()), &usage.partition);
             let burn = burn(*mode, &nodes, held, usage.run.exclusive, at)?;
-            Ok(Rate { estimate: limit.map(|limit| burn.estimate(limit)).transpose()?, burn: burn.per_hour })
+            Ok(Rate {
+                estimate: limit.map(|limit| burn.estimate(limit)).transpose()?,
+                burn: burn.per_hour,
+            })
         }
         Charge::Billing(rates) => {
             let units = units(&usage)?.first().map_or(0, |segment| segment.units);
             let per_unit = rates.at(at).ok_or(PriceError::BillingPriceMissing { at })?;
-            let cost = |seconds| billing::price_held(units, per_unit, seconds).map(|(_, cost)| cost);
-            Ok(Rate { burn: cost(3600)?, estimate: limit.map(cost).transpose()? })
+            let cost =
+                |seconds| billing::price_held(units, per_unit, seconds).map(|(_, cost)| cost);
+            Ok(Rate {
+                burn: cost(3600)?,
+                estimate: limit.map(cost).transpose()?,
+            })
         }
     }
 }
@@ -63,12 +77,23 @@ pub fn rate(book: &PriceBook, job: &Job) -> Result<Rate, PriceError> {
 ///
 /// # Errors
 /// If there is no price for some part of it.
-pub fn spent(book: &PriceBook, memory: &Memory, newest: &Job, end: i64) -> Result<Spent, PriceError> {
+pub fn spent(
+    book: &PriceBook,
+    memory: &Memory,
+    newest: &Job,
+    end: i64,
+) -> Result<Spent, PriceError> {
     let usage = usage(memory, newest, end);
     let start = usage.run.start.unwrap_or(end);
     match &book.charge {
         Charge::Nodes(mode) => {
-            let held = || usage.run.segments.iter().flat_map(|segment| &segment.allocation);
+            let held = || {
+                usage
+                    .run
+                    .segments
+                    .iter()
+                    .flat_map(|segment| &segment.allocation)
+            };
             if start < end && held().next().is_none() {
                 return Err(PriceError::AllocationMissing { what: "nodes" });
             }
@@ -82,7 +107,11 @@ pub fn spent(book: &PriceBook, memory: &Memory, newest: &Job, end: i64) -> Resul
                 share: fraction(&line.share),
                 seconds: line.seconds,
             };
-            Ok(Spent { cost: priced.cost, seconds: priced.seconds, lines: priced.lines.iter().map(line).collect() })
+            Ok(Spent {
+                cost: priced.cost,
+                seconds: priced.seconds,
+                lines: priced.lines.iter().map(line).collect(),
+            })
         }
         Charge::Billing(rates) => {
             let (_, cost, lines) = billing::price_billing(rates, start, end, units(&usage)?)?;
@@ -93,18 +122,32 @@ pub fn spent(book: &PriceBook, memory: &Memory, newest: &Job, end: i64) -> Resul
                 seconds,
                 ..CostLine::default()
             };
-            Ok(Spent { cost, seconds: start.abs_diff(end), lines: lines.into_iter().map(line).collect() })
+            Ok(Spent {
+                cost,
+                seconds: start.abs_diff(end),
+                lines: lines.into_iter().map(line).collect(),
+            })
         }
     }
 }
 
 fn units(usage: &Usage) -> Result<&[billing::BillingSegment], PriceError> {
-    if usage.billing.is_empty() { Err(PriceError::AllocationMissing { what: "billing units" }) } else { Ok(&usage.billing) }
+    if usage.billing.is_empty() {
+        Err(PriceError::AllocationMissing {
+            what: "billing units",
+        })
+    } else {
+        Ok(&usage.billing)
+    }
 }
 
 /// The payload of `cost.estimated`. Without a price it says why, and has no amount.
 pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
-    let mut payload = CostEvent { job: Some(job.clone()), class: CostClass::Open.into(), ..described(book) };
+    let mut payload = CostEvent {
+        job: Some(job.clone()),
+        class: CostClass::Open.into(),
+        ..described(book)
+    };
     match rate(book, job) {
         Ok(rate) => {
             payload.burn_rate = Some(money(book, rate.burn));
@@ -119,13 +162,23 @@ pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
 ///
 /// # Errors
 /// [`PriceError::EndBeforeStart`]: no event can be made of a record that contradicts itself.
-pub fn finalized(book: &PriceBook, memory: &Memory, job: &Job, end: i64, class: Class) -> Result<CostEvent, PriceError> {
+pub fn finalized(
+    book: &PriceBook,
+    memory: &Memory,
+    job: &Job,
+    end: i64,
+    class: Class,
+) -> Result<CostEvent, PriceError> {
     let class = match class {
         Class::Completed => CostClass::Completed,
         Class::NotCompleted => CostClass::NotCompleted,
         Class::Open => CostClass::Open,
     };
-    let mut payload = CostEvent { job: Some(job.clone()), class: class.into(), ..described(book) };
+    let mut payload = CostEvent {
+        job: Some(job.clone()),
+        class: class.into(),
+        ..described(book)
+    };
     match spent(book, memory, job, end) {
         Ok(spent) => {
             payload.total = Some(money(book, spent.cost));
@@ -139,16 +192,27 @@ pub fn finalized(book: &PriceBook, memory: &Memory, job: &Job, end: i64, class: 
 }
 
 fn described(book: &PriceBook) -> CostEvent {
-    CostEvent { mode: book.mode_word().to_owned(), price_book: book.label(), ..CostEvent::default() }
+    CostEvent {
+        mode: book.mode_word().to_owned(),
+        price_book: book.label(),
+        ..CostEvent::default()
+    }
 }
 
 fn money(book: &PriceBook, amount: Micros) -> Money {
-    Money { micros: amount.0, currency: book.currency.clone() }
+    Money {
+        micros: amount.0,
+        currency: book.currency.clone(),
+    }
 }
 
 /// The event around a payload. Everything else comes from the job event, so nothing in it depends on when or where it is made.
 pub fn event(run: &RunKey, kind: EventType, cause: &Event, payload: CostEvent) -> Event {
-    let slot = if kind == EventType::CostEstimated { Slot::CostEstimated } else { Slot::CostFinalized };
+    let slot = if kind == EventType::CostEstimated {
+        Slot::CostEstimated
+    } else {
+        Slot::CostFinalized
+    };
     Event {
         id: EventId::recorded(run, slot).to_string(),
         cluster: cause.cluster.clone(),
@@ -159,7 +223,10 @@ pub fn event(run: &RunKey, kind: EventType, cause: &Event, payload: CostEvent) -
         source_detail: cause.id.clone(),
         confidence: cause.confidence,
         late: cause.late,
-        correlation: Some(Correlation { event_ids: vec![cause.id.clone()], entities: Vec::new() }),
+        correlation: Some(Correlation {
+            event_ids: vec![cause.id.clone()],
+            entities: Vec::new(),
+        }),
         owner: cause.owner.clone(),
         actor: None,
         entity: cause.entity.clone(),

@@ -37,7 +37,11 @@ impl BatchHandler for JobEvents {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 // Nothing of the batch was written, so all of it comes again.
-                tracing::warn!(error = mesh_runtime::chain(&error), messages = messages.len(), "write costs, trying again");
+                tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    messages = messages.len(),
+                    "write costs, trying again"
+                );
                 vec![Outcome::Retry { after: RETRY }; messages.len()]
             }
         }
@@ -61,7 +65,9 @@ impl JobEvents {
             metrics::job_event(applied.word());
             let outcome = match applied {
                 Applied::Refused(reason) => Outcome::Reject { reason },
-                Applied::Cost | Applied::Remembered | Applied::Nothing | Applied::Repeated => Outcome::Done,
+                Applied::Cost | Applied::Remembered | Applied::Nothing | Applied::Repeated => {
+                    Outcome::Done
+                }
             };
             outcomes.push(outcome);
         }
@@ -123,15 +129,28 @@ fn step(kind: EventType, job: &Job) -> Step {
     }
 }
 
-async fn apply(book: &PriceBook, transaction: &mut Transaction, event: &Event, traceparent: &str) -> Result<Applied, Error> {
-    let (Ok(kind), Some(job)) = (event.kind(), event.job()) else { return Ok(Applied::Nothing) };
-    let at = event.occurred_at.as_ref().map(|time| time.seconds).unwrap_or_default();
+async fn apply(
+    book: &PriceBook,
+    transaction: &mut Transaction,
+    event: &Event,
+    traceparent: &str,
+) -> Result<Applied, Error> {
+    let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
+        return Ok(Applied::Nothing);
+    };
+    let at = event
+        .occurred_at
+        .as_ref()
+        .map(|time| time.seconds)
+        .unwrap_or_default();
     let step = step(kind, job);
     if matches!(step, Step::Nothing) {
         return Ok(Applied::Nothing);
     }
     // The remainder of an array, and other entities that never run themselves, have no run key.
-    let Ok(run) = RunKey::parse(&event.cluster, event.entity_key()) else { return Ok(Applied::Nothing) };
+    let Ok(run) = RunKey::parse(&event.cluster, event.entity_key()) else {
+        return Ok(Applied::Nothing);
+    };
     let (cluster, key) = (run.cluster.as_str(), run.entity_key());
     let ended = transaction.has_cost(cluster, &key, "finalized").await?;
     match step {
@@ -145,14 +164,20 @@ async fn apply(book: &PriceBook, transaction: &mut Transaction, event: &Event, t
             }
             if !ended {
                 let (user, account) = owner(event);
-                transaction.remember_start(cluster, user, account, job).await?;
+                transaction
+                    .remember_start(cluster, user, account, job)
+                    .await?;
             }
             let payload = costing::estimated(book, job);
             let made = costing::event(&run, EventType::CostEstimated, event, payload);
             add(transaction, &run, &made, event, Class::Open, traceparent).await
         }
         Step::Suspended | Step::Resumed | Step::Resized if ended => {
-            tracing::warn!(job.id = job.display_id, event.id = event.id, "came after the final cost, which stays as it is");
+            tracing::warn!(
+                job.id = job.display_id,
+                event.id = event.id,
+                "came after the final cost, which stays as it is"
+            );
             Ok(Applied::Nothing)
         }
         Step::Suspended => mark(transaction, cluster, &key, "suspended", at, None).await,
@@ -186,12 +211,16 @@ async fn mark(
     at: i64,
     job: Option<&Job>,
 ) -> Result<Applied, Error> {
-    transaction.remember_mark(cluster, run, kind, at, job).await?;
+    transaction
+        .remember_mark(cluster, run, kind, at, job)
+        .await?;
     Ok(Applied::Remembered)
 }
 
 fn owner(event: &Event) -> (&str, &str) {
-    event.owner.as_ref().map_or(("", ""), |owner| (owner.user.as_str(), owner.account.as_str()))
+    event.owner.as_ref().map_or(("", ""), |owner| {
+        (owner.user.as_str(), owner.account.as_str())
+    })
 }
 
 /// Adds a cost event and what is kept of it.
@@ -203,10 +232,16 @@ async fn add(
     class: Class,
     traceparent: &str,
 ) -> Result<Applied, Error> {
-    let (Ok(kind), Some(Payload::Cost(payload)), Some(job)) = (event.kind(), &event.payload, cause.job()) else {
+    let (Ok(kind), Some(Payload::Cost(payload)), Some(job)) =
+        (event.kind(), &event.payload, cause.job())
+    else {
         return Ok(Applied::Nothing);
     };
-    let time = if kind == EventType::CostEstimated { job.start_time.as_ref() } else { job.end_time.as_ref() };
+    let time = if kind == EventType::CostEstimated {
+        job.start_time.as_ref()
+    } else {
+        job.end_time.as_ref()
+    };
     let (user, account) = owner(cause);
     let amount = payload.total.as_ref().or(payload.burn_rate.as_ref());
     let row = CostRow {
@@ -224,12 +259,22 @@ async fn add(
         charged_seconds: payload.charged_seconds,
         price_book: &payload.price_book,
         problem: &payload.problem,
-        at: time.or(cause.occurred_at.as_ref()).and_then(from_timestamp).unwrap_or_default(),
+        at: time
+            .or(cause.occurred_at.as_ref())
+            .and_then(from_timestamp)
+            .unwrap_or_default(),
     };
-    transaction.add_cost(&row, &event.encode_to_vec(), traceparent).await?;
+    transaction
+        .add_cost(&row, &event.encode_to_vec(), traceparent)
+        .await?;
     metrics::cost(kind.event(), payload.problem.is_empty());
     if !payload.problem.is_empty() {
-        tracing::warn!(job.id = job.display_id, cluster = run.cluster, problem = payload.problem, "run has no price");
+        tracing::warn!(
+            job.id = job.display_id,
+            cluster = run.cluster,
+            problem = payload.problem,
+            "run has no price"
+        );
     }
     Ok(Applied::Cost)
 }

@@ -54,7 +54,10 @@ impl Service for CostEngineService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config: Config = context.section(Self::NAME)?;
         let faults = config.faults();
-        let Some(database) = config.database(&context.mesh.data_dir).filter(|_| faults.is_empty()) else {
+        let Some(database) = config
+            .database(&context.mesh.data_dir)
+            .filter(|_| faults.is_empty())
+        else {
             return Err(context.faults(&faults).into());
         };
         metrics::describe();
@@ -63,16 +66,31 @@ impl Service for CostEngineService {
         } else {
             let path = context.relative(&config.price_book);
             let follower = Follower::new(path).map_err(error::Error::from)?;
-            tracing::info!(price_book = follower.book.borrow().label(), "price book read");
+            tracing::info!(
+                price_book = follower.book.borrow().label(),
+                "price book read"
+            );
             Some(follower)
         };
         let store = Store::open(&database).await?;
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let condition = context.health.condition("cost-engine.nats");
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
-        let router = api::router(api::Api { store: store.clone(), book });
-        let engine = Engine { config, store, bus, condition, shutdown: context.shutdown };
-        Ok(Started { router, run: Box::pin(engine.run(prices)) })
+        let router = api::router(api::Api {
+            store: store.clone(),
+            book,
+        });
+        let engine = Engine {
+            config,
+            store,
+            bus,
+            condition,
+            shutdown: context.shutdown,
+        };
+        Ok(Started {
+            router,
+            run: Box::pin(engine.run(prices)),
+        })
     }
 }
 
@@ -86,7 +104,13 @@ struct Engine {
 
 impl Engine {
     async fn run(self, prices: Option<Follower>) -> Result<(), BoxError> {
-        let Self { config, store, bus, condition, shutdown } = self;
+        let Self {
+            config,
+            store,
+            bus,
+            condition,
+            shutdown,
+        } = self;
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
         }
@@ -95,8 +119,18 @@ impl Engine {
         let publish = outbox.clone().run(&store, &bus, &shutdown);
         // One task for all of it: whoever drops this future has stopped everything.
         if let Some(mut follower) = prices {
-            let handler = JobEvents { store: store.clone(), book: follower.book.subscribe(), outbox };
-            let consume = bus.consume_batches(SLURM_EVENTS, CostEngineService::NAME, config.batch_size, handler, &shutdown);
+            let handler = JobEvents {
+                store: store.clone(),
+                book: follower.book.subscribe(),
+                outbox,
+            };
+            let consume = bus.consume_batches(
+                SLURM_EVENTS,
+                CostEngineService::NAME,
+                config.batch_size,
+                handler,
+                &shutdown,
+            );
             let follow = follower.follow(config.reload_interval, &shutdown);
             let (consumed, (), ()) = tokio::join!(Box::pin(consume), Box::pin(publish), follow);
             consumed?;

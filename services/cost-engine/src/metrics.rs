@@ -13,11 +13,17 @@ const STALE: &str = "cost_engine_price_book_stale";
 
 /// Describes every metric.
 pub(crate) fn describe() {
-    metrics::describe_counter!(COSTS, "Costs computed, by kind and by whether there was a price");
+    metrics::describe_counter!(
+        COSTS,
+        "Costs computed, by kind and by whether there was a price"
+    );
     metrics::describe_counter!(JOB_EVENTS, "Job events handled");
     metrics::describe_counter!(PUBLISHED, "Cost events published");
     metrics::describe_counter!(RELOADS, "Price book reads after a change");
-    metrics::describe_gauge!(STALE, "1 while the price book on disk is faulty and the last good one is used");
+    metrics::describe_gauge!(
+        STALE,
+        "1 while the price book on disk is faulty and the last good one is used"
+    );
 }
 
 pub(crate) fn cost(kind: &'static str, priced: bool) {

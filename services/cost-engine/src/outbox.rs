@@ -47,7 +47,10 @@ impl Outbox {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(error = mesh_runtime::chain(error.as_ref()), "publish costs, trying again");
+                    tracing::warn!(
+                        error = mesh_runtime::chain(error.as_ref()),
+                        "publish costs, trying again"
+                    );
                     tokio::select! {
                         () = shutdown.cancelled() => {}
                         () = tokio::time::sleep(RETRY) => {}
@@ -58,14 +61,26 @@ impl Outbox {
     }
 
     /// Publishes the oldest events; false if there are none.
-    async fn publish(&self, store: &Store, bus: &Bus, shutdown: &CancellationToken) -> Result<bool, mesh_runtime::BoxError> {
+    async fn publish(
+        &self,
+        store: &Store,
+        bus: &Bus,
+        shutdown: &CancellationToken,
+    ) -> Result<bool, mesh_runtime::BoxError> {
         let waiting = store.unpublished(BATCH).await?;
         if waiting.is_empty() {
             return Ok(false);
         }
-        let ids: Vec<String> = waiting.iter().map(|waiting| waiting.event.id.clone()).collect();
+        let ids: Vec<String> = waiting
+            .iter()
+            .map(|waiting| waiting.event.id.clone())
+            .collect();
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-        let traced = waiting.into_iter().map(|waiting| (span(&waiting), waiting.event)).map(|(span, event)| (event, span)).collect();
+        let traced = waiting
+            .into_iter()
+            .map(|waiting| (span(&waiting), waiting.event))
+            .map(|(span, event)| (event, span))
+            .collect();
         match bus.publish_all_traced(traced, shutdown).await {
             Ok(()) => {
                 store.settle(&ids, Some(Utc::now().timestamp())).await?;

@@ -60,7 +60,11 @@ impl Follower {
             }
             Err(error) => {
                 let kept = self.book.borrow().label();
-                tracing::error!(error = mesh_runtime::chain(&error), price_book = kept, "price book is faulty, the last good one stays");
+                tracing::error!(
+                    error = mesh_runtime::chain(&error),
+                    price_book = kept,
+                    "price book is faulty, the last good one stays"
+                );
                 metrics::reloaded(false);
                 Look::Refused
             }
@@ -89,11 +93,20 @@ mod tests {
         let label = |follower: &Follower| follower.book.borrow().label();
 
         std::fs::write(&path, "name = ").unwrap();
-        assert_eq!((follower.look(), label(&follower)), (Look::Refused, "example 2026-07".to_owned()));
+        assert_eq!(
+            (follower.look(), label(&follower)),
+            (Look::Refused, "example 2026-07".to_owned())
+        );
         assert_eq!(follower.look(), Look::Unchanged);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!((follower.look(), label(&follower)), (Look::Refused, "example 2026-07".to_owned()));
+        assert_eq!(
+            (follower.look(), label(&follower)),
+            (Look::Refused, "example 2026-07".to_owned())
+        );
         std::fs::write(&path, good.replace("2026-07\"", "2026-08-b\"")).unwrap();
-        assert_eq!((follower.look(), label(&follower)), (Look::Used, "example 2026-08-b".to_owned()));
+        assert_eq!(
+            (follower.look(), label(&follower)),
+            (Look::Used, "example 2026-08-b".to_owned())
+        );
     }
 }

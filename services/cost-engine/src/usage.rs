@@ -48,15 +48,35 @@ pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
     let expand = |nodes: &str| HostList::expand(nodes).unwrap_or_default();
     if !job.allocations.is_empty() {
         let held = job.allocations.iter().flat_map(|part| {
-            let amounts = Amounts::new(part.cpus.into(), part.memory_mib.unwrap_or_default(), part.gpus.into());
-            expand(&part.nodes).into_iter().map(move |node| NodeAmounts { node, amounts: amounts.clone() })
+            let amounts = Amounts::new(
+                part.cpus.into(),
+                part.memory_mib.unwrap_or_default(),
+                part.gpus.into(),
+            );
+            expand(&part.nodes)
+                .into_iter()
+                .map(move |node| NodeAmounts {
+                    node,
+                    amounts: amounts.clone(),
+                })
         });
         return held.collect();
     }
     let nodes = expand(&job.nodes);
     let (totals, _) = Tres::parse_lossy(&job.alloc_tres);
-    let each = Amounts::new(totals.cpus(), totals.mem_mib().unwrap_or_default(), totals.gpus()).over(nodes.len());
-    nodes.into_iter().map(|node| NodeAmounts { node, amounts: each.clone() }).collect()
+    let each = Amounts::new(
+        totals.cpus(),
+        totals.mem_mib().unwrap_or_default(),
+        totals.gpus(),
+    )
+    .over(nodes.len());
+    nodes
+        .into_iter()
+        .map(|node| NodeAmounts {
+            node,
+            amounts: each.clone(),
+        })
+        .collect()
 }
 
 /// Billing units, if Slurm tells them.
@@ -67,28 +87,55 @@ pub fn billing_units(job: &Job) -> Option<u64> {
 /// The usage of a run from what is remembered and its newest snapshot, up to `end`.
 pub fn usage(memory: &Memory, newest: &Job, end: i64) -> Usage {
     // The newest record knows the start best: Slurm sets it anew when cloud nodes have booted.
-    let start = seconds(newest.start_time.as_ref()).or_else(|| seconds(memory.start.as_ref()?.start_time.as_ref()));
+    let start = seconds(newest.start_time.as_ref())
+        .or_else(|| seconds(memory.start.as_ref()?.start_time.as_ref()));
     let mut resizes: Vec<_> = memory.resizes.iter().map(|(at, job)| (*at, job)).collect();
     resizes.sort_by_key(|(at, _)| *at);
     // Accounting forgets what each node gave, so the first snapshot is the better one if it knows.
-    let first = memory.start.as_ref().filter(|job| !allocation(job).is_empty()).unwrap_or(newest);
+    let first = memory
+        .start
+        .as_ref()
+        .filter(|job| !allocation(job).is_empty())
+        .unwrap_or(newest);
     let mut snapshots = vec![(start.unwrap_or(end), first)];
     snapshots.extend(resizes);
-    let ends = snapshots.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
-    let parts: Vec<_> = snapshots.iter().zip(ends).map(|(&(from, job), to)| (from, to, job)).collect();
+    let ends = snapshots
+        .iter()
+        .skip(1)
+        .map(|(at, _)| Some(*at))
+        .chain([None]);
+    let parts: Vec<_> = snapshots
+        .iter()
+        .zip(ends)
+        .map(|(&(from, job), to)| (from, to, job))
+        .collect();
     let known = suspension::intervals(&memory.marks, end);
-    let suspensions = suspension::complete(known, start.unwrap_or(end), end, newest.suspended_seconds);
+    let suspensions =
+        suspension::complete(known, start.unwrap_or(end), end, newest.suspended_seconds);
     Usage {
         run: Run {
             start,
             end,
-            segments: parts.iter().map(|&(from, to, job)| Segment { from, to, allocation: allocation(job) }).collect(),
+            segments: parts
+                .iter()
+                .map(|&(from, to, job)| Segment {
+                    from,
+                    to,
+                    allocation: allocation(job),
+                })
+                .collect(),
             suspensions,
             exclusive: newest.exclusive || first.exclusive,
         },
         billing: parts
             .iter()
-            .filter_map(|&(from, to, job)| Some(BillingSegment { from, to, units: billing_units(job)? }))
+            .filter_map(|&(from, to, job)| {
+                Some(BillingSegment {
+                    from,
+                    to,
+                    units: billing_units(job)?,
+                })
+            })
             .collect(),
         partition: first.partition.clone(),
     }
@@ -103,7 +150,10 @@ mod tests {
     use crate::domain::money::ratio;
 
     fn job() -> Job {
-        let start = Timestamp { seconds: 100, nanos: 0 };
+        let start = Timestamp {
+            seconds: 100,
+            nanos: 0,
+        };
         Job {
             partition: "cpu".into(),
             start_time: Some(start),
@@ -114,33 +164,67 @@ mod tests {
     }
 
     fn cpus(allocation: &[NodeAmounts]) -> Vec<(&str, Exact)> {
-        allocation.iter().map(|held| (held.node.as_str(), held.amounts.cpu.clone())).collect()
+        allocation
+            .iter()
+            .map(|held| (held.node.as_str(), held.amounts.cpu.clone()))
+            .collect()
     }
 
     #[test]
     fn totals_are_split_evenly_unless_slurm_tells_each_node() {
         let mut job = job();
         let half = ratio(3, 2).unwrap();
-        assert_eq!(cpus(&allocation(&job)), [("n1", half.clone()), ("n2", half)]);
-        let part = |nodes: &str, cpus| NodeAllocation { nodes: nodes.into(), cpus, memory_mib: None, gpus: 0 };
+        assert_eq!(
+            cpus(&allocation(&job)),
+            [("n1", half.clone()), ("n2", half)]
+        );
+        let part = |nodes: &str, cpus| NodeAllocation {
+            nodes: nodes.into(),
+            cpus,
+            memory_mib: None,
+            gpus: 0,
+        };
         job.allocations = vec![part("n1", 2), part("n2", 1)];
-        assert_eq!(cpus(&allocation(&job)), [("n1", ratio(2, 1).unwrap()), ("n2", ratio(1, 1).unwrap())]);
+        assert_eq!(
+            cpus(&allocation(&job)),
+            [("n1", ratio(2, 1).unwrap()), ("n2", ratio(1, 1).unwrap())]
+        );
     }
 
     #[test]
     fn a_start_time_alone_is_no_start() {
         assert!(has_started(&job()));
-        let cancelled = Job { nodes: "None assigned".into(), alloc_tres: String::new(), ..job() };
+        let cancelled = Job {
+            nodes: "None assigned".into(),
+            alloc_tres: String::new(),
+            ..job()
+        };
         assert!(!has_started(&cancelled));
-        assert!(!has_started(&Job { start_time: None, ..job() }));
+        assert!(!has_started(&Job {
+            start_time: None,
+            ..job()
+        }));
     }
 
     #[test]
     fn resizes_cut_the_run() {
-        let smaller = Job { nodes: "n1".into(), alloc_tres: "cpu=2,billing=2".into(), ..job() };
-        let memory = Memory { start: Some(job()), resizes: vec![(150, smaller.clone())], ..Memory::default() };
+        let smaller = Job {
+            nodes: "n1".into(),
+            alloc_tres: "cpu=2,billing=2".into(),
+            ..job()
+        };
+        let memory = Memory {
+            start: Some(job()),
+            resizes: vec![(150, smaller.clone())],
+            ..Memory::default()
+        };
         let usage = usage(&memory, &smaller, 200);
-        let segments: Vec<_> = usage.run.segments.iter().map(|s| (s.from, s.to, s.allocation.len())).collect();
+        let segments: Vec<_> = usage
+            .run
+            .segments
+            .iter()
+            .map(|s| (s.from, s.to, s.allocation.len()))
+            .collect();
         assert_eq!(segments, [(100, Some(150), 2), (150, None, 1)]);
         let units: Vec<_> = usage.billing.iter().map(|s| s.units).collect();
         assert_eq!(units, [5, 2]);
@@ -148,7 +232,10 @@ mod tests {
 
     #[test]
     fn the_end_record_fills_in_what_was_missed() {
-        let ended = Job { suspended_seconds: 30, ..job() };
+        let ended = Job {
+            suspended_seconds: 30,
+            ..job()
+        };
         let usage = usage(&Memory::default(), &ended, 200);
         assert_eq!(usage.run.start, Some(100));
         assert_eq!(usage.run.suspensions, [(170, 200)]);
@@ -157,8 +244,17 @@ mod tests {
 
     #[test]
     fn the_start_that_slurm_set_anew_counts() {
-        let booted = Job { start_time: Some(Timestamp { seconds: 130, nanos: 0 }), ..job() };
-        let memory = Memory { start: Some(job()), ..Memory::default() };
+        let booted = Job {
+            start_time: Some(Timestamp {
+                seconds: 130,
+                nanos: 0,
+            }),
+            ..job()
+        };
+        let memory = Memory {
+            start: Some(job()),
+            ..Memory::default()
+        };
         assert_eq!(usage(&memory, &booted, 200).run.start, Some(130));
     }
 }

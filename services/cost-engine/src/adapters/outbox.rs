@@ -21,14 +21,19 @@ impl Store {
     /// # Errors
     /// If the database refuses or holds something else.
     pub async fn unpublished(&self, most: u32) -> Result<Vec<Unpublished>, Error> {
-        let rows: Vec<(String, Vec<u8>, String)> = sqlx::query_as("SELECT event_id, body, traceparent FROM outbox ORDER BY seq LIMIT $1")
-            .bind(most)
-            .fetch_all(&self.readers)
-            .await
-            .map_err(Error::database("read outbox"))?;
+        let rows: Vec<(String, Vec<u8>, String)> =
+            sqlx::query_as("SELECT event_id, body, traceparent FROM outbox ORDER BY seq LIMIT $1")
+                .bind(most)
+                .fetch_all(&self.readers)
+                .await
+                .map_err(Error::database("read outbox"))?;
         rows.into_iter()
             .map(|(id, body, traceparent)| {
-                let event = Event::decode(body.as_slice()).map_err(|source| Error::Damaged { action: "read outbox", run: id, source })?;
+                let event = Event::decode(body.as_slice()).map_err(|source| Error::Damaged {
+                    action: "read outbox",
+                    run: id,
+                    source,
+                })?;
                 Ok(Unpublished { event, traceparent })
             })
             .collect()
@@ -39,7 +44,11 @@ impl Store {
     /// # Errors
     /// If the database refuses; they will be published once more then, with the same ids.
     pub async fn settle(&self, ids: &[&str], published_at: Option<i64>) -> Result<(), Error> {
-        let mut transaction = self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(Error::database("begin transaction"))?;
+        let mut transaction = self
+            .writer
+            .begin_with("BEGIN IMMEDIATE")
+            .await
+            .map_err(Error::database("begin transaction"))?;
         for id in ids {
             sqlx::query("DELETE FROM outbox WHERE event_id = $1")
                 .bind(id)
@@ -53,6 +62,9 @@ impl Store {
                 .await
                 .map_err(Error::database("note that cost is published"))?;
         }
-        transaction.commit().await.map_err(Error::database("commit outbox"))
+        transaction
+            .commit()
+            .await
+            .map_err(Error::database("commit outbox"))
     }
 }

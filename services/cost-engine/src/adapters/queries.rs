@@ -114,8 +114,17 @@ impl Store {
         if let Some(until) = filter.until {
             query.push(" AND at < ").push_bind(until);
         }
-        query.push(" GROUP BY cluster, ").push(key).push(", currency ORDER BY cluster, ").push(key).push(", currency");
-        query.build_query_as().fetch_all(&self.readers).await.map_err(Error::database("sum costs"))
+        query
+            .push(" GROUP BY cluster, ")
+            .push(key)
+            .push(", currency ORDER BY cluster, ")
+            .push(key)
+            .push(", currency");
+        query
+            .build_query_as()
+            .fetch_all(&self.readers)
+            .await
+            .map_err(Error::database("sum costs"))
     }
 
     /// The runs that go on, oldest job first; of one cluster or user if the filter says so.
@@ -123,7 +132,9 @@ impl Store {
     /// # Errors
     /// If the database refuses or holds something else.
     pub async fn open_runs(&self, filter: &Filter) -> Result<Vec<OpenRun>, Error> {
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT cluster, run, user_name, account, job FROM runs WHERE 1 = 1");
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT cluster, run, user_name, account, job FROM runs WHERE 1 = 1",
+        );
         if let Some(cluster) = &filter.cluster {
             query.push(" AND cluster = ").push_bind(cluster);
         }
@@ -132,22 +143,38 @@ impl Store {
         }
         query.push(" ORDER BY cluster, run");
         // Both reads see the same state.
-        let mut transaction = self.readers.begin().await.map_err(Error::database("read open runs"))?;
-        let rows: Vec<(String, String, String, String, Vec<u8>)> =
-            query.build_query_as().fetch_all(&mut *transaction).await.map_err(Error::database("read open runs"))?;
+        let mut transaction = self
+            .readers
+            .begin()
+            .await
+            .map_err(Error::database("read open runs"))?;
+        let rows: Vec<(String, String, String, String, Vec<u8>)> = query
+            .build_query_as()
+            .fetch_all(&mut *transaction)
+            .await
+            .map_err(Error::database("read open runs"))?;
         let mut open = Vec::with_capacity(rows.len());
         for (cluster, run, user, account, job) in rows {
-            let marks: Vec<(String, i64, Option<Vec<u8>>)> =
-                sqlx::query_as("SELECT kind, at, job FROM marks WHERE cluster = $1 AND run = $2 ORDER BY at")
-                    .bind(&cluster)
-                    .bind(&run)
-                    .fetch_all(&mut *transaction)
-                    .await
-                    .map_err(Error::database("read marks of run"))?;
+            let marks: Vec<(String, i64, Option<Vec<u8>>)> = sqlx::query_as(
+                "SELECT kind, at, job FROM marks WHERE cluster = $1 AND run = $2 ORDER BY at",
+            )
+            .bind(&cluster)
+            .bind(&run)
+            .fetch_all(&mut *transaction)
+            .await
+            .map_err(Error::database("read marks of run"))?;
             let memory = memory(&run, Some(&job), &marks)?;
             // The start was just decoded, so it is there.
-            let Some(job) = memory.start.clone() else { continue };
-            open.push(OpenRun { cluster, user, account, job, memory });
+            let Some(job) = memory.start.clone() else {
+                continue;
+            };
+            open.push(OpenRun {
+                cluster,
+                user,
+                account,
+                job,
+                memory,
+            });
         }
         Ok(open)
     }

@@ -12,7 +12,9 @@ use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
 use sqlx::Sqlite;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 
 use crate::domain::suspension::Mark;
 use crate::domain::{Class, Micros};
@@ -70,20 +72,42 @@ impl Store {
     /// # Errors
     /// If the file cannot be made or opened.
     pub async fn open(path: &Path) -> Result<Self, Error> {
-        let open = |source: Box<dyn std::error::Error + Send + Sync>| Error::Open { path: path.to_owned(), source };
+        let open = |source: Box<dyn std::error::Error + Send + Sync>| Error::Open {
+            path: path.to_owned(),
+            source,
+        };
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|source| open(source.into()))?;
         }
-        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(|source| open(source.into()))?;
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| open(source.into()))?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(10));
-        let pool = |connections, options| SqlitePoolOptions::new().max_connections(connections).connect_with(options);
-        let writer = pool(1, options.clone()).await.map_err(|source| open(source.into()))?;
-        sqlx::migrate!().run(&writer).await.map_err(|source| Error::Migrate { path: path.to_owned(), source })?;
-        let readers = pool(READERS, options.read_only(true)).await.map_err(|source| open(source.into()))?;
+        let pool = |connections, options| {
+            SqlitePoolOptions::new()
+                .max_connections(connections)
+                .connect_with(options)
+        };
+        let writer = pool(1, options.clone())
+            .await
+            .map_err(|source| open(source.into()))?;
+        sqlx::migrate!()
+            .run(&writer)
+            .await
+            .map_err(|source| Error::Migrate {
+                path: path.to_owned(),
+                source,
+            })?;
+        let readers = pool(READERS, options.read_only(true))
+            .await
+            .map_err(|source| open(source.into()))?;
         Ok(Self { writer, readers })
     }
 
@@ -93,7 +117,11 @@ impl Store {
     /// If the database refuses.
     pub async fn begin(&self) -> Result<Transaction, Error> {
         // IMMEDIATE takes the write lock before anything is read, also against another process.
-        let inner = self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(Error::database("begin transaction"))?;
+        let inner = self
+            .writer
+            .begin_with("BEGIN IMMEDIATE")
+            .await
+            .map_err(Error::database("begin transaction"))?;
         Ok(Transaction { inner })
     }
 
@@ -115,7 +143,10 @@ impl Transaction {
     /// # Errors
     /// If the database refuses; nothing was written then.
     pub async fn commit(self) -> Result<(), Error> {
-        self.inner.commit().await.map_err(Error::database("commit costs"))
+        self.inner
+            .commit()
+            .await
+            .map_err(Error::database("commit costs"))
     }
 
     /// What is remembered of a run.
@@ -123,19 +154,21 @@ impl Transaction {
     /// # Errors
     /// If the database refuses or holds something else.
     pub async fn memory(&mut self, cluster: &str, run: &str) -> Result<Memory, Error> {
-        let start: Option<Vec<u8>> = sqlx::query_scalar("SELECT job FROM runs WHERE cluster = $1 AND run = $2")
-            .bind(cluster)
-            .bind(run)
-            .fetch_optional(&mut *self.inner)
-            .await
-            .map_err(Error::database("read run"))?;
-        let marks: Vec<(String, i64, Option<Vec<u8>>)> =
-            sqlx::query_as("SELECT kind, at, job FROM marks WHERE cluster = $1 AND run = $2 ORDER BY at")
+        let start: Option<Vec<u8>> =
+            sqlx::query_scalar("SELECT job FROM runs WHERE cluster = $1 AND run = $2")
                 .bind(cluster)
                 .bind(run)
-                .fetch_all(&mut *self.inner)
+                .fetch_optional(&mut *self.inner)
                 .await
-                .map_err(Error::database("read marks of run"))?;
+                .map_err(Error::database("read run"))?;
+        let marks: Vec<(String, i64, Option<Vec<u8>>)> = sqlx::query_as(
+            "SELECT kind, at, job FROM marks WHERE cluster = $1 AND run = $2 ORDER BY at",
+        )
+        .bind(cluster)
+        .bind(run)
+        .fetch_all(&mut *self.inner)
+        .await
+        .map_err(Error::database("read marks of run"))?;
         memory(run, start.as_deref(), &marks)
     }
 
@@ -159,7 +192,13 @@ impl Transaction {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn remember_start(&mut self, cluster: &str, user: &str, account: &str, job: &Job) -> Result<(), Error> {
+    pub async fn remember_start(
+        &mut self,
+        cluster: &str,
+        user: &str,
+        account: &str,
+        job: &Job,
+    ) -> Result<(), Error> {
         sqlx::query(
             "INSERT INTO runs (cluster, run, display_id, user_name, account, partition_name, job)
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
@@ -181,7 +220,14 @@ impl Transaction {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn remember_mark(&mut self, cluster: &str, run: &str, kind: &str, at: i64, job: Option<&Job>) -> Result<(), Error> {
+    pub async fn remember_mark(
+        &mut self,
+        cluster: &str,
+        run: &str,
+        kind: &str,
+        at: i64,
+        job: Option<&Job>,
+    ) -> Result<(), Error> {
         sqlx::query("INSERT INTO marks (cluster, run, kind, at, job) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING")
             .bind(cluster)
             .bind(run)
@@ -199,7 +245,10 @@ impl Transaction {
     /// # Errors
     /// If the database refuses.
     pub async fn forget(&mut self, cluster: &str, run: &str) -> Result<(), Error> {
-        for statement in ["DELETE FROM runs WHERE cluster = $1 AND run = $2", "DELETE FROM marks WHERE cluster = $1 AND run = $2"] {
+        for statement in [
+            "DELETE FROM runs WHERE cluster = $1 AND run = $2",
+            "DELETE FROM marks WHERE cluster = $1 AND run = $2",
+        ] {
             sqlx::query(statement)
                 .bind(cluster)
                 .bind(run)
@@ -214,7 +263,12 @@ impl Transaction {
     ///
     /// # Errors
     /// If the database refuses, also because the cost is there already.
-    pub async fn add_cost(&mut self, row: &CostRow<'_>, body: &[u8], traceparent: &str) -> Result<(), Error> {
+    pub async fn add_cost(
+        &mut self,
+        row: &CostRow<'_>,
+        body: &[u8],
+        traceparent: &str,
+    ) -> Result<(), Error> {
         sqlx::query(
             "INSERT INTO costs (cluster, run, kind, event_id, cause_id, display_id, user_name, account, partition_name, class, currency,
                                 total_micros, charged_seconds, price_book, problem, at, month)
@@ -252,10 +306,22 @@ impl Transaction {
 }
 
 /// Puts together what the tables tell of a run.
-pub(super) fn memory(run: &str, start: Option<&[u8]>, marks: &[(String, i64, Option<Vec<u8>>)]) -> Result<Memory, Error> {
-    let decode =
-        |bytes: &[u8]| Job::decode(bytes).map_err(|source| Error::Damaged { action: "read run", run: run.to_owned(), source });
-    let mut memory = Memory { start: start.map(decode).transpose()?, ..Memory::default() };
+pub(super) fn memory(
+    run: &str,
+    start: Option<&[u8]>,
+    marks: &[(String, i64, Option<Vec<u8>>)],
+) -> Result<Memory, Error> {
+    let decode = |bytes: &[u8]| {
+        Job::decode(bytes).map_err(|source| Error::Damaged {
+            action: "read run",
+            run: run.to_owned(),
+            source,
+        })
+    };
+    let mut memory = Memory {
+        start: start.map(decode).transpose()?,
+        ..Memory::default()
+    };
     for (kind, at, job) in marks {
         match (kind.as_str(), job) {
             ("suspended", _) => memory.marks.push((*at, Mark::Suspended)),

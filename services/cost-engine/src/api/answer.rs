@@ -120,7 +120,10 @@ fn optional_text<S: Serializer>(amount: &Option<Micros>, serializer: S) -> Resul
 }
 
 pub(super) fn live(book: Option<&PriceBook>, runs: Vec<OpenRun>, now: DateTime<Utc>) -> LiveAnswer {
-    let jobs: Vec<LiveJob> = runs.into_iter().map(|run| live_job(book, run, now)).collect();
+    let jobs: Vec<LiveJob> = runs
+        .into_iter()
+        .map(|run| live_job(book, run, now))
+        .collect();
     let sum = |amount: fn(&LiveJob) -> Option<Micros>| jobs.iter().filter_map(amount).sum();
     LiveAnswer {
         price_book: book.map(PriceBook::label),
@@ -136,12 +139,26 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
     let now = now.timestamp();
     let rate = book.map(|book| costing::rate(book, &open.job));
     let spent = book.map(|book| accrued(book, &open, now).map(|(cost, _)| cost));
-    let problem = [rate.as_ref().and_then(|rate| rate.as_ref().err()), spent.as_ref().and_then(|spent| spent.as_ref().err())]
-        .into_iter()
-        .flatten()
-        .next()
-        .map_or_else(|| if book.is_none() { "price_missing: there is no price book".to_owned() } else { String::new() }, PriceError::problem);
-    let suspended = suspension::intervals(&open.memory.marks, i64::MAX).last().is_some_and(|(_, to)| *to == i64::MAX);
+    let problem = [
+        rate.as_ref().and_then(|rate| rate.as_ref().err()),
+        spent.as_ref().and_then(|spent| spent.as_ref().err()),
+    ]
+    .into_iter()
+    .flatten()
+    .next()
+    .map_or_else(
+        || {
+            if book.is_none() {
+                "price_missing: there is no price book".to_owned()
+            } else {
+                String::new()
+            }
+        },
+        PriceError::problem,
+    );
+    let suspended = suspension::intervals(&open.memory.marks, i64::MAX)
+        .last()
+        .is_some_and(|(_, to)| *to == i64::MAX);
     let rate = rate.and_then(Result::ok);
     LiveJob {
         cluster: open.cluster,
@@ -151,8 +168,16 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
         user: open.user,
         account: open.account,
         partition: open.job.partition,
-        nodes: open.memory.resizes.last().map_or(open.job.nodes, |(_, job)| job.nodes.clone()),
-        started: open.job.start_time.map(|time| time.seconds).unwrap_or_default(),
+        nodes: open
+            .memory
+            .resizes
+            .last()
+            .map_or(open.job.nodes, |(_, job)| job.nodes.clone()),
+        started: open
+            .job
+            .start_time
+            .map(|time| time.seconds)
+            .unwrap_or_default(),
         suspended,
         burn_rate_micros: rate.map(|rate| rate.burn),
         accrued_micros: spent.and_then(Result::ok),
@@ -163,11 +188,22 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
 
 /// Cost so far. A job may have started a moment ahead of our clock; that is no cost yet, not an error.
 fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), PriceError> {
-    let start = open.job.start_time.as_ref().map_or(now, |time| time.seconds);
-    costing::spent(book, &open.memory, &open.job, now.max(start)).map(|spent| (spent.cost, spent.seconds))
+    let start = open
+        .job
+        .start_time
+        .as_ref()
+        .map_or(now, |time| time.seconds);
+    costing::spent(book, &open.memory, &open.job, now.max(start))
+        .map(|spent| (spent.cost, spent.seconds))
 }
 
-pub(super) fn spent(by: By, sums: Vec<SumRow>, book: Option<&PriceBook>, open: Vec<OpenRun>, now: DateTime<Utc>) -> SpentAnswer {
+pub(super) fn spent(
+    by: By,
+    sums: Vec<SumRow>,
+    book: Option<&PriceBook>,
+    open: Vec<OpenRun>,
+    now: DateTime<Utc>,
+) -> SpentAnswer {
     let mut rows: BTreeMap<(String, String, String), SpentRow> = BTreeMap::new();
     for sum in sums {
         let row = row(&mut rows, sum.cluster, sum.key, sum.currency);
@@ -205,10 +241,24 @@ pub(super) fn spent(by: By, sums: Vec<SumRow>, book: Option<&PriceBook>, open: V
     for row in &mut rows {
         row.total_micros = row.completed_micros + row.not_completed_micros + row.open_micros;
     }
-    SpentAnswer { by, as_of: now, rows }
+    SpentAnswer {
+        by,
+        as_of: now,
+        rows,
+    }
 }
 
-fn row(rows: &mut BTreeMap<(String, String, String), SpentRow>, cluster: String, key: String, currency: String) -> &mut SpentRow {
+fn row(
+    rows: &mut BTreeMap<(String, String, String), SpentRow>,
+    cluster: String,
+    key: String,
+    currency: String,
+) -> &mut SpentRow {
     let place = (cluster.clone(), key.clone(), currency.clone());
-    rows.entry(place).or_insert_with(|| SpentRow { cluster, key, currency, ..SpentRow::default() })
+    rows.entry(place).or_insert_with(|| SpentRow {
+        cluster,
+        key,
+        currency,
+        ..SpentRow::default()
+    })
 }

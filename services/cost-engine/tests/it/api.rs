@@ -4,8 +4,8 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::{Extension, Router};
 use http_body_util::BodyExt as _;
-use mesh_events::{Event, EventType, timestamp};
 use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::NatsServer;
 use mesh_testkit::build::{ended, job, job_event};
@@ -15,10 +15,23 @@ use tower::ServiceExt as _;
 use crate::support::{EXAMPLE, Outside, Site};
 
 pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value) {
-    let role = if user == "root" { Role::Admin } else { Role::User };
-    let caller = Caller { user: user.to_owned(), uid: None, role };
+    let role = if user == "root" {
+        Role::Admin
+    } else {
+        Role::User
+    };
+    let caller = Caller {
+        user: user.to_owned(),
+        uid: None,
+        role,
+    };
     let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router.clone().layer(Extension(caller)).oneshot(request).await.unwrap();
+    let response = router
+        .clone()
+        .layer(Extension(caller))
+        .oneshot(request)
+        .await
+        .unwrap();
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, serde_json::from_slice(&body).unwrap_or_default())
@@ -37,18 +50,56 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
     let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
     let engine = site.start(&nats.toml()).await.unwrap();
     let ends = [
-        ("alice", "physics", EventType::JobCompleted, ended(job(40), "COMPLETED", 3600)),
-        ("alice", "physics", EventType::JobFailed, ended(job(41), "FAILED", 1800)),
-        ("bob", "physics", EventType::JobCompleted, ended(job(42), "COMPLETED", 360)),
-        ("bob", "physics", EventType::JobCompleted, ended(Job { nodes: "x1".into(), ..job(43) }, "COMPLETED", 360)),
+        (
+            "alice",
+            "physics",
+            EventType::JobCompleted,
+            ended(job(40), "COMPLETED", 3600),
+        ),
+        (
+            "alice",
+            "physics",
+            EventType::JobFailed,
+            ended(job(41), "FAILED", 1800),
+        ),
+        (
+            "bob",
+            "physics",
+            EventType::JobCompleted,
+            ended(job(42), "COMPLETED", 360),
+        ),
+        (
+            "bob",
+            "physics",
+            EventType::JobCompleted,
+            ended(
+                Job {
+                    nodes: "x1".into(),
+                    ..job(43)
+                },
+                "COMPLETED",
+                360,
+            ),
+        ),
     ];
     for (user, account, kind, job) in ends {
-        outside.publish(&of(user, account, job_event(kind, job))).await;
+        outside
+            .publish(&of(user, account, job_event(kind, job)))
+            .await;
     }
     // Started an hour ago, and still running.
     let hour_ago = chrono::Utc::now() - chrono::TimeDelta::seconds(3600);
-    let running = Job { start_time: Some(timestamp(hour_ago)), ..job(44) };
-    outside.publish(&of("bob", "biology", job_event(EventType::JobStarted, running))).await;
+    let running = Job {
+        start_time: Some(timestamp(hour_ago)),
+        ..job(44)
+    };
+    outside
+        .publish(&of(
+            "bob",
+            "biology",
+            job_event(EventType::JobStarted, running),
+        ))
+        .await;
     outside.costs(5).await;
 
     let (status, all) = get(&engine.router, "root", "/v1/costs?by=user").await;
@@ -62,28 +113,65 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
     });
     assert_eq!(rows[0], alice);
     // What has no price is counted, in a row without a currency.
-    assert_eq!((rows[1]["key"].as_str(), rows[1]["unpriced_runs"].as_i64()), (Some("bob"), Some(1)));
+    assert_eq!(
+        (rows[1]["key"].as_str(), rows[1]["unpriced_runs"].as_i64()),
+        (Some("bob"), Some(1))
+    );
     let open: i64 = rows[2]["open_micros"].as_str().unwrap().parse().unwrap();
     assert!((360_000..370_000).contains(&open), "{all}");
-    assert_eq!((rows[2]["completed_micros"].as_str(), rows[2]["open_runs"].as_i64()), (Some("34000"), Some(1)));
+    assert_eq!(
+        (
+            rows[2]["completed_micros"].as_str(),
+            rows[2]["open_runs"].as_i64()
+        ),
+        (Some("34000"), Some(1))
+    );
 
-    let (_, months) = get(&engine.router, "root", "/v1/costs?by=month&until=2026-01-01").await;
-    let eur = months["rows"].as_array().unwrap().iter().find(|row| row["currency"] == "EUR").unwrap();
-    assert_eq!((eur["key"].as_str(), eur["total_micros"].as_str()), (Some("2025-11"), Some("544000")));
+    let (_, months) = get(
+        &engine.router,
+        "root",
+        "/v1/costs?by=month&until=2026-01-01",
+    )
+    .await;
+    let eur = months["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["currency"] == "EUR")
+        .unwrap();
+    assert_eq!(
+        (eur["key"].as_str(), eur["total_micros"].as_str()),
+        (Some("2025-11"), Some("544000"))
+    );
     let (_, none) = get(&engine.router, "root", "/v1/costs?until=2025-01-01").await;
     assert_eq!(none["rows"], json!([]));
 
     let (_, own) = get(&engine.router, "alice", "/v1/costs?by=job").await;
-    let keys: Vec<_> = own["rows"].as_array().unwrap().iter().map(|row| row["key"].as_str().unwrap()).collect();
+    let keys: Vec<_> = own["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["key"].as_str().unwrap())
+        .collect();
     assert_eq!(keys, ["40", "41"]);
     let (status, problem) = get(&engine.router, "alice", "/v1/costs?user=bob").await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{problem}");
 
     let (_, live) = get(&engine.router, "bob", "/v1/costs/live").await;
     let job = &live["jobs"][0];
-    assert_eq!((job["job"].as_str(), job["user"].as_str(), job["account"].as_str()), (Some("44"), Some("bob"), Some("biology")));
+    assert_eq!(
+        (
+            job["job"].as_str(),
+            job["user"].as_str(),
+            job["account"].as_str()
+        ),
+        (Some("44"), Some("bob"), Some("biology"))
+    );
     assert_eq!(live["burn_rate_micros"], job["burn_rate_micros"]);
-    assert_eq!((live["currency"].as_str(), live["price_book"].as_str()), (Some("EUR"), Some("example 2026-07")));
+    assert_eq!(
+        (live["currency"].as_str(), live["price_book"].as_str()),
+        (Some("EUR"), Some("example 2026-07"))
+    );
     let (_, live) = get(&engine.router, "alice", "/v1/costs/live").await;
     assert_eq!(live["jobs"], json!([]));
     engine.stop().await;
@@ -93,10 +181,17 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
 async fn a_wrong_question_is_told_what_is_wrong() {
     let site = Site::new(EXAMPLE);
     let engine = site.start("url = \"nats://127.0.0.1:1\"").await.unwrap();
-    for (path, word) in [("/v1/costs?by=cow", "cow"), ("/v1/costs?since=soon", "soon"), ("/v1/costs?colour=red", "colour")] {
+    for (path, word) in [
+        ("/v1/costs?by=cow", "cow"),
+        ("/v1/costs?since=soon", "soon"),
+        ("/v1/costs?colour=red", "colour"),
+    ] {
         let (status, problem) = get(&engine.router, "root", path).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
-        assert!(problem["detail"].as_str().unwrap().contains(word), "{problem}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains(word),
+            "{problem}"
+        );
     }
     engine.stop().await;
 }

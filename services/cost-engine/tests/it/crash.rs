@@ -17,28 +17,58 @@ const USERS: &str = r#"authorization { users = [
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_between_commit_and_publish_loses_nothing_and_doubles_nothing() {
     let nats = NatsServer::start_with(USERS).await;
-    let (outside, site) = (Outside::connect(&nats, Some("free")).await, Site::new(EXAMPLE));
-    let login = |user: &str| format!("url = \"{}\"\nuser = \"{user}\"\npassword = \"x\"", nats.url());
+    let (outside, site) = (
+        Outside::connect(&nats, Some("free")).await,
+        Site::new(EXAMPLE),
+    );
+    let login = |user: &str| {
+        format!(
+            "url = \"{}\"\nuser = \"{user}\"\npassword = \"x\"",
+            nats.url()
+        )
+    };
 
     let engine = site.start(&login("mute")).await.unwrap();
-    outside.publish(&job_event(EventType::JobStarted, job(20))).await;
-    outside.publish(&job_event(EventType::JobCompleted, ended(job(20), "COMPLETED", 60))).await;
-    wait_until("two costs in the outbox", DEADLINE, async || site.rows(OUTBOX).await.len() == 2).await;
+    outside
+        .publish(&job_event(EventType::JobStarted, job(20)))
+        .await;
+    outside
+        .publish(&job_event(
+            EventType::JobCompleted,
+            ended(job(20), "COMPLETED", 60),
+        ))
+        .await;
+    wait_until("two costs in the outbox", DEADLINE, async || {
+        site.rows(OUTBOX).await.len() == 2
+    })
+    .await;
     engine.crash().await;
     let committed = site.rows(OUTBOX).await;
 
     // The next process publishes them before anything else happens, byte for byte.
     let engine = site.start(&login("free")).await.unwrap();
     let published = outside.messages("slurm.*.cost.>", 2).await;
-    let bytes: Vec<(String, Vec<u8>)> =
-        published.iter().map(|message| (message.header("Nats-Msg-Id").unwrap().to_owned(), message.body.to_vec())).collect();
+    let bytes: Vec<(String, Vec<u8>)> = published
+        .iter()
+        .map(|message| {
+            (
+                message.header("Nats-Msg-Id").unwrap().to_owned(),
+                message.body.to_vec(),
+            )
+        })
+        .collect();
     assert_eq!(bytes, committed);
-    wait_until("an empty outbox", DEADLINE, async || site.rows(OUTBOX).await.is_empty()).await;
+    wait_until("an empty outbox", DEADLINE, async || {
+        site.rows(OUTBOX).await.is_empty()
+    })
+    .await;
     engine.crash().await;
 
     // And once only: the third process finds nothing left to say.
     let engine = site.start(&login("free")).await.unwrap();
-    outside.publish(&job_event(EventType::JobStarted, job(21))).await;
+    outside
+        .publish(&job_event(EventType::JobStarted, job(21)))
+        .await;
     let all = outside.messages("slurm.*.cost.>", 3).await;
     assert_eq!(all[2].event().unwrap().job().unwrap().job_id, 21);
     engine.stop().await;
@@ -50,12 +80,18 @@ async fn nats_may_be_away_when_a_cost_is_due() {
     let site = Site::new(EXAMPLE);
     let outside = Outside::connect(&nats, None).await;
     let engine = site.start(&nats.toml()).await.unwrap();
-    outside.publish(&job_event(EventType::JobStarted, job(22))).await;
+    outside
+        .publish(&job_event(EventType::JobStarted, job(22)))
+        .await;
     outside.costs(1).await;
     nats.restart().await;
     // Our own publish waits for the server to be back.
     let completed = job_event(EventType::JobCompleted, ended(job(22), "COMPLETED", 60));
-    outside.bus.publish_until_done(&completed, &tokio_util::sync::CancellationToken::new()).await.unwrap();
+    outside
+        .bus
+        .publish_until_done(&completed, &tokio_util::sync::CancellationToken::new())
+        .await
+        .unwrap();
     assert_eq!(outside.costs(2).await[1].0.r#type, "cost.finalized");
     engine.stop().await;
 }

@@ -11,15 +11,31 @@ use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_faulty_price_book_stops_the_start_with_file_line_and_key() {
     let site = Site::new(&EXAMPLE.replace("\"16.3863\"", "\"sixteen\""));
-    let Err(error) = site.start("url = \"nats://127.0.0.1:1\"").await else { panic!("started") };
+    let Err(error) = site.start("url = \"nats://127.0.0.1:1\"").await else {
+        panic!("started")
+    };
     let text = mesh_runtime::chain(error.as_ref());
-    let line = 1 + EXAMPLE.lines().position(|line| line.contains("16.3863")).unwrap();
-    assert!(text.contains(&format!("{}: line {line}: node_type.price.on_demand", site.path("prices.toml").display())), "{text}");
+    let line = 1 + EXAMPLE
+        .lines()
+        .position(|line| line.contains("16.3863"))
+        .unwrap();
+    assert!(
+        text.contains(&format!(
+            "{}: line {line}: node_type.price.on_demand",
+            site.path("prices.toml").display()
+        )),
+        "{text}"
+    );
 
     std::fs::remove_file(site.path("prices.toml")).unwrap();
-    let Err(error) = site.start("url = \"nats://127.0.0.1:1\"").await else { panic!("started") };
+    let Err(error) = site.start("url = \"nats://127.0.0.1:1\"").await else {
+        panic!("started")
+    };
     let text = mesh_runtime::chain(error.as_ref());
-    assert!(text.contains("read price book") && text.contains("prices.toml"), "{text}");
+    assert!(
+        text.contains("read price book") && text.contains("prices.toml"),
+        "{text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,11 +50,19 @@ async fn a_new_book_counts_from_the_next_cost_on() {
     let nats = NatsServer::start().await;
     let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
     let engine = site.start(&nats.toml()).await.unwrap();
-    let next = EXAMPLE.replace("2026-07\"", "2026-08\"").replace("\"0.34\"", "\"1.00\"");
+    let next = EXAMPLE
+        .replace("2026-07\"", "2026-08\"")
+        .replace("\"0.34\"", "\"1.00\"");
     site.write_book(&next);
-    let label = async || get(&engine.router, "root", "/v1/costs/live").await.1["price_book"].clone();
-    wait_until("the new book is used", DEADLINE, async || label().await == "example 2026-08").await;
-    outside.publish(&job_event(EventType::JobStarted, job(30))).await;
+    let label =
+        async || get(&engine.router, "root", "/v1/costs/live").await.1["price_book"].clone();
+    wait_until("the new book is used", DEADLINE, async || {
+        label().await == "example 2026-08"
+    })
+    .await;
+    outside
+        .publish(&job_event(EventType::JobStarted, job(30)))
+        .await;
     assert_eq!(amounts(&outside.costs(1).await[0].1).0, Some(1_000_000));
 
     engine.stop().await;

@@ -28,7 +28,9 @@ pub struct Site {
 
 impl Site {
     pub fn new(book: &str) -> Self {
-        let site = Self { folder: tempfile::tempdir().unwrap() };
+        let site = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         site.write_book(book);
         site
     }
@@ -52,18 +54,23 @@ impl Site {
         let config = ConfigFile::load(&[DEFAULTS], Some(&self.path("mesh.toml")))?;
         let shutdown = CancellationToken::new();
         let started = CostEngineService::start(Context::new(config, shutdown.clone())?).await?;
-        Ok(Engine { router: started.router, work: tokio::spawn(started.run), shutdown })
+        Ok(Engine {
+            router: started.router,
+            work: tokio::spawn(started.run),
+            shutdown,
+        })
     }
 
     /// Rows of the database, as it is on disk.
     pub async fn rows(&self, query: &'static str) -> Vec<(String, Vec<u8>)> {
-        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.path("cost-engine.db")).read_only(true);
+        let options = sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(self.path("cost-engine.db"))
+            .read_only(true);
         let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
         let rows = sqlx::query_as(query).fetch_all(&pool).await.unwrap();
         pool.close().await;
         rows
     }
-
 }
 
 pub struct Engine {
@@ -110,13 +117,25 @@ impl Outside {
 
     /// Puts an event on the bus a second time, as happens when its id has left JetStream's window.
     pub async fn publish_again(&self, event: &Event, message_id: &str) {
-        let published = self.bus.publish_raw(subject::of(event).unwrap(), message_id, event.encode_to_vec()).await.unwrap();
+        let published = self
+            .bus
+            .publish_raw(
+                subject::of(event).unwrap(),
+                message_id,
+                event.encode_to_vec(),
+            )
+            .await
+            .unwrap();
         assert!(!published.duplicate);
     }
 
     /// The first messages on a subject, from the beginning of the stream.
     pub async fn messages(&self, filter: &str, count: usize) -> Vec<Message> {
-        let stream = self.bus.follow(vec![filter.to_owned()], Start::Sequence(1)).await.unwrap();
+        let stream = self
+            .bus
+            .follow(vec![filter.to_owned()], Start::Sequence(1))
+            .await
+            .unwrap();
         let messages = stream.take(count).map(Result::unwrap).collect();
         let found = tokio::time::timeout(DEADLINE, messages).await;
         found.unwrap_or_else(|_| panic!("not {count} messages on {filter} within {DEADLINE:?}"))
@@ -124,20 +143,39 @@ impl Outside {
 
     pub async fn costs(&self, count: usize) -> Vec<(Event, CostEvent)> {
         let messages = self.messages("slurm.*.cost.>", count).await;
-        messages.iter().map(|message| message.event().unwrap()).map(|event| (event.clone(), payload(event))).collect()
+        messages
+            .iter()
+            .map(|message| message.event().unwrap())
+            .map(|event| (event.clone(), payload(event)))
+            .collect()
     }
 }
 
 /// Listens for a dead letter of the engine; to be made before it is caused, awaited afterwards.
 pub async fn dead_letter(nats: &NatsServer) -> impl Future<Output = ()> {
-    let mut connection = tokio::net::TcpStream::connect(nats.url().trim_start_matches("nats://")).await.unwrap();
-    connection.write_all(b"CONNECT {\"verbose\":false}\r\nSUB mesh.dead.> 1\r\nPING\r\n").await.unwrap();
+    let mut connection = tokio::net::TcpStream::connect(nats.url().trim_start_matches("nats://"))
+        .await
+        .unwrap();
+    connection
+        .write_all(b"CONNECT {\"verbose\":false}\r\nSUB mesh.dead.> 1\r\nPING\r\n")
+        .await
+        .unwrap();
     let mut lines = BufReader::new(connection).lines();
     // The answer to our ping: the subscription stands.
     while lines.next_line().await.unwrap().unwrap() != "PONG" {}
     async move {
-        let letter = async { while !lines.next_line().await.unwrap().unwrap().starts_with("MSG mesh.dead.cost-engine ") {} };
-        tokio::time::timeout(DEADLINE, letter).await.expect("a dead letter in time");
+        let letter = async {
+            while !lines
+                .next_line()
+                .await
+                .unwrap()
+                .unwrap()
+                .starts_with("MSG mesh.dead.cost-engine ")
+            {}
+        };
+        tokio::time::timeout(DEADLINE, letter)
+            .await
+            .expect("a dead letter in time");
     }
 }
 
@@ -150,6 +188,12 @@ fn payload(event: Event) -> CostEvent {
 
 /// Whole amounts of a payload: burn rate, estimate, total.
 pub fn amounts(cost: &CostEvent) -> (Option<i64>, Option<i64>, Option<i64>) {
-    let micros = |money: &Option<mesh_events::proto::mesh::cost::v1::Money>| money.as_ref().map(|money| money.micros);
-    (micros(&cost.burn_rate), micros(&cost.estimated), micros(&cost.total))
+    let micros = |money: &Option<mesh_events::proto::mesh::cost::v1::Money>| {
+        money.as_ref().map(|money| money.micros)
+    };
+    (
+        micros(&cost.burn_rate),
+        micros(&cost.estimated),
+        micros(&cost.total),
+    )
 }

@@ -1,0 +1,4 @@
+//! The IO side: stored state.
+
+pub mod protobuf;
+pub mod store;

@@ -1,0 +1,220 @@
+//! State in the key-value bucket: what was said about each run, in shards, and what is still to be published.
+//!
+//! Every write names the revision it was read at, so two instances never both believe they spoke. What a change says is written
+//! with it *before* it is published (the outbox): after a crash it is published again with the same id. Changes that come while a
+//! write is under way share the next one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mesh_bus::{Bucket, PutError};
+use mesh_events::{Event, subject};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::said::Run;
+use crate::error::Error;
+use crate::metrics;
+
+/// Shards of a cluster. A shard of a cluster with 100,000 waiting jobs stays far below the bucket's limit of 1 MiB.
+const SHARDS: u16 = 512;
+
+/// Version of what is stored.
+const VERSION: u32 = 1;
+
+/// The runs of a shard, by run key.
+pub type Runs = BTreeMap<String, Run>;
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    runs: Runs,
+    outbox: Vec<OutboxEntry>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+struct OutboxEntry(#[serde(with = "super::protobuf")] Event);
+
+/// All shards.
+pub struct Store {
+    bucket: Bucket,
+    shards: tokio::sync::Mutex<HashMap<String, Arc<Shard>>>,
+}
+
+/// One value of the bucket.
+pub struct Shard {
+    key: String,
+    cluster: String,
+    memory: Mutex<Memory>,
+    writer: tokio::sync::Mutex<Writer>,
+}
+
+#[derive(Default)]
+struct Memory {
+    runs: Runs,
+    outbox: Vec<Event>,
+    /// Counts changes.
+    changes: u64,
+}
+
+#[derive(Default)]
+struct Writer {
+    revision: Option<u64>,
+    /// Changes that are stored.
+    stored: u64,
+    /// Entries of the stored outbox.
+    outbox: usize,
+}
+
+impl Store {
+    /// Loads the shards of a cluster.
+    pub async fn load(bucket: Bucket, cluster: &str) -> Result<Self, Error> {
+        let mut shards = HashMap::new();
+        for entry in bucket.load(&subject::token(cluster)).await? {
+            let shard = Shard::new(&entry.key, cluster);
+            shard.take_in(&mut *shard.writer.lock().await, Some((entry.value, entry.revision)))?;
+            shards.insert(entry.key, Arc::new(shard));
+        }
+        Ok(Self { bucket, shards: tokio::sync::Mutex::new(shards) })
+    }
+
+    /// The shard of a run.
+    pub async fn shard(&self, cluster: &str, run: &str) -> Result<Arc<Shard>, Error> {
+        let digest = Sha256::digest(run.as_bytes());
+        let number = u16::from_be_bytes([digest[0], digest[1]]) % SHARDS;
+        let key = format!("{}.{number}", subject::token(cluster));
+        let mut shards = self.shards.lock().await;
+        if let Some(shard) = shards.get(&key) {
+            return Ok(Arc::clone(shard));
+        }
+        // Of another cluster than the configured one, or new.
+        let shard = Shard::new(&key, cluster);
+        let entry = self.bucket.get(&key).await?;
+        shard.take_in(&mut *shard.writer.lock().await, entry.map(|entry| (entry.value, entry.revision)))?;
+        let shard = Arc::new(shard);
+        shards.insert(key, Arc::clone(&shard));
+        Ok(shard)
+    }
+
+    /// Every shard in memory.
+    pub async fn shards(&self) -> Vec<Arc<Shard>> {
+        self.shards.lock().await.values().cloned().collect()
+    }
+
+    /// Writes a shard until its changes so far are stored, however long NATS is away.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if another instance wrote it: its state was read again, and the changes are to be made again on top of it.
+    pub async fn commit(&self, shard: &Shard, shutdown: &CancellationToken) -> Result<(), Error> {
+        let wanted = shard.memory().changes;
+        let mut writer = shard.writer.lock().await;
+        let mut told = false;
+        while writer.stored < wanted {
+            let (value, changes, outbox) = shard.serialised()?;
+            match self.bucket.put(&shard.key, value, writer.revision).await {
+                Ok(revision) => *writer = Writer { revision: Some(revision), stored: changes, outbox },
+                Err(PutError::Conflict { key }) => {
+                    metrics::conflict();
+                    let entry = self.bucket.get(&key).await?;
+                    shard.take_in(&mut writer, entry.map(|entry| (entry.value, entry.revision)))?;
+                    return Err(Error::Conflict { key });
+                }
+                Err(PutError::Bus(error)) if shutdown.is_cancelled() => return Err(error.into()),
+                Err(PutError::Bus(error)) => {
+                    if !told {
+                        told = true;
+                        tracing::warn!(error = &error as &dyn std::error::Error, key = shard.key, "write state again until it is stored");
+                    }
+                    tokio::select! {
+                        () = shutdown.cancelled() => {}
+                        () = tokio::time::sleep(Duration::from_millis(500)) => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores that what was to be published is published, so that a restart does not repeat it.
+    pub async fn settle(&self, shutdown: &CancellationToken) -> Result<(), Error> {
+        for shard in self.shards().await {
+            let stale = shard.writer.lock().await.outbox > 0 && shard.memory().outbox.is_empty();
+            if stale {
+                shard.memory().changes += 1;
+                self.commit(&shard, shutdown).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shard {
+    fn new(key: &str, cluster: &str) -> Self {
+        Self { key: key.to_owned(), cluster: cluster.to_owned(), memory: Mutex::default(), writer: tokio::sync::Mutex::default() }
+    }
+
+    /// The cluster its runs belong to.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Changes the runs; `change` returns whether it did, and what is to be published about it, which goes into the outbox.
+    pub fn change(&self, change: impl FnOnce(&mut Runs) -> (bool, Vec<Event>)) -> bool {
+        let mut memory = self.memory();
+        let (changed, events) = change(&mut memory.runs);
+        memory.outbox.extend(events);
+        memory.changes += u64::from(changed);
+        changed
+    }
+
+    /// Reads the runs.
+    pub fn read<T>(&self, read: impl FnOnce(&Runs) -> T) -> T {
+        read(&self.memory().runs)
+    }
+
+    /// What is not known to be on the bus.
+    pub fn outbox(&self) -> Vec<Event> {
+        self.memory().outbox.clone()
+    }
+
+    /// An event is on the bus; the next write leaves it out.
+    pub fn published(&self, id: &str) {
+        self.memory().outbox.retain(|event| event.id != id);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serialised(&self) -> Result<(Bytes, u64, usize), Error> {
+        let memory = self.memory();
+        let stored = Stored {
+            version: VERSION,
+            runs: memory.runs.clone(),
+            outbox: memory.outbox.iter().cloned().map(OutboxEntry).collect(),
+        };
+        let value = serde_json::to_vec(&stored).map_err(|source| Error::State { key: self.key.clone(), source })?;
+        Ok((value.into(), memory.changes, memory.outbox.len()))
+    }
+
+    /// Replaces memory by what is stored.
+    fn take_in(&self, writer: &mut Writer, entry: Option<(Bytes, u64)>) -> Result<(), Error> {
+        let state = |source| Error::State { key: self.key.clone(), source };
+        let mut memory = self.memory();
+        let (stored, revision) = match entry {
+            Some((value, revision)) => (serde_json::from_slice::<Stored>(&value).map_err(state)?, Some(revision)),
+            None => (Stored { version: VERSION, runs: Runs::new(), outbox: Vec::new() }, None),
+        };
+        if stored.version > VERSION {
+            return Err(state(serde::de::Error::custom(format!("version {} is newer than {VERSION}", stored.version))));
+        }
+        memory.runs = stored.runs;
+        memory.outbox = stored.outbox.into_iter().map(|entry| entry.0).collect();
+        *writer = Writer { revision, stored: memory.changes, outbox: memory.outbox.len() };
+        Ok(())
+    }
+}

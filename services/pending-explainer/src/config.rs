@@ -1,0 +1,58 @@
+//! Section `[pending-explainer]` of `mesh.toml`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// The defaults, with a comment for each key.
+pub const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// How the explainer works.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How often the queue snapshot is looked at.
+    #[serde(with = "humantime_serde")]
+    pub queue_interval: Duration,
+    /// How many events are handled at the same time.
+    pub concurrency: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { queue_interval: Duration::from_secs(10), concurrency: 32 }
+    }
+}
+
+impl Config {
+    /// Every fault, each with its key.
+    pub fn validate(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.queue_interval < Duration::from_millis(100) {
+            faults.push("pending-explainer.queue_interval: at least 100ms".to_owned());
+        }
+        if !(1..=1024).contains(&self.concurrency) {
+            faults.push("pending-explainer.concurrency: from 1 to 1024".to_owned());
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_file_says_what_the_code_does() {
+        let mut file: toml::Table = toml::from_str(DEFAULTS).expect("valid TOML");
+        let section = file.remove("pending-explainer").expect("the section");
+        assert_eq!(section.try_into::<Config>().expect("valid"), Config::default());
+    }
+
+    #[test]
+    fn every_fault_names_its_key() {
+        let faults = Config { queue_interval: Duration::ZERO, concurrency: 0 }.validate();
+        assert_eq!(faults.len(), 2);
+        assert!(faults.iter().all(|fault| fault.starts_with("pending-explainer.")));
+    }
+}

@@ -1,0 +1,93 @@
+//! Dependency expressions: `afterok:123(unfulfilled),afterany:5_*(unfulfilled)`.
+//!
+//! Grammar and meaning: `sbatch --dependency` (Slurm 22.05 to 26.05). `,` asks for all, `?` for any. Slurm removes what is fulfilled
+//! and adds the state in parentheses.
+
+/// One part of a dependency.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// What must happen, in words: `job 123 to end successfully`.
+    pub wait: String,
+    /// The job it waits for, in Slurm's form; empty for `singleton`.
+    pub job: String,
+    /// True if it can no longer be fulfilled.
+    pub failed: bool,
+}
+
+/// The parts that are not fulfilled yet. What cannot be read is left out: the expression itself is quoted beside it.
+pub fn unfulfilled(expression: &str) -> Vec<Term> {
+    expression.split([',', '?']).filter_map(term).flatten().collect()
+}
+
+/// True if any one part is enough.
+pub fn any_suffices(expression: &str) -> bool {
+    expression.contains('?')
+}
+
+fn term(text: &str) -> Option<Vec<Term>> {
+    let text = text.trim();
+    let (text, state) = text.split_once('(').map_or((text, ""), |(text, state)| (text, state.trim_end_matches(')')));
+    if state == "fulfilled" || text.is_empty() {
+        return None;
+    }
+    let failed = state == "failed";
+    if text == "singleton" {
+        let wait = "your other jobs of the same name to end".to_owned();
+        return Some(vec![Term { wait, job: String::new(), failed }]);
+    }
+    let (kind, jobs) = text.split_once(':')?;
+    let what = match kind {
+        "after" => "to start",
+        "afterany" => "to end",
+        "afterok" => "to end successfully",
+        "afternotok" => "to fail",
+        "aftercorr" => "to finish its task of the same number",
+        "afterburstbuffer" => "to finish its burst buffer work",
+        "expand" => "to hand over its resources",
+        _ => return None,
+    };
+    // `after:123+10`: ten minutes after its start.
+    let terms = jobs.split(':').filter(|job| job.starts_with(|c: char| c.is_ascii_digit())).map(|job| {
+        let (job, delay) = match job.split_once('+') {
+            Some((job, minutes)) if kind == "after" => (job, format!(", then {minutes} min")),
+            _ => (job, String::new()),
+        };
+        let job = job.trim_end_matches("_*");
+        Term { wait: format!("job {job} {what}{delay}"), job: job.to_owned(), failed }
+    });
+    Some(terms.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_is_put_into_words() {
+        let cases = [
+            ("afterok:17(unfulfilled)", "job 17 to end successfully"),
+            ("afterany:5_*(unfulfilled)", "job 5 to end"),
+            ("after:8+10(unfulfilled)", "job 8 to start, then 10 min"),
+            ("afternotok:9_3", "job 9_3 to fail"),
+            ("singleton(unfulfilled)", "your other jobs of the same name to end"),
+        ];
+        for (text, wait) in cases {
+            assert_eq!(unfulfilled(text).into_iter().map(|term| term.wait).collect::<Vec<_>>(), [wait], "{text}");
+        }
+    }
+
+    #[test]
+    fn several_jobs_and_fulfilled_parts() {
+        let terms = unfulfilled("afterok:3(failed),afterok:4(fulfilled),afterany:5:6(unfulfilled)");
+        assert_eq!(terms.iter().map(|term| (term.job.as_str(), term.failed)).collect::<Vec<_>>(), [("3", true), ("5", false), ("6", false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "\\PC{0,60}") {
+            unfulfilled(&text);
+        }
+    }
+}

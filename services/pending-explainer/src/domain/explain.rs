@@ -1,0 +1,99 @@
+//! From a waiting job to its explanation.
+//!
+//! 1. The reason text is recognised: the free text if Slurm prints one in place of the reason, else the word; the row of the newest
+//!    queue snapshot counts before the record of an older event.
+//! 2. The sentence and the advice come from the free text ([`reason::described`]), the limit ([`limit`](super::limit)) or the word
+//!    ([`reason`](super::reason)), in this order. A text no table knows is quoted.
+//! 3. The expected start is Slurm's own plan, or there is a stated cause why there is none ([`estimate`](super::estimate)).
+
+use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::proto::mesh::queue::v1::Explanation;
+use mesh_events::timestamp;
+use slurm_types::reasons::Match;
+use slurm_types::{Actor, Reason};
+
+use super::queue::Place;
+use super::words::{LONGEST, clip, name};
+use super::{estimate, limit, reason};
+
+/// A waiting job and what is known around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// The job's record.
+    pub job: &'a Job,
+    /// Account it is charged to; empty if unknown.
+    pub account: &'a str,
+    /// Where it stands in the newest snapshot, if it is in it.
+    pub place: Option<Place<'a>>,
+    /// The present.
+    pub now: DateTime<Utc>,
+}
+
+/// What is said about a reason.
+pub struct Words {
+    /// One or two sentences for the owner.
+    pub summary: String,
+    /// What can be done.
+    pub advice: String,
+    /// Things the reason names.
+    pub evidence: Vec<String>,
+}
+
+/// The reason of a waiting job, recognised.
+pub fn recognise(job: &Job, place: Option<Place<'_>>) -> Match {
+    let newest = place.map(|place| place.row.reason.trim()).filter(|text| !text.is_empty());
+    let recorded = if job.reason_description.trim().is_empty() { &job.reason } else { &job.reason_description };
+    let text = newest.unwrap_or(recorded);
+    // squeue prints "None" or nothing for a job the scheduler has not looked at.
+    Reason::lookup(if text.trim().is_empty() { "None" } else { text })
+}
+
+/// Says why a job waits, who can act, and until when.
+pub fn explain(waiting: &Waiting<'_>) -> Explanation {
+    let found = recognise(waiting.job, waiting.place);
+    let words = words(&found, waiting);
+    let estimate = estimate::of(&found, waiting);
+    let mut summary = words.summary;
+    // The words of some reasons name the start already; else it completes the sentence where the bound leaves room.
+    if let Some(start) = estimate.start {
+        let sentence = format!(" Slurm plans its start for {}.", super::words::moment(start, waiting.now));
+        if summary.chars().count() + sentence.chars().count() <= LONGEST {
+            summary.push_str(&sentence);
+        }
+    }
+    Explanation {
+        summary: clip(&summary, LONGEST),
+        reason_class: found.class().to_string(),
+        reason: clip(found.reason(), LONGEST),
+        actor: found.actor().unwrap_or(Actor::Admin).as_str().to_owned(),
+        // Advice names the job as JOB, so that the sentences stay data; who reads it can paste the command.
+        advice: words.advice.replace("JOB", &name(&waiting.job.display_id)),
+        limit: found.row.map_or("", |row| row.limit).to_owned(),
+        limit_source: found.row.filter(|row| !row.limit.is_empty()).map_or("", |row| row.limit_source).to_owned(),
+        expected_start: estimate.start.map(timestamp),
+        no_estimate_because: estimate.none_because.to_owned(),
+        method: if estimate.start.is_some() { "slurm-plan".to_owned() } else { String::new() },
+        evidence: words.evidence,
+    }
+}
+
+fn words(found: &Match, waiting: &Waiting<'_>) -> Words {
+    reason::described(found, waiting)
+        .or_else(|| limit::words(found.row?, waiting))
+        .or_else(|| reason::words(found.row?.reason, waiting))
+        .or_else(|| {
+            // A row newer than these sentences: the table's own words.
+            let row = found.row?;
+            Some(Words { summary: row.meaning.to_owned(), advice: row.advice.to_owned(), evidence: Vec::new() })
+        })
+        .unwrap_or_else(|| Words {
+            summary: format!("Slurm gives a reason that is not in the reason table: \"{}\".", name(&found.text)),
+            advice: "Ask an administrator what it means here, and tell the maintainers of slurm-mesh about it.".to_owned(),
+            evidence: Vec::new(),
+        })
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

@@ -1,0 +1,35 @@
+//! What can go wrong, and whether it is worth another try.
+
+use mesh_bus::PutError;
+
+/// Errors of the explainer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The state is not what this version writes.
+    #[error("read state {key}; written by a newer version? start that one, or delete the key to explain anew")]
+    State {
+        /// Key in the bucket.
+        key: String,
+        /// Cause.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Another instance writes the same state; what was read is read again.
+    #[error("write state {key}: another instance wrote it in between")]
+    Conflict {
+        /// Key in the bucket.
+        key: String,
+    },
+    /// The bus does not answer.
+    #[error("use the bus")]
+    Bus(#[from] mesh_bus::Error),
+}
+
+impl From<PutError> for Error {
+    fn from(error: PutError) -> Self {
+        match error {
+            PutError::Conflict { key } => Self::Conflict { key },
+            PutError::Bus(error) => Self::Bus(error),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Per message and per snapshot: decide, write, publish.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::queue::v1::QueueSnapshot;
+use mesh_events::{Event, catalogue, subject};
+use mesh_runtime::Condition;
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::store::{Shard, Store};
+use crate::domain::queue::Queue;
+use crate::domain::said::{self, Heard};
+use crate::error::Error;
+use crate::metrics;
+
+/// The newest queue of each cluster.
+pub type Queues = Arc<RwLock<HashMap<String, Arc<Queue>>>>;
+
+/// What handlers work with.
+#[derive(Clone)]
+pub struct Explainer {
+    /// The bus.
+    pub bus: Bus,
+    /// State.
+    pub store: Arc<Store>,
+    /// Snapshots.
+    pub queues: Queues,
+    /// The configured cluster.
+    pub cluster: String,
+    /// Told to stop.
+    pub shutdown: CancellationToken,
+}
+
+impl Handler for Explainer {
+    async fn handle(&self, message: &Message) -> Outcome {
+        let event = match message.event() {
+            Ok(event) => event,
+            Err(error) => return Outcome::Reject { reason: mesh_runtime::chain(&error) },
+        };
+        match self.hear(&event).await {
+            Ok(()) => Outcome::Done,
+            // Another instance was faster: its state is read now, so the next try is right away.
+            Err(Error::Conflict { .. }) => Outcome::Retry { after: Duration::from_millis(100) },
+            Err(error @ Error::State { .. }) => {
+                tracing::error!(error = mesh_runtime::chain(&error), "state cannot be used");
+                Outcome::Retry { after: Duration::from_secs(30) }
+            }
+            Err(Error::Bus(error)) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "explain again later");
+                Outcome::Retry { after: Duration::from_secs(1) }
+            }
+        }
+    }
+}
+
+impl Explainer {
+    async fn hear(&self, event: &Event) -> Result<(), Error> {
+        let Some(job) = event.job() else { return Ok(()) };
+        let shard = self.store.shard(&event.cluster, &job.run).await?;
+        let now = Utc::now();
+        let mut saying = None;
+        let changed = shard.change(|runs| match said::heard(runs, event, now) {
+            Heard::Nothing => (false, Vec::new()),
+            Heard::Noted => (true, Vec::new()),
+            Heard::Say(event) => {
+                saying = Some(event.clone());
+                (true, vec![*event])
+            }
+        });
+        if !changed {
+            return Ok(());
+        }
+        self.store.commit(&shard, &self.shutdown).await?;
+        match saying {
+            Some(event) => self.publish(&shard, &event, "event").await,
+            None => Ok(()),
+        }
+    }
+
+    async fn publish(&self, shard: &Shard, event: &Event, cause: &'static str) -> Result<(), Error> {
+        match self.bus.publish_until_done(event, &self.shutdown).await {
+            Ok(_) => {
+                shard.published(&event.id);
+                if let Some(Payload::Queue(queue)) = &event.payload {
+                    metrics::explained(cause, queue.explanation.as_ref().map_or("", |explanation| &explanation.reason_class));
+                }
+                Ok(())
+            }
+            // It can never be published: say so once and go on, or it would block its shard's outbox for ever.
+            Err(error @ mesh_bus::Error::Invalid { .. }) => {
+                tracing::error!(error = mesh_runtime::chain(&error), "drop explanation");
+                shard.published(&event.id);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Looks at the queue again and again until told to stop; then notes that everything is published.
+    pub async fn follow_queue(&self, every: Duration, health: &Condition) {
+        loop {
+            match self.tick().await {
+                Ok(()) => health.ok(),
+                Err(Error::Conflict { key }) => tracing::debug!(key, "another instance wrote the state, looking again"),
+                Err(error) => {
+                    health.fail(mesh_runtime::chain(&error));
+                    tracing::warn!(error = mesh_runtime::chain(&error), "look at the queue");
+                }
+            }
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = tokio::time::sleep(every) => {}
+            }
+        }
+    }
+
+    /// Publishes what is left over, takes in new snapshots, says what is news in them, forgets old runs.
+    async fn tick(&self) -> Result<(), Error> {
+        let shards = self.store.shards().await;
+        for shard in &shards {
+            for event in shard.outbox() {
+                self.publish(shard, &event, "event").await?;
+            }
+        }
+        let clusters: BTreeSet<&str> = shards.iter().map(|shard| shard.cluster()).chain([self.cluster.as_str()]).collect();
+        for cluster in clusters {
+            if let Some(queue) = self.read_queue(cluster).await? {
+                self.look(cluster, &queue, &shards).await?;
+            }
+        }
+        self.forget(&shards).await?;
+        metrics::waiting(shards.iter().map(|shard| shard.read(|runs| runs.values().filter(|run| run.left_at.is_none()).count())).sum());
+        self.store.settle(&self.shutdown).await
+    }
+
+    /// The newest queue of a cluster, if it is newer than the last one.
+    async fn read_queue(&self, cluster: &str) -> Result<Option<Arc<Queue>>, Error> {
+        let bucket = self.bus.bucket(catalogue::BUCKET_QUEUE).await?;
+        let mut chunks = Vec::new();
+        for entry in bucket.load(&subject::token(cluster)).await? {
+            match QueueSnapshot::decode(entry.value) {
+                Ok(chunk) => chunks.push(chunk),
+                Err(error) => tracing::warn!(%error, key = entry.key, "read queue snapshot"),
+            }
+        }
+        let Some(queue) = Queue::from_chunks(chunks) else { return Ok(None) };
+        metrics::snapshot_age((Utc::now() - queue.taken_at).num_seconds());
+        let mut queues = self.queues.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if queues.get(cluster).is_some_and(|last| last.taken_at >= queue.taken_at) {
+            return Ok(None);
+        }
+        let queue = Arc::new(queue);
+        queues.insert(cluster.to_owned(), Arc::clone(&queue));
+        Ok(Some(queue))
+    }
+
+    async fn look(&self, cluster: &str, queue: &Queue, shards: &[Arc<Shard>]) -> Result<(), Error> {
+        let now = Utc::now();
+        for shard in shards.iter().filter(|shard| shard.cluster() == cluster) {
+            let mut sayings = Vec::new();
+            let changed = shard.change(|runs| {
+                for (key, run) in runs.iter_mut() {
+                    let place = queue.place(key);
+                    sayings.extend(place.and_then(|place| said::seen(run, cluster, place, now)));
+                }
+                (!sayings.is_empty(), sayings.clone())
+            });
+            if changed {
+                self.store.commit(shard, &self.shutdown).await?;
+                for event in sayings {
+                    self.publish(shard, &event, "snapshot").await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn forget(&self, shards: &[Arc<Shard>]) -> Result<(), Error> {
+        let now = Utc::now();
+        for shard in shards {
+            if shard.change(|runs| (said::forget(runs, now), Vec::new())) {
+                self.store.commit(shard, &self.shutdown).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,35 @@
+//! Names of metrics.
+
+use metrics::{counter, gauge};
+
+/// Explanations published, by `cause`: `event`, `snapshot`.
+pub const EXPLAINED: &str = "pending_explainer_explained_total";
+/// Jobs that wait.
+pub const WAITING: &str = "pending_explainer_waiting_jobs";
+/// Age of the newest complete queue snapshot.
+pub const SNAPSHOT_AGE: &str = "pending_explainer_snapshot_age_seconds";
+/// State writes refused because another instance wrote in between.
+pub const CONFLICTS: &str = "pending_explainer_state_conflicts_total";
+/// Reasons that no table knows.
+pub const UNKNOWN_REASONS: &str = "pending_explainer_unknown_reasons_total";
+
+pub(crate) fn explained(cause: &'static str, class: &str) {
+    counter!(EXPLAINED, "cause" => cause).increment(1);
+    if class == "unknown" {
+        counter!(UNKNOWN_REASONS).increment(1);
+    }
+}
+
+pub(crate) fn conflict() {
+    counter!(CONFLICTS).increment(1);
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a gauge")]
+pub(crate) fn waiting(jobs: usize) {
+    gauge!(WAITING).set(jobs as f64);
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a gauge")]
+pub(crate) fn snapshot_age(seconds: i64) {
+    gauge!(SNAPSHOT_AGE).set(seconds as f64);
+}

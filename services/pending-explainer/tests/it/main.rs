@@ -1,0 +1,8 @@
+//! The explainer against a real nats-server.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
+
+mod api;
+mod explains;
+mod harness;
+mod restarts;

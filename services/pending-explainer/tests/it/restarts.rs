@@ -1,0 +1,88 @@
+//! Nothing lost and nothing new after a restart of the service, of NATS, or with two instances.
+
+use std::collections::BTreeSet;
+
+use mesh_events::{EventType, catalogue};
+use mesh_testkit::{NatsServer, build};
+use pending_explainer::adapters::store::Store;
+use pending_explainer::domain::said::{Heard, heard};
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{Running, bus, explained, said_so_far, waiting};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_said_is_remembered_over_a_restart() {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let service = Running::start(&nats).await;
+    bus.publish(&waiting(1, EventType::JobPending, "Priority", 2)).await.unwrap();
+    explained(&bus, 1).await;
+    service.kill().await;
+    let service = Running::start(&nats).await;
+    // The same class, and an older event: no news. Another class: news.
+    bus.publish(&waiting(1, EventType::JobPending, "Resources", 3)).await.unwrap();
+    bus.publish(&waiting(1, EventType::JobHeld, "JobHeldAdmin", 1)).await.unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Licenses", 4)).await.unwrap();
+    let said = explained(&bus, 2).await;
+    let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
+    assert_eq!(ids.len(), 2);
+    service.stop().await;
+    assert_eq!(said_so_far(&bus).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_but_not_published_is_published_after_a_crash() {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    // An instance that dies between its write and its publish.
+    let store = Store::load(bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap(), build::CLUSTER).await.unwrap();
+    let event = waiting(1, EventType::JobPending, "Priority", 1);
+    let shard = store.shard(build::CLUSTER, &event.job().unwrap().run).await.unwrap();
+    let mut intended = None;
+    shard.change(|runs| match heard(runs, &event, chrono::Utc::now()) {
+        Heard::Say(said) => {
+            intended = Some(said.clone());
+            (true, vec![*said])
+        }
+        other => panic!("nothing to say: {other:?}"),
+    });
+    store.commit(&shard, &CancellationToken::new()).await.unwrap();
+    drop(store);
+
+    let service = Running::start(&nats).await;
+    let said = explained(&bus, 1).await;
+    assert_eq!(said.first(), intended.as_deref());
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_nats_loses_nothing() {
+    let mut nats = NatsServer::start().await;
+    let service = {
+        let bus = bus(&nats).await;
+        let service = Running::start(&nats).await;
+        for id in 1..=20 {
+            bus.publish(&waiting(id, EventType::JobPending, "Priority", 1)).await.unwrap();
+        }
+        service
+    };
+    nats.restart().await;
+    let bus = bus(&nats).await;
+    let said = explained(&bus, 20).await;
+    assert_eq!(said.iter().map(|event| event.job().unwrap().job_id).collect::<BTreeSet<_>>(), (1..=20).collect());
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_instances_say_everything_once() {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let (one, other) = (Running::start(&nats).await, Running::start(&nats).await);
+    for id in 1..=60 {
+        bus.publish(&waiting(id, EventType::JobPending, "Priority", 1)).await.unwrap();
+    }
+    let said = explained(&bus, 60).await;
+    assert_eq!(said.iter().map(|event| &event.id).collect::<BTreeSet<_>>().len(), 60);
+    one.stop().await;
+    other.stop().await;
+}

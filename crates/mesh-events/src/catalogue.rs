@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
+const LEDGER_ACK_WAIT: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const GIB: i64 = 1 << 30;
 
@@ -115,8 +116,9 @@ pub const CONSUMERS: &[Consumer] = &[
         ack_wait: MINUTE,
         max_ack_pending: 1024,
     },
-    Consumer { stream: SLURM_EVENTS, name: "ledger", filters: &[], ack_wait: MINUTE, max_ack_pending: 8192 },
-    Consumer { stream: MESH_AUDIT, name: "ledger", filters: &[], ack_wait: MINUTE, max_ack_pending: 8192 },
+    // Short, as it is what a killed ledger's messages wait for: one that comes twice is recognised by its id.
+    Consumer { stream: SLURM_EVENTS, name: "ledger", filters: &[], ack_wait: LEDGER_ACK_WAIT, max_ack_pending: 8192 },
+    Consumer { stream: MESH_AUDIT, name: "ledger", filters: &[], ack_wait: LEDGER_ACK_WAIT, max_ack_pending: 8192 },
 ];
 
 /// A key-value bucket.

@@ -15,9 +15,9 @@ use crate::metrics;
 
 /// How long a batch is tried again on the spot, which keeps the order of the stream. Well below the consumers' ack wait, after which the
 /// server would deliver the batch a second time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Then the server is asked to deliver it again after this time.
-const LATER: Duration = Duration::from_secs(5);
+const LATER: Duration = Duration::from_secs(2);
 
 /// A stream that the ledger keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,11 @@ pub mod handlers;
 pub mod metrics;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use tokio_util::sync::CancellationToken;
 
 pub use adapters::{Progress, Store, VerifyError, verify_database};
 pub use config::{Config, DEFAULTS};
@@ -61,9 +63,9 @@ async fn run(context: Context, bus: Bus, store: Store, batch: usize) -> Result<(
     database.ok();
     let shutdown = &context.shutdown;
     if bus.ready(shutdown).await.is_err() {
+        // Told to stop before NATS could be reached: nothing is held.
         return Ok(());
     }
-    nats.ok();
     let consume = |source: Source| {
         let appender = Appender::new(source, store.clone(), database.clone(), shutdown.clone());
         let bus = bus.clone();
@@ -78,8 +80,28 @@ async fn run(context: Context, bus: Bus, store: Store, batch: usize) -> Result<(
             .await
         }
     };
-    let result = tokio::try_join!(consume(Source::Events), consume(Source::Audit));
+    let (events, audit, ()) = tokio::join!(
+        consume(Source::Events),
+        consume(Source::Audit),
+        watch(&bus, &nats, shutdown)
+    );
     store.close().await;
-    result?;
+    events?;
+    audit?;
     Ok(())
+}
+
+/// Says whether NATS is there.
+async fn watch(bus: &Bus, nats: &Condition, shutdown: &CancellationToken) {
+    while !shutdown.is_cancelled() {
+        if bus.connected() {
+            nats.ok();
+        } else {
+            nats.fail("not connected, trying again");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+    }
 }

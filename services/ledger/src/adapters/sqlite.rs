@@ -15,6 +15,9 @@ use sqlx::sqlite::{
 use crate::domain::append::Head;
 use crate::error::Error;
 
+/// How long one attempt waits for another process that holds the file.
+const BUSY: Duration = Duration::from_secs(2);
+
 /// The ledger's tables.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -42,7 +45,7 @@ impl Store {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
-            .busy_timeout(Duration::from_secs(10));
+            .busy_timeout(BUSY);
         let open = |source| Error::Open {
             path: path.to_owned(),
             source,

@@ -218,3 +218,46 @@ async fn columns_for_queries_are_filled_again_from_the_payloads() {
     assert_eq!(listed(&store).await, before);
     assert_eq!(before.matches("\"seq\":").count(), 2502);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cannot_be_written_delays_and_loses_nothing() {
+    let nats = NatsServer::start().await;
+    let process = Process::start(&nats).await;
+    let bus = bus(&nats, "admin").await;
+    let mut other = SqliteConnectOptions::new()
+        .filename(process.database())
+        .connect()
+        .await
+        .unwrap();
+    sqlx::query("BEGIN IMMEDIATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    for id in 1..=10 {
+        let event = build::job_event(EventType::JobSubmitted, build::job(id));
+        bus.publish(&event).await.unwrap();
+    }
+    process
+        .until("not ready", async |process| {
+            process.get("/readyz").await.is_none()
+        })
+        .await;
+    let metrics = process.get("/metrics").await.unwrap();
+    assert!(
+        metrics.contains("ledger_append_failures_total"),
+        "{metrics}"
+    );
+    assert_eq!(process.head().await, Some(0), "reading goes on");
+
+    sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    process
+        .until("10 entries", async |process| {
+            process.head().await == Some(10)
+        })
+        .await;
+    process
+        .until("ready", async |process| {
+            process.get("/readyz").await.is_some()
+        })
+        .await;
+}

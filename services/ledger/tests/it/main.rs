@@ -1,5 +1,7 @@
 //! The ledger on real parts: nats-server, SQLite files, HTTP and gRPC; where it matters as a process that is killed.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
 mod api;
 mod append;
 mod grpc;

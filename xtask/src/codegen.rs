@@ -32,7 +32,11 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         .extern_path(".google.protobuf", "::pbjson_types")
         .btree_map(["."])
         .build(&[".mesh"])?;
-    collect(&messages, &root.join("crates/mesh-events/src/proto"), &mut files)?;
+    collect(
+        &messages,
+        &root.join("crates/mesh-events/src/proto"),
+        &mut files,
+    )?;
 
     let services = fresh(&scratch.join("services"))?;
     tonic_prost_build::configure()
@@ -42,8 +46,14 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         .extern_path(".mesh", "::mesh_events::proto::mesh")
         .build_transport(false)
         .compile_fds(descriptors)?;
-    collect(&services, &root.join("crates/mesh-api/src/proto"), &mut files)?;
-    files.retain(|path, content| !(content.trim().is_empty() || path.ends_with("google.protobuf.rs")));
+    collect(
+        &services,
+        &root.join("crates/mesh-api/src/proto"),
+        &mut files,
+    )?;
+    files.retain(|path, content| {
+        !(content.trim().is_empty() || path.ends_with("google.protobuf.rs"))
+    });
     Ok(files)
 }
 

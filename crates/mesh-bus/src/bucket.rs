@@ -44,14 +44,23 @@ impl Bus {
     /// # Errors
     /// If it does not exist or NATS does not answer.
     pub async fn bucket(&self, name: &str) -> Result<Bucket, Error> {
-        let store =
-            self.jetstream.get_key_value(name).await.map_err(|source| Error::jetstream("open bucket", name)(source.into()))?;
-        Ok(Bucket { store, name: name.to_owned() })
+        let store = self
+            .jetstream
+            .get_key_value(name)
+            .await
+            .map_err(|source| Error::jetstream("open bucket", name)(source.into()))?;
+        Ok(Bucket {
+            store,
+            name: name.to_owned(),
+        })
     }
 }
 
 impl Bucket {
-    fn error<E: Into<crate::BoxError>>(&self, action: &'static str) -> impl FnOnce(E) -> Error + use<E> {
+    fn error<E: Into<crate::BoxError>>(
+        &self,
+        action: &'static str,
+    ) -> impl FnOnce(E) -> Error + use<E> {
         let error = Error::jetstream(action, &self.name);
         move |source| error(source.into())
     }
@@ -61,27 +70,50 @@ impl Bucket {
     /// # Errors
     /// If NATS does not answer.
     pub async fn get(&self, key: &str) -> Result<Option<BucketEntry>, Error> {
-        let entry = self.store.entry(key).await.map_err(self.error("read bucket"))?;
+        let entry = self
+            .store
+            .entry(key)
+            .await
+            .map_err(self.error("read bucket"))?;
         Ok(entry
             .filter(|entry| entry.operation == Operation::Put)
-            .map(|entry| BucketEntry { key: entry.key, value: entry.value, revision: entry.revision }))
+            .map(|entry| BucketEntry {
+                key: entry.key,
+                value: entry.value,
+                revision: entry.revision,
+            }))
     }
 
     /// Writes a key if its revision is still the expected one; `None` expects that the key does not exist. Returns the new revision.
     ///
     /// # Errors
     /// [`PutError::Conflict`] if somebody else wrote in between.
-    pub async fn put(&self, key: &str, value: Bytes, expected: Option<u64>) -> Result<u64, PutError> {
-        let conflict = || PutError::Conflict { key: key.to_owned() };
+    pub async fn put(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Option<u64>,
+    ) -> Result<u64, PutError> {
+        let conflict = || PutError::Conflict {
+            key: key.to_owned(),
+        };
         match expected {
-            Some(revision) => self.store.update(key, value, revision).await.map_err(|source| match source.kind() {
-                UpdateErrorKind::WrongLastRevision => conflict(),
-                _ => PutError::Bus(self.error("write bucket")(source)),
-            }),
-            None => self.store.create(key, value).await.map_err(|source| match source.kind() {
-                CreateErrorKind::AlreadyExists => conflict(),
-                _ => PutError::Bus(self.error("write bucket")(source)),
-            }),
+            Some(revision) => self
+                .store
+                .update(key, value, revision)
+                .await
+                .map_err(|source| match source.kind() {
+                    UpdateErrorKind::WrongLastRevision => conflict(),
+                    _ => PutError::Bus(self.error("write bucket")(source)),
+                }),
+            None => self
+                .store
+                .create(key, value)
+                .await
+                .map_err(|source| match source.kind() {
+                    CreateErrorKind::AlreadyExists => conflict(),
+                    _ => PutError::Bus(self.error("write bucket")(source)),
+                }),
         }
     }
 
@@ -90,7 +122,10 @@ impl Bucket {
     /// # Errors
     /// If NATS does not do it.
     pub async fn put_any(&self, key: &str, value: Bytes) -> Result<u64, Error> {
-        self.store.put(key, value).await.map_err(self.error("write bucket"))
+        self.store
+            .put(key, value)
+            .await
+            .map_err(self.error("write bucket"))
     }
 
     /// Deletes a key.
@@ -98,7 +133,10 @@ impl Bucket {
     /// # Errors
     /// If NATS does not do it.
     pub async fn delete(&self, key: &str) -> Result<(), Error> {
-        self.store.delete(key).await.map_err(self.error("delete from bucket"))
+        self.store
+            .delete(key)
+            .await
+            .map_err(self.error("delete from bucket"))
     }
 
     /// Every key that begins with `<prefix>.`, with its value.
@@ -106,14 +144,21 @@ impl Bucket {
     /// # Errors
     /// If NATS does not answer.
     pub async fn load(&self, prefix: &str) -> Result<Vec<BucketEntry>, Error> {
-        let mut keys = self.store.keys().await.map_err(self.error("read bucket"))?;
-        let prefix = format!("{prefix}.");
+        // The keys of a bucket are the subjects of its stream.
+        let subjects = format!("{}{prefix}.", self.store.prefix);
+        let mut found = self
+            .store
+            .stream
+            .info_with_subjects(format!("{subjects}>"))
+            .await
+            .map_err(self.error("read bucket"))?;
         let mut entries = Vec::new();
-        while let Some(key) = keys.try_next().await.map_err(self.error("read bucket"))? {
-            if key.starts_with(&prefix) {
-                entries.extend(self.get(&key).await?);
+        while let Some((subject, _)) = found.try_next().await.map_err(self.error("read bucket"))? {
+            if let Some(key) = subject.strip_prefix(&self.store.prefix) {
+                entries.extend(self.get(key).await?);
             }
         }
+        entries.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(entries)
     }
 
@@ -121,12 +166,23 @@ impl Bucket {
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub async fn watch(&self, prefix: &str) -> Result<impl Stream<Item = Result<BucketEntry, Error>> + use<>, Error> {
-        let watch = self.store.watch_with_history(format!("{prefix}.>")).await.map_err(self.error("watch bucket"))?;
+    pub async fn watch(
+        &self,
+        prefix: &str,
+    ) -> Result<impl Stream<Item = Result<BucketEntry, Error>> + use<>, Error> {
+        let watch = self
+            .store
+            .watch_with_history(format!("{prefix}.>"))
+            .await
+            .map_err(self.error("watch bucket"))?;
         let bucket = self.clone();
         Ok(watch.map(move |entry| {
             entry
-                .map(|entry| BucketEntry { key: entry.key, value: entry.value, revision: entry.revision })
+                .map(|entry| BucketEntry {
+                    key: entry.key,
+                    value: entry.value,
+                    revision: entry.revision,
+                })
                 .map_err(bucket.error("watch bucket"))
         }))
     }

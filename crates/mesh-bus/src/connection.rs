@@ -27,7 +27,10 @@ impl Bus {
     /// # Errors
     /// If the configuration cannot be used: a broken address, an unreadable file.
     pub async fn connect(config: &Config, role: &str) -> Result<Self, Error> {
-        let connect_error = |source: crate::BoxError| Error::Connect { url: config.url.clone(), source };
+        let connect_error = |source: crate::BoxError| Error::Connect {
+            url: config.url.clone(),
+            source,
+        };
         let addresses = config
             .url
             .split(',')
@@ -35,7 +38,9 @@ impl Bus {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|source| connect_error(source.into()))?;
         let mut options = match &config.credentials_file {
-            Some(path) => ConnectOptions::with_credentials_file(path).await.map_err(|source| connect_error(source.into()))?,
+            Some(path) => ConnectOptions::with_credentials_file(path)
+                .await
+                .map_err(|source| connect_error(source.into()))?,
             None => ConnectOptions::new(),
         };
         if let Some(user) = &config.user {
@@ -48,7 +53,9 @@ impl Bus {
             .retry_on_initial_connect()
             .connection_timeout(Duration::from_secs(5))
             .ping_interval(Duration::from_secs(10))
-            .reconnect_delay_callback(|attempts| Duration::from_millis((50 * attempts as u64).min(2_000)))
+            .reconnect_delay_callback(|attempts| {
+                Duration::from_millis((50 * attempts as u64).min(2_000))
+            })
             .event_callback(move |event| {
                 let role = name.clone();
                 async move { log_event(&role, &event) }
@@ -60,7 +67,12 @@ impl Bus {
             .timeout(Duration::from_secs(5))
             .ack_timeout(Duration::from_secs(10))
             .build(client.clone());
-        Ok(Self { client, jetstream, role: role.into(), config: Arc::new(config.clone()) })
+        Ok(Self {
+            client,
+            jetstream,
+            role: role.into(),
+            config: Arc::new(config.clone()),
+        })
     }
 
     /// True while the connection stands.
@@ -97,7 +109,11 @@ impl Bus {
 
     async fn try_ready(&self) -> Result<(), Error> {
         if !self.connected() {
-            return Err(Error::JetStream { action: "connect to", name: "NATS".into(), source: "not connected".into() });
+            return Err(Error::JetStream {
+                action: "connect to",
+                name: "NATS".into(),
+                source: "not connected".into(),
+            });
         }
         if self.config.provision {
             return self.provision().await;
@@ -107,7 +123,8 @@ impl Bus {
 
     /// Sends what is buffered and closes the connection.
     pub async fn close(&self) {
-        if let Err(error) = tokio::time::timeout(Duration::from_secs(2), self.client.drain()).await {
+        if let Err(error) = tokio::time::timeout(Duration::from_secs(2), self.client.drain()).await
+        {
             tracing::debug!(%error, "drain NATS connection");
         }
     }
@@ -115,10 +132,17 @@ impl Bus {
 
 fn password(config: &Config) -> Result<String, Error> {
     if let Some(path) = &config.password_file {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::PasswordFile { path: path.clone(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| Error::PasswordFile {
+            path: path.clone(),
+            source,
+        })?;
         return Ok(text.trim_end().to_owned());
     }
-    Ok(config.password.as_ref().map(|password| password.expose_secret().to_owned()).unwrap_or_default())
+    Ok(config
+        .password
+        .as_ref()
+        .map(|password| password.expose_secret().to_owned())
+        .unwrap_or_default())
 }
 
 fn log_event(role: &str, event: &Event) {
@@ -127,7 +151,11 @@ fn log_event(role: &str, event: &Event) {
         Event::Disconnected => tracing::warn!(role, "disconnected from NATS, reconnecting"),
         // Permission failures show up only here; the call that caused one just times out.
         Event::ServerError(error) => tracing::error!(role, %error, "NATS refuses"),
-        Event::SlowConsumer(_) | Event::ClientError(_) => tracing::warn!(role, %event, "NATS client"),
-        Event::LameDuckMode | Event::Draining | Event::Closed => tracing::debug!(role, %event, "NATS client"),
+        Event::SlowConsumer(_) | Event::ClientError(_) => {
+            tracing::warn!(role, %event, "NATS client")
+        }
+        Event::LameDuckMode | Event::Draining | Event::Closed => {
+            tracing::debug!(role, %event, "NATS client")
+        }
     }
 }

@@ -63,16 +63,15 @@ impl Bus {
         let handler = Arc::new(handler);
         let permits = Arc::new(Semaphore::new(concurrency));
         let tasks = TaskTracker::new();
-        self.pull(stream, durable, concurrency, shutdown, async |messages| {
-            let mut messages = std::pin::pin!(messages);
+        while let Some(mut messages) = self.reopen(stream, durable, concurrency, shutdown).await {
             loop {
                 let permit = tokio::select! {
-                    () = shutdown.cancelled() => return,
+                    () = shutdown.cancelled() => break,
                     permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
                 };
                 let message = tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    message = messages.next() => match message { Some(message) => message, None => return },
+                    () = shutdown.cancelled() => break,
+                    message = messages.next() => match message { Some(message) => message, None => break },
                 };
                 let (bus, handler) = (self.clone(), Arc::clone(&handler));
                 let span = message.span(self.role());
@@ -85,8 +84,7 @@ impl Bus {
                     .instrument(span),
                 );
             }
-        })
-        .await;
+        }
         tasks.close();
         tasks.wait().await;
         Ok(())
@@ -104,45 +102,50 @@ impl Bus {
         handler: H,
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
-        self.pull(stream, durable, most, shutdown, async |messages| {
-            let mut batches = std::pin::pin!(messages.ready_chunks(most));
+        while let Some(messages) = self.reopen(stream, durable, most, shutdown).await {
+            let mut batches = messages.ready_chunks(most);
             loop {
                 let batch = tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    batch = batches.next() => match batch { Some(batch) => batch, None => return },
+                    () = shutdown.cancelled() => break,
+                    batch = batches.next() => match batch { Some(batch) => batch, None => break },
                 };
                 // One span per message, so that each event's trace shows this service.
-                let spans: Vec<_> = batch.iter().map(|message| message.span(self.role())).collect();
+                let spans: Vec<_> = batch
+                    .iter()
+                    .map(|message| message.span(self.role()))
+                    .collect();
                 let outcomes = handler.handle(&batch).await;
                 debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
                 let answers = batch.iter().zip(outcomes).zip(spans);
                 stream::iter(answers)
-                    .for_each_concurrent(64, |((message, outcome), span)| self.answer(message, outcome).instrument(span))
+                    .for_each_concurrent(64, |((message, outcome), span)| {
+                        self.answer(message, outcome).instrument(span)
+                    })
                     .await;
             }
-        })
-        .await;
+        }
         Ok(())
     }
 
-    /// Opens the consumer again and again until told to stop, and hands its messages to `work`.
-    async fn pull(
+    /// Opens the consumer, trying again while NATS is away; `None` when told to stop.
+    async fn reopen(
         &self,
         stream: &str,
         durable: &str,
         most: usize,
         shutdown: &CancellationToken,
-        work: impl AsyncFn(stream::BoxStream<'static, Message>),
-    ) {
+    ) -> Option<stream::BoxStream<'static, Message>> {
         let mut delay = Duration::from_millis(100);
         while !shutdown.is_cancelled() {
             match self.open(stream, durable, most).await {
-                Ok(messages) => {
-                    delay = Duration::from_millis(100);
-                    work(messages).await;
-                }
+                Ok(messages) => return Some(messages),
                 Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, stream, consumer = durable, "open consumer");
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        stream,
+                        consumer = durable,
+                        "open consumer"
+                    );
                 }
             }
             tokio::select! {
@@ -150,10 +153,16 @@ impl Bus {
                 () = tokio::time::sleep(delay) => delay = (delay * 2).min(Duration::from_secs(2)),
             }
         }
+        None
     }
 
     /// The messages of a consumer, up to the first sign that the server is gone.
-    async fn open(&self, stream: &str, durable: &str, most: usize) -> Result<stream::BoxStream<'static, Message>, Error> {
+    async fn open(
+        &self,
+        stream: &str,
+        durable: &str,
+        most: usize,
+    ) -> Result<stream::BoxStream<'static, Message>, Error> {
         let consumer: PullConsumer = self
             .jetstream
             .get_consumer_from_stream(durable, stream)
@@ -188,7 +197,11 @@ impl Bus {
             Outcome::Reject { reason } => match self.park(message, &reason).await {
                 Ok(()) => (AckKind::Ack, "reject"),
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, subject = message.subject, "park message, trying again");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        subject = message.subject,
+                        "park message, trying again"
+                    );
                     (AckKind::Nak(Some(Duration::from_secs(5))), "retry")
                 }
             },
@@ -196,14 +209,27 @@ impl Bus {
         metrics::consumed(&message.stream, name);
         if let Err(error) = message.acknowledge(kind).await {
             // Not lost: the server delivers it again.
-            tracing::debug!(error = &error as &dyn std::error::Error, subject = message.subject, "acknowledge");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                subject = message.subject,
+                "acknowledge"
+            );
         }
     }
 
     /// Puts a message that cannot be processed where an operator finds it.
     async fn park(&self, message: &Message, reason: &str) -> Result<(), Error> {
-        tracing::error!(subject = message.subject, reason, "message cannot be processed, parked as a dead letter");
-        let id = format!("{}-{}-{}", message.stream, self.role(), message.stream_sequence);
+        tracing::error!(
+            subject = message.subject,
+            reason,
+            "message cannot be processed, parked as a dead letter"
+        );
+        let id = format!(
+            "{}-{}-{}",
+            message.stream,
+            self.role(),
+            message.stream_sequence
+        );
         let letter = DeadLetter {
             id: id.clone(),
             consumer: self.role().to_owned(),
@@ -215,7 +241,9 @@ impl Bus {
             stream_sequence: message.stream_sequence,
             attempts: u32::try_from(message.delivery).unwrap_or(u32::MAX),
         };
-        self.publish_raw(subject::dead(self.role()), &id, letter.encode_to_vec()).await.map(drop)
+        self.publish_raw(subject::dead(self.role()), &id, letter.encode_to_vec())
+            .await
+            .map(drop)
     }
 }
 

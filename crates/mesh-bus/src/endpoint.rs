@@ -32,9 +32,14 @@ impl Bus {
     /// # Errors
     /// If NATS refuses.
     pub async fn endpoint_consumer(&self, endpoint: &EndpointConsumer) -> Result<(), Error> {
-        let existing: Result<PullConsumer, _> = self.jetstream.get_consumer_from_stream(&endpoint.name, SLURM_EVENTS).await;
+        let existing: Result<PullConsumer, _> = self
+            .jetstream
+            .get_consumer_from_stream(&endpoint.name, SLURM_EVENTS)
+            .await;
         // Where a consumer begins cannot be changed afterwards.
-        let deliver_policy = existing.map_or(DeliverPolicy::New, |consumer| consumer.cached_info().config.deliver_policy);
+        let deliver_policy = existing.map_or(DeliverPolicy::New, |consumer| {
+            consumer.cached_info().config.deliver_policy
+        });
         let config = pull::Config {
             durable_name: Some(endpoint.name.clone()),
             description: Some(endpoint.description.clone()),
@@ -67,7 +72,10 @@ impl Bus {
             .try_collect()
             .await
             .map_err(|source| Error::jetstream("list consumers of", SLURM_EVENTS)(source.into()))?;
-        Ok(names.into_iter().filter(|name| name.starts_with(PREFIX)).collect())
+        Ok(names
+            .into_iter()
+            .filter(|name| name.starts_with(PREFIX))
+            .collect())
     }
 
     /// Deletes the consumer of an endpoint that is gone.
@@ -76,7 +84,9 @@ impl Bus {
     /// If it is no endpoint's consumer, or NATS refuses.
     pub async fn delete_endpoint_consumer(&self, name: &str) -> Result<(), Error> {
         if !name.starts_with(PREFIX) {
-            return Err(Error::jetstream("delete consumer", name)("not an endpoint's consumer".into()));
+            return Err(Error::jetstream("delete consumer", name)(
+                "not an endpoint's consumer".into(),
+            ));
         }
         self.jetstream
             .delete_consumer_from_stream(name, SLURM_EVENTS)

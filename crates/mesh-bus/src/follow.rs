@@ -23,24 +23,36 @@ impl Bus {
     ///
     /// # Errors
     /// If the consumer cannot be made.
-    pub async fn follow(&self, filters: Vec<String>, start: Start) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
+    pub async fn follow(
+        &self,
+        filters: Vec<String>,
+        start: Start,
+    ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
         let deliver_policy = match start {
             Start::New => DeliverPolicy::New,
             Start::Sequence(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             Start::Since(time) => {
-                let nanos = i128::from(time.timestamp()) * 1_000_000_000 + i128::from(time.timestamp_subsec_nanos());
+                let nanos = i128::from(time.timestamp()) * 1_000_000_000
+                    + i128::from(time.timestamp_subsec_nanos());
                 let start_time = time::OffsetDateTime::from_unix_timestamp_nanos(nanos)
                     .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
                 DeliverPolicy::ByStartTime { start_time }
             }
         };
-        let config = pull::OrderedConfig { filter_subjects: filters, deliver_policy, ..Default::default() };
+        let config = pull::OrderedConfig {
+            filter_subjects: filters,
+            deliver_policy,
+            ..Default::default()
+        };
         let consumer = self
             .jetstream
             .create_consumer_on_stream(config, SLURM_EVENTS)
             .await
             .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
-        let messages = consumer.messages().await.map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
+        let messages = consumer
+            .messages()
+            .await
+            .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
         Ok(messages.map(|message| {
             message
                 .map_err(crate::BoxError::from)

@@ -82,9 +82,16 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn jetstream(action: &'static str, name: &str) -> impl FnOnce(BoxError) -> Self + use<> {
+    pub(crate) fn jetstream(
+        action: &'static str,
+        name: &str,
+    ) -> impl FnOnce(BoxError) -> Self + use<> {
         let name = name.to_owned();
-        move |source| Self::JetStream { action, name, source }
+        move |source| Self::JetStream {
+            action,
+            name,
+            source,
+        }
     }
 }
 

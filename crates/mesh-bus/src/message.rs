@@ -53,7 +53,11 @@ impl Message {
 
     /// A header's value.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.inner.headers.as_ref()?.get(name).map(async_nats::HeaderValue::as_str)
+        self.inner
+            .headers
+            .as_ref()?
+            .get(name)
+            .map(async_nats::HeaderValue::as_str)
     }
 
     /// Links the sender's span to the current one: for what led to a fact but is not its parent.
@@ -88,6 +92,9 @@ impl Message {
     }
 
     pub(crate) async fn acknowledge(&self, kind: jetstream::AckKind) -> Result<(), Error> {
-        self.inner.ack_with(kind).await.map_err(Error::jetstream("acknowledge message of", &self.stream))
+        self.inner
+            .ack_with(kind)
+            .await
+            .map_err(Error::jetstream("acknowledge message of", &self.stream))
     }
 }

@@ -22,7 +22,9 @@ impl Bus {
             self.jetstream
                 .create_consumer_on_stream(consumer_config(consumer), consumer.stream)
                 .await
-                .map_err(|source| Error::jetstream("declare consumer", consumer.name)(source.into()))?;
+                .map_err(|source| {
+                    Error::jetstream("declare consumer", consumer.name)(source.into())
+                })?;
         }
         for bucket in BUCKETS {
             let config = kv::Config {
@@ -49,8 +51,16 @@ impl Bus {
         stream::Config {
             name: stream.name.to_owned(),
             description: Some(stream.summary.to_owned()),
-            subjects: stream.subjects.iter().map(|&subject| subject.to_owned()).collect(),
-            retention: if stream.work_queue { stream::RetentionPolicy::WorkQueue } else { stream::RetentionPolicy::Limits },
+            subjects: stream
+                .subjects
+                .iter()
+                .map(|&subject| subject.to_owned())
+                .collect(),
+            retention: if stream.work_queue {
+                stream::RetentionPolicy::WorkQueue
+            } else {
+                stream::RetentionPolicy::Limits
+            },
             storage: stream::StorageType::File,
             discard: stream::DiscardPolicy::New,
             max_age: stream.max_age,
@@ -66,7 +76,11 @@ impl Bus {
 fn consumer_config(consumer: &catalogue::Consumer) -> pull::Config {
     pull::Config {
         durable_name: Some(consumer.name.to_owned()),
-        filter_subjects: consumer.filters.iter().map(|&filter| filter.to_owned()).collect(),
+        filter_subjects: consumer
+            .filters
+            .iter()
+            .map(|&filter| filter.to_owned())
+            .collect(),
         ack_policy: AckPolicy::Explicit,
         ack_wait: consumer.ack_wait,
         max_ack_pending: consumer.max_ack_pending,

@@ -32,38 +32,62 @@ impl Bus {
     /// # Errors
     /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`]: try again with the same event.
     pub async fn publish(&self, event: &Event) -> Result<Published, Error> {
-        let invalid = |source: mesh_events::UnknownEventType| Error::Invalid { id: event.id.clone(), reason: source.to_string() };
+        let invalid = |source: mesh_events::UnknownEventType| Error::Invalid {
+            id: event.id.clone(),
+            reason: source.to_string(),
+        };
         let subject = subject::of(event).map_err(invalid)?;
         let mut headers = HeaderMap::new();
         for (name, value) in Attributes::of(event).map_err(invalid)?.headers() {
             headers.insert(name, value);
         }
-        self.send(subject, &event.id, headers, event.encode_to_vec()).await
+        self.send(subject, &event.id, headers, event.encode_to_vec())
+            .await
     }
 
     /// Publishes a message that is no event (audit entry, dead letter) and waits until JetStream has stored it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`].
-    pub async fn publish_raw(&self, subject: String, id: &str, body: Vec<u8>) -> Result<Published, Error> {
+    pub async fn publish_raw(
+        &self,
+        subject: String,
+        id: &str,
+        body: Vec<u8>,
+    ) -> Result<Published, Error> {
         self.send(subject, id, HeaderMap::new(), body).await
     }
 
-    async fn send(&self, subject: String, id: &str, mut headers: HeaderMap, body: Vec<u8>) -> Result<Published, Error> {
+    async fn send(
+        &self,
+        subject: String,
+        id: &str,
+        mut headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<Published, Error> {
         headers.insert(async_nats::header::NATS_MESSAGE_ID, id);
         trace::inject(&mut headers);
         let acknowledged = async {
-            self.jetstream.publish_with_headers(subject.clone(), headers, body.into()).await?.await
+            self.jetstream
+                .publish_with_headers(subject.clone(), headers, body.into())
+                .await?
+                .await
         };
         match acknowledged.await {
             Ok(ack) => {
                 metrics::published(if ack.duplicate { "duplicate" } else { "stored" });
-                Ok(Published { sequence: ack.sequence, duplicate: ack.duplicate })
+                Ok(Published {
+                    sequence: ack.sequence,
+                    duplicate: ack.duplicate,
+                })
             }
             Err(source) => {
                 metrics::published("failed");
                 if source.kind() == PublishErrorKind::MaxPayloadExceeded {
-                    return Err(Error::Invalid { id: id.to_owned(), reason: source.to_string() });
+                    return Err(Error::Invalid {
+                        id: id.to_owned(),
+                        reason: source.to_string(),
+                    });
                 }
                 Err(Error::Publish { subject, source })
             }
@@ -74,7 +98,11 @@ impl Bus {
     ///
     /// # Errors
     /// [`Error::Cancelled`] when told to stop, [`Error::Invalid`] if it can never be published.
-    pub async fn publish_until_done(&self, event: &Event, shutdown: &CancellationToken) -> Result<Published, Error> {
+    pub async fn publish_until_done(
+        &self,
+        event: &Event,
+        shutdown: &CancellationToken,
+    ) -> Result<Published, Error> {
         let mut delay = Duration::from_millis(100);
         let mut told = false;
         loop {
@@ -86,7 +114,11 @@ impl Bus {
                 Err(error @ Error::Publish { .. }) => {
                     if !told {
                         told = true;
-                        tracing::warn!(error = &error as &dyn std::error::Error, event.id = event.id, "publish again until it is stored");
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            event.id = event.id,
+                            "publish again until it is stored"
+                        );
                     }
                 }
                 done => return done,
@@ -105,16 +137,31 @@ impl Bus {
     ///
     /// # Errors
     /// [`Error::Cancelled`] when told to stop, [`Error::Invalid`] for an event that can never be published.
-    pub async fn publish_all(&self, events: Vec<Event>, shutdown: &CancellationToken) -> Result<(), Error> {
+    pub async fn publish_all(
+        &self,
+        events: Vec<Event>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
         let span = Span::current();
-        self.publish_all_traced(events.into_iter().map(|event| (event, span.clone())).collect(), shutdown).await
+        self.publish_all_traced(
+            events
+                .into_iter()
+                .map(|event| (event, span.clone()))
+                .collect(),
+            shutdown,
+        )
+        .await
     }
 
     /// Publishes events each with the span it belongs to; see [`Bus::publish_all`].
     ///
     /// # Errors
     /// As [`Bus::publish_all`].
-    pub async fn publish_all_traced(&self, events: Vec<(Event, Span)>, shutdown: &CancellationToken) -> Result<(), Error> {
+    pub async fn publish_all_traced(
+        &self,
+        events: Vec<(Event, Span)>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
         let mut by_entity: HashMap<(String, String), Vec<(Event, Span)>> = HashMap::new();
         for (event, span) in events {
             let key = (event.cluster.clone(), event.entity_key().to_owned());
@@ -123,7 +170,9 @@ impl Bus {
         stream::iter(by_entity.into_values().map(Ok))
             .try_for_each_concurrent(WINDOW, |events| async move {
                 for (event, span) in &events {
-                    self.publish_until_done(event, shutdown).instrument(span.clone()).await?;
+                    self.publish_until_done(event, shutdown)
+                        .instrument(span.clone())
+                        .await?;
                 }
                 Ok(())
             })

@@ -32,7 +32,9 @@ impl Extractor for ReadHeaders<'_> {
 /// Writes the current span's context into headers.
 pub(crate) fn inject(headers: &mut HeaderMap) {
     let context = Span::current().context();
-    global::get_text_map_propagator(|propagator| propagator.inject_context(&context, &mut Headers(headers)));
+    global::get_text_map_propagator(|propagator| {
+        propagator.inject_context(&context, &mut Headers(headers))
+    });
 }
 
 /// The sender's context.
@@ -43,7 +45,9 @@ pub(crate) fn extract(headers: &HeaderMap) -> opentelemetry::Context {
 /// The `traceparent` of the current span, for requests to others; `None` without telemetry.
 pub fn traceparent() -> Option<String> {
     let mut headers = HashMap::new();
-    global::get_text_map_propagator(|propagator| propagator.inject_context(&Span::current().context(), &mut headers));
+    global::get_text_map_propagator(|propagator| {
+        propagator.inject_context(&Span::current().context(), &mut headers)
+    });
     headers.remove("traceparent")
 }
 

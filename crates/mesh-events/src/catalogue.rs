@@ -101,7 +101,13 @@ pub struct Consumer {
 
 /// Every durable consumer but the webhooks'.
 pub const CONSUMERS: &[Consumer] = &[
-    Consumer { stream: MESH_HOOKS, name: "ingest", filters: &[], ack_wait: MINUTE, max_ack_pending: 1024 },
+    Consumer {
+        stream: MESH_HOOKS,
+        name: "ingest",
+        filters: &[],
+        ack_wait: MINUTE,
+        max_ack_pending: 1024,
+    },
     Consumer {
         stream: SLURM_EVENTS,
         name: "cost-engine",
@@ -117,8 +123,20 @@ pub const CONSUMERS: &[Consumer] = &[
         max_ack_pending: 1024,
     },
     // Short, as it is what a killed ledger's messages wait for: one that comes twice is recognised by its id.
-    Consumer { stream: SLURM_EVENTS, name: "ledger", filters: &[], ack_wait: LEDGER_ACK_WAIT, max_ack_pending: 8192 },
-    Consumer { stream: MESH_AUDIT, name: "ledger", filters: &[], ack_wait: LEDGER_ACK_WAIT, max_ack_pending: 8192 },
+    Consumer {
+        stream: SLURM_EVENTS,
+        name: "ledger",
+        filters: &[],
+        ack_wait: LEDGER_ACK_WAIT,
+        max_ack_pending: 8192,
+    },
+    Consumer {
+        stream: MESH_AUDIT,
+        name: "ledger",
+        filters: &[],
+        ack_wait: LEDGER_ACK_WAIT,
+        max_ack_pending: 8192,
+    },
 ];
 
 /// A key-value bucket.
@@ -134,10 +152,26 @@ pub struct Bucket {
 
 /// Every key-value bucket.
 pub const BUCKETS: &[Bucket] = &[
-    Bucket { name: BUCKET_INGEST, max_value_size: 1 << 20, summary: "Last-seen jobs and counters of ingest, `<cluster>.<shard>`." },
-    Bucket { name: BUCKET_NODES, max_value_size: 1 << 20, summary: "Last-seen nodes and counters of node-watcher, `<cluster>.<shard>`." },
-    Bucket { name: BUCKET_EXPLAINER, max_value_size: 1 << 20, summary: "What pending-explainer last said, `<cluster>.<shard>`." },
-    Bucket { name: BUCKET_QUEUE, max_value_size: 1 << 20, summary: "Newest queue snapshot, `<cluster>.<chunk>`." },
+    Bucket {
+        name: BUCKET_INGEST,
+        max_value_size: 1 << 20,
+        summary: "Last-seen jobs and counters of ingest, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_NODES,
+        max_value_size: 1 << 20,
+        summary: "Last-seen nodes and counters of node-watcher, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_EXPLAINER,
+        max_value_size: 1 << 20,
+        summary: "What pending-explainer last said, `<cluster>.<shard>`.",
+    },
+    Bucket {
+        name: BUCKET_QUEUE,
+        max_value_size: 1 << 20,
+        summary: "Newest queue snapshot, `<cluster>.<chunk>`.",
+    },
 ];
 
 /// What a NATS user may do.
@@ -175,9 +209,18 @@ pub fn permissions(role: &str) -> Option<Permissions> {
         return None;
     }
     let mut publish: Vec<String> = match role {
-        "admin" => return Some(Permissions { publish: vec![">".into()], subscribe: vec![">".into()] }),
+        "admin" => {
+            return Some(Permissions {
+                publish: vec![">".into()],
+                subscribe: vec![">".into()],
+            });
+        }
         "hook" => vec!["mesh.*.hook.>".into()],
-        "ingest" => vec!["slurm.*.job.>".into(), "slurm.*.user.>".into(), "slurm.*.capture.>".into()],
+        "ingest" => vec![
+            "slurm.*.job.>".into(),
+            "slurm.*.user.>".into(),
+            "slurm.*.capture.>".into(),
+        ],
         "node-watcher" => vec!["slurm.*.node.>".into(), "slurm.*.capture.>".into()],
         "cost-engine" => vec!["slurm.*.cost.>".into(), "slurm.*.user.>".into()],
         "pending-explainer" => vec!["slurm.*.queue.>".into()],
@@ -194,6 +237,7 @@ pub fn permissions(role: &str) -> Option<Permissions> {
         ],
         // Ordered consumers of `smesh events --follow` and `smesh wait`.
         "reader" => vec![
+            format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}"),
             format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}.>"),
             format!("$JS.API.CONSUMER.INFO.{SLURM_EVENTS}.*"),
             format!("$JS.API.CONSUMER.MSG.NEXT.{SLURM_EVENTS}.*"),
@@ -231,7 +275,10 @@ pub fn permissions(role: &str) -> Option<Permissions> {
         publish.push(crate::subject::dead(role));
     }
     publish.push("$JS.API.INFO".into());
-    Some(Permissions { publish, subscribe: vec![format!("{}.>", inbox_prefix(role))] })
+    Some(Permissions {
+        publish,
+        subscribe: vec![format!("{}.>", inbox_prefix(role))],
+    })
 }
 
 /// Buckets a role uses, and whether it writes them.

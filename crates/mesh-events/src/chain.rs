@@ -36,7 +36,13 @@ impl Entry<'_> {
         let mut hash = Sha256::new();
         hash.update([0]);
         let seq = self.seq.to_be_bytes();
-        let fields: [&[u8]; 5] = [self.cluster.as_bytes(), &seq, self.id.as_bytes(), self.subject.as_bytes(), self.body];
+        let fields: [&[u8]; 5] = [
+            self.cluster.as_bytes(),
+            &seq,
+            self.id.as_bytes(),
+            self.subject.as_bytes(),
+            self.body,
+        ];
         for field in fields {
             hash.update(length(field.len()));
             hash.update(field);

@@ -36,7 +36,11 @@ impl Attributes {
     /// If the event's type is not in the catalogue.
     pub fn of(event: &Event) -> Result<Self, UnknownEventType> {
         let kind = event.kind()?;
-        let time = event.occurred_at.as_ref().and_then(from_timestamp).unwrap_or_default();
+        let time = event
+            .occurred_at
+            .as_ref()
+            .and_then(from_timestamp)
+            .unwrap_or_default();
         Ok(Self {
             id: event.id.clone(),
             source: format!("/clusters/{}", event.cluster),
@@ -67,7 +71,8 @@ impl Attributes {
 /// If the event's type is not in the catalogue.
 pub fn to_json(event: &Event) -> Result<Value, UnknownEventType> {
     let attributes = Attributes::of(event)?;
-    let data = serde_json::to_value(event).expect("generated messages have string keys and finite numbers only");
+    let data = serde_json::to_value(event)
+        .expect("generated messages have string keys and finite numbers only");
     Ok(json!({
         "specversion": "1.0",
         "id": attributes.id,
@@ -120,6 +125,9 @@ mod tests {
 
     #[test]
     fn header_values_are_encoded_as_the_binding_says() {
-        assert_eq!(percent_encode("Euro € 😀"), "Euro%20%E2%82%AC%20%F0%9F%98%80");
+        assert_eq!(
+            percent_encode("Euro € 😀"),
+            "Euro%20%E2%82%AC%20%F0%9F%98%80"
+        );
     }
 }

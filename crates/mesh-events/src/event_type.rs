@@ -22,7 +22,14 @@ pub enum Category {
 
 impl Category {
     /// Every category.
-    pub const ALL: [Self; 6] = [Self::Job, Self::Node, Self::User, Self::Cost, Self::Queue, Self::Capture];
+    pub const ALL: [Self; 6] = [
+        Self::Job,
+        Self::Node,
+        Self::User,
+        Self::Cost,
+        Self::Queue,
+        Self::Capture,
+    ];
 
     /// The word in types and subjects.
     pub const fn as_str(self) -> &'static str {
@@ -176,7 +183,9 @@ impl FromStr for EventType {
     type Err = UnknownEventType;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (category, event) = text.split_once('.').ok_or_else(|| UnknownEventType(text.to_owned()))?;
+        let (category, event) = text
+            .split_once('.')
+            .ok_or_else(|| UnknownEventType(text.to_owned()))?;
         Self::ALL
             .iter()
             .copied()
@@ -198,7 +207,10 @@ mod tests {
 
     #[test]
     fn unknown_words_are_refused() {
-        assert_eq!("job.exploded".parse::<EventType>(), Err(UnknownEventType("job.exploded".into())));
+        assert_eq!(
+            "job.exploded".parse::<EventType>(),
+            Err(UnknownEventType("job.exploded".into()))
+        );
         assert!("job".parse::<EventType>().is_err());
     }
 }

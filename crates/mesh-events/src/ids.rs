@@ -41,12 +41,23 @@ impl EventId {
 
     /// Id of the `n`th fact of a kind about an entity that Slurm does not time.
     pub fn sampled(cluster: &str, entity: &str, kind: EventType, n: u64) -> Self {
-        Self::of(&["slurm-mesh/sampled/1", cluster, entity, &kind.to_string(), &n.to_string()])
+        Self::of(&[
+            "slurm-mesh/sampled/1",
+            cluster,
+            entity,
+            &kind.to_string(),
+            &n.to_string(),
+        ])
     }
 
     /// Id of the `n`th fact of a kind computed from another fact.
     pub fn derived(cause: Self, kind: EventType, n: u64) -> Self {
-        Self::of(&["slurm-mesh/derived/1", &cause.to_string(), &kind.to_string(), &n.to_string()])
+        Self::of(&[
+            "slurm-mesh/derived/1",
+            &cause.to_string(),
+            &kind.to_string(),
+            &n.to_string(),
+        ])
     }
 
     fn of(fields: &[&str]) -> Self {
@@ -64,7 +75,9 @@ impl EventId {
 
 /// The length prefix of a field.
 pub(crate) fn length(bytes: usize) -> [u8; 4] {
-    u32::try_from(bytes).expect("fields of events are far below 4 GiB: NATS refuses larger messages").to_be_bytes()
+    u32::try_from(bytes)
+        .expect("fields of events are far below 4 GiB: NATS refuses larger messages")
+        .to_be_bytes()
 }
 
 impl fmt::Display for EventId {
@@ -89,8 +102,14 @@ impl FromStr for EventId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let id = Uuid::try_parse(text).map_err(|_| InvalidEventId(text.to_owned()))?;
-        let canonical = id.get_version_num() == 8 && id.get_variant() == Variant::RFC4122 && id.to_string() == text;
-        if canonical { Ok(Self(id)) } else { Err(InvalidEventId(text.to_owned())) }
+        let canonical = id.get_version_num() == 8
+            && id.get_variant() == Variant::RFC4122
+            && id.to_string() == text;
+        if canonical {
+            Ok(Self(id))
+        } else {
+            Err(InvalidEventId(text.to_owned()))
+        }
     }
 }
 
@@ -200,11 +219,21 @@ impl RunKey {
             cluster: cluster.to_owned(),
             job_id: job.parse().map_err(|_| invalid())?,
             task_id: task,
-            submit_time: parts.next().and_then(|time| time.parse().ok()).ok_or_else(invalid)?,
-            attempt: parts.next().map_or(Ok(0), str::parse).map_err(|_| invalid())?,
+            submit_time: parts
+                .next()
+                .and_then(|time| time.parse().ok())
+                .ok_or_else(invalid)?,
+            attempt: parts
+                .next()
+                .map_or(Ok(0), str::parse)
+                .map_err(|_| invalid())?,
         };
         // Leading zeros, signs and trailing parts would give two texts for one run.
-        if run.entity_key() == text { Ok(run) } else { Err(invalid()) }
+        if run.entity_key() == text {
+            Ok(run)
+        } else {
+            Err(invalid())
+        }
     }
 }
 
@@ -261,7 +290,10 @@ mod tests {
     #[test]
     fn counted_facts_differ_by_their_count() {
         let first = EventId::sampled("c", "node/n1", EventType::NodeDown, 1);
-        assert_ne!(first, EventId::sampled("c", "node/n1", EventType::NodeDown, 2));
+        assert_ne!(
+            first,
+            EventId::sampled("c", "node/n1", EventType::NodeDown, 2)
+        );
         assert_ne!(EventId::derived(first, EventType::QueueExplained, 0), first);
     }
 }

@@ -76,7 +76,10 @@ impl Event {
         .into_iter()
         .find_map(|(absent, field)| absent.then_some(field));
         match missing {
-            Some(field) => Err(DecodeError::Missing { id: event.id, field }),
+            Some(field) => Err(DecodeError::Missing {
+                id: event.id,
+                field,
+            }),
             None => Ok(event),
         }
     }

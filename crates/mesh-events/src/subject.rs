@@ -40,7 +40,10 @@ pub fn name(text: &str) -> Result<String, InvalidToken> {
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
         if byte == b'_' {
-            let hex = [rest.next().ok_or_else(invalid)?, rest.next().ok_or_else(invalid)?];
+            let hex = [
+                rest.next().ok_or_else(invalid)?,
+                rest.next().ok_or_else(invalid)?,
+            ];
             let mut decoded = [0];
             hex::decode_to_slice(hex, &mut decoded).map_err(|_| invalid())?;
             bytes.extend(decoded);
@@ -49,7 +52,11 @@ pub fn name(text: &str) -> Result<String, InvalidToken> {
         }
     }
     let name = String::from_utf8(bytes).map_err(|_| invalid())?;
-    if token(&name) == text { Ok(name) } else { Err(invalid()) }
+    if token(&name) == text {
+        Ok(name)
+    } else {
+        Err(invalid())
+    }
 }
 
 /// Subject of an event.
@@ -62,7 +69,10 @@ pub fn of(event: &Event) -> Result<String, UnknownEventType> {
     let user = event.owner.as_ref().map_or("", |owner| &owner.user);
     let names: [&str; 2] = match kind.category() {
         Category::Job | Category::Queue => [job.map_or("", |job| &job.partition), user],
-        Category::Cost => [event.owner.as_ref().map_or("", |owner| &owner.account), user],
+        Category::Cost => [
+            event.owner.as_ref().map_or("", |owner| &owner.account),
+            user,
+        ],
         Category::Node => [event.entity_key().trim_start_matches("node/"), ""],
         Category::User => match &event.payload {
             Some(Payload::User(payload)) => [&payload.user, ""],
@@ -73,8 +83,17 @@ pub fn of(event: &Event) -> Result<String, UnknownEventType> {
             _ => ["", ""],
         },
     };
-    let mut subject = format!("slurm.{}.{}.{}.{}", token(&event.cluster), kind.category().as_str(), kind.event(), token(names[0]));
-    if matches!(kind.category(), Category::Job | Category::Queue | Category::Cost) {
+    let mut subject = format!(
+        "slurm.{}.{}.{}.{}",
+        token(&event.cluster),
+        kind.category().as_str(),
+        kind.event(),
+        token(names[0])
+    );
+    if matches!(
+        kind.category(),
+        Category::Job | Category::Queue | Category::Cost
+    ) {
         subject.push('.');
         subject.push_str(&token(names[1]));
     }
@@ -126,6 +145,9 @@ mod tests {
     #[test]
     fn separators_and_wildcards_do_not_survive() {
         assert_eq!(token("a.b*>_ü"), "a_2Eb_2A_3E_5F_C3_BC");
-        assert_eq!(doorbell("my.cluster", "PrologSlurmctld"), "mesh.my_2Ecluster.hook.PrologSlurmctld");
+        assert_eq!(
+            doorbell("my.cluster", "PrologSlurmctld"),
+            "mesh.my_2Ecluster.hook.PrologSlurmctld"
+        );
     }
 }

@@ -95,7 +95,10 @@ pub enum ConfigError {
 impl ConfigError {
     /// Faults that a service's own `validate()` found, each naming its key.
     pub fn faults(file: impl Into<String>, faults: &[String]) -> Self {
-        Self::Invalid { file: file.into(), faults: faults.join("; ") }
+        Self::Invalid {
+            file: file.into(),
+            faults: faults.join("; "),
+        }
     }
 }
 
@@ -119,16 +122,23 @@ impl ConfigFile {
         }
         if let Some(path) = path {
             if !path.is_file() {
-                return Err(ConfigError::NotFound { path: path.to_owned() });
+                return Err(ConfigError::NotFound {
+                    path: path.to_owned(),
+                });
             }
             figment = figment.merge(Toml::file_exact(path));
         }
-        let environment = Env::prefixed("MESH_").filter(|key| key.as_str().contains("__")).map(|key| {
-            let key = key.as_str().to_ascii_lowercase();
-            let (section, rest) = key.split_once("__").unwrap_or((&key, ""));
-            format!("{}.{}", section.replace('_', "-"), rest.replace("__", ".")).into()
-        });
-        let config = Self { figment: figment.merge(environment), path: path.map(Path::to_owned) };
+        let environment = Env::prefixed("MESH_")
+            .filter(|key| key.as_str().contains("__"))
+            .map(|key| {
+                let key = key.as_str().to_ascii_lowercase();
+                let (section, rest) = key.split_once("__").unwrap_or((&key, ""));
+                format!("{}.{}", section.replace('_', "-"), rest.replace("__", ".")).into()
+            });
+        let config = Self {
+            figment: figment.merge(environment),
+            path: path.map(Path::to_owned),
+        };
         // A file that is not TOML fails at the first look, whatever is looked for.
         match config.figment.find_value("mesh") {
             Ok(_) => Ok(config),
@@ -141,7 +151,9 @@ impl ConfigFile {
     /// # Errors
     /// If a key is unknown, missing or wrong; the error names it.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, ConfigError> {
-        self.figment.extract_inner(name).map_err(|error| self.invalid(error))
+        self.figment
+            .extract_inner(name)
+            .map_err(|error| self.invalid(error))
     }
 
     /// A section as it is after merging, with secrets masked; for `--print-config`.
@@ -152,7 +164,8 @@ impl ConfigFile {
         let mut section: toml::Value = self.section(name)?;
         mask(&mut section);
         let table = toml::Table::from_iter([(name.to_owned(), section)]);
-        toml::to_string_pretty(&table).map_err(|error| ConfigError::faults(name, &[error.to_string()]))
+        toml::to_string_pretty(&table)
+            .map_err(|error| ConfigError::faults(name, &[error.to_string()]))
     }
 
     /// The file, if there is one.
@@ -162,7 +175,9 @@ impl ConfigFile {
 
     /// Name of the file for messages.
     pub fn name(&self) -> String {
-        self.path.as_ref().map_or_else(|| "defaults".to_owned(), |path| path.display().to_string())
+        self.path
+            .as_ref()
+            .map_or_else(|| "defaults".to_owned(), |path| path.display().to_string())
     }
 
     fn invalid(&self, error: figment::Error) -> ConfigError {
@@ -175,7 +190,8 @@ fn mask(value: &mut toml::Value) {
     match value {
         toml::Value::Table(table) => {
             for (key, value) in table.iter_mut() {
-                let secret = ["secret", "password", "token"].contains(&key.as_str()) || key.ends_with("_secret");
+                let secret = ["secret", "password", "token"].contains(&key.as_str())
+                    || key.ends_with("_secret");
                 if secret && value.is_str() {
                     *value = "********".into();
                 } else {
@@ -203,13 +219,22 @@ mod tests {
 
     fn mesh(text: &str) -> Result<MeshConfig, String> {
         let (_file, config) = load(text);
-        config.and_then(|config| config.section("mesh")).map_err(|error| error.to_string())
+        config
+            .and_then(|config| config.section("mesh"))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_file_overrides_the_defaults() {
         let mesh = mesh("[mesh]\ncluster = \"c1\"\n[mesh.nats]\nurl = \"nats://h:1\"").unwrap();
-        assert_eq!((mesh.cluster.as_str(), mesh.nats.url.as_str(), mesh.nats.replicas), ("c1", "nats://h:1", 1));
+        assert_eq!(
+            (
+                mesh.cluster.as_str(),
+                mesh.nats.url.as_str(),
+                mesh.nats.replicas
+            ),
+            ("c1", "nats://h:1", 1)
+        );
     }
 
     #[test]
@@ -229,6 +254,9 @@ mod tests {
     fn secrets_are_masked() {
         let (_file, config) = load("[mesh.nats]\npassword = \"hunter2\"");
         let text = config.unwrap().print("mesh").unwrap();
-        assert!(!text.contains("hunter2") && text.contains("********"), "{text}");
+        assert!(
+            !text.contains("hunter2") && text.contains("********"),
+            "{text}"
+        );
     }
 }

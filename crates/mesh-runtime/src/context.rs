@@ -40,12 +40,20 @@ impl Context {
             faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
         }
         if !mesh.api.listen.is_empty() && mesh.api.token_file.as_os_str().is_empty() {
-            faults.push("mesh.api.token_file: needed with mesh.api.listen; TCP callers show a token".to_owned());
+            faults.push(
+                "mesh.api.token_file: needed with mesh.api.listen; TCP callers show a token"
+                    .to_owned(),
+            );
         }
         if !faults.is_empty() {
             return Err(ConfigError::faults(config.name(), &faults));
         }
-        Ok(Self { mesh, shutdown, health: Health::default(), config })
+        Ok(Self {
+            mesh,
+            shutdown,
+            health: Health::default(),
+            config,
+        })
     }
 
     /// The same context with other NATS credentials: one process may run several services, each with its own rights.

@@ -20,19 +20,31 @@ pub struct Condition {
 impl Health {
     /// Adds a condition. Name it `<service>.<what>`, e.g. `ledger.nats`.
     pub fn condition(&self, name: &str) -> Condition {
-        let condition = Condition { health: self.clone(), name: name.to_owned() };
+        let condition = Condition {
+            health: self.clone(),
+            name: name.to_owned(),
+        };
         condition.fail("starting");
         condition
     }
 
     /// What is not fulfilled, with the reason; empty when ready.
     pub fn problems(&self) -> BTreeMap<String, String> {
-        let conditions = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
-        conditions.iter().filter_map(|(name, reason)| Some((name.clone(), reason.clone()?))).collect()
+        let conditions = self
+            .conditions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        conditions
+            .iter()
+            .filter_map(|(name, reason)| Some((name.clone(), reason.clone()?)))
+            .collect()
     }
 
     fn set(&self, name: &str, problem: Option<String>) {
-        self.conditions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), problem);
+        self.conditions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.to_owned(), problem);
     }
 }
 

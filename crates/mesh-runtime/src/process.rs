@@ -50,14 +50,21 @@ struct Arguments {
 
 /// Runs a service as a process of its own.
 pub fn main<S: Service>() -> ExitCode {
-    let command = <Arguments as clap::CommandFactory>::command().name(S::NAME).about(S::ABOUT).version(env!("CARGO_PKG_VERSION"));
+    let command = <Arguments as clap::CommandFactory>::command()
+        .name(S::NAME)
+        .about(S::ABOUT)
+        .version(env!("CARGO_PKG_VERSION"));
     let matches = command.get_matches();
     let arguments = match <Arguments as clap::FromArgMatches>::from_arg_matches(&matches) {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
     install_tls();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(S::NAME, &error),
     };
@@ -67,7 +74,10 @@ pub fn main<S: Service>() -> ExitCode {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "the process's last word, also when telemetry could not start")]
+#[allow(
+    clippy::print_stderr,
+    reason = "the process's last word, also when telemetry could not start"
+)]
 fn fail(name: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
     eprintln!("{name}: {}", chain(error));
     ExitCode::FAILURE
@@ -98,7 +108,11 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
 
 fn socket(context: &Context, name: &str) -> PathBuf {
     let configured = &context.mesh.api.socket;
-    if configured.as_os_str().is_empty() { context.mesh.data_dir.join(format!("{name}.sock")) } else { configured.clone() }
+    if configured.as_os_str().is_empty() {
+        context.mesh.data_dir.join(format!("{name}.sock"))
+    } else {
+        configured.clone()
+    }
 }
 
 /// Runs work and the API beside it. Ends when the work ends; the work has `drain_deadline` after the shutdown signal.
@@ -115,7 +129,14 @@ pub async fn run_api(
     let access = Access::new(&context.mesh.api)?;
     let endpoints = Endpoints::bind(&context.mesh.api, socket).await?;
     let closing = CancellationToken::new();
-    let api = tokio::spawn(serve(endpoints, access, routes, context.health.clone(), telemetry.metrics.clone(), closing.clone()));
+    let api = tokio::spawn(serve(
+        endpoints,
+        access,
+        routes,
+        context.health.clone(),
+        telemetry.metrics.clone(),
+        closing.clone(),
+    ));
     let deadline = async {
         context.shutdown.cancelled().await;
         tokio::time::sleep(context.mesh.drain_deadline).await;
@@ -127,7 +148,10 @@ pub async fn run_api(
     // Whoever still follows a stream of events is cut off: they resume where they were.
     context.shutdown.cancel();
     closing.cancel();
-    if tokio::time::timeout(std::time::Duration::from_secs(1), api).await.is_err() {
+    if tokio::time::timeout(std::time::Duration::from_secs(1), api)
+        .await
+        .is_err()
+    {
         tracing::debug!("API connections were still open");
     }
     result

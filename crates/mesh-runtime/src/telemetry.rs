@@ -15,7 +15,9 @@ use crate::config::LogFormat;
 use crate::{BoxError, TelemetryConfig};
 
 /// Buckets of duration histograms, in seconds.
-const DURATION_BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
+const DURATION_BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+];
 
 /// Keeps telemetry going; what is buffered is sent by [`Telemetry::flush`].
 pub struct Telemetry {
@@ -31,22 +33,44 @@ pub struct Telemetry {
 pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry, BoxError> {
     let filter = EnvFilter::try_new(&config.log_filter)?;
     let logs = match config.log_format {
-        LogFormat::Human => fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
-        LogFormat::Json => fmt::layer().with_writer(std::io::stderr).json().flatten_event(true).boxed(),
+        LogFormat::Human => fmt::layer()
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .boxed(),
+        LogFormat::Json => fmt::layer()
+            .with_writer(std::io::stderr)
+            .json()
+            .flatten_event(true)
+            .boxed(),
     };
     global::set_text_map_propagator(TraceContextPropagator::new());
-    let provider = (!config.otlp_endpoint.is_empty()).then(|| provider(service, config)).transpose()?;
+    let provider = (!config.otlp_endpoint.is_empty())
+        .then(|| provider(service, config))
+        .transpose()?;
     // The filter of logs must not decide which spans are exported: each layer has its own.
-    let traces = provider
-        .as_ref()
-        .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer("slurm-mesh")).with_filter(LevelFilter::INFO));
-    Registry::default().with(logs.with_filter(filter)).with(traces).try_init()?;
-    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().set_buckets(&DURATION_BUCKETS)?.install_recorder()?;
+    let traces = provider.as_ref().map(|provider| {
+        tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer("slurm-mesh"))
+            .with_filter(LevelFilter::INFO)
+    });
+    Registry::default()
+        .with(logs.with_filter(filter))
+        .with(traces)
+        .try_init()?;
+    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
+        .set_buckets(&DURATION_BUCKETS)?
+        .install_recorder()?;
     Ok(Telemetry { provider, metrics })
 }
 
-fn provider(service: &'static str, config: &TelemetryConfig) -> Result<SdkTracerProvider, BoxError> {
-    let exporter = SpanExporter::builder().with_tonic().with_endpoint(&config.otlp_endpoint).build()?;
+fn provider(
+    service: &'static str,
+    config: &TelemetryConfig,
+) -> Result<SdkTracerProvider, BoxError> {
+    let exporter = SpanExporter::builder()
+        .with_tonic()
+        .with_endpoint(&config.otlp_endpoint)
+        .build()?;
     let resource = Resource::builder()
         .with_service_name(service)
         .with_attribute(KeyValue::new("service.namespace", "slurm-mesh"))
@@ -54,7 +78,9 @@ fn provider(service: &'static str, config: &TelemetryConfig) -> Result<SdkTracer
         .build();
     Ok(SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
-        .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample_ratio))))
+        .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(
+            config.sample_ratio,
+        ))))
         .with_resource(resource)
         .build())
 }
@@ -62,7 +88,9 @@ fn provider(service: &'static str, config: &TelemetryConfig) -> Result<SdkTracer
 impl Telemetry {
     /// Sends what is buffered. The last thing a process does.
     pub async fn flush(self) {
-        let Some(provider) = self.provider else { return };
+        let Some(provider) = self.provider else {
+            return;
+        };
         // The exporter's thread needs the runtime's workers: never shut it down on one of them.
         let done = tokio::task::spawn_blocking(move || provider.shutdown()).await;
         if let Ok(Err(error)) = done {

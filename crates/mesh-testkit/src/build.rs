@@ -17,7 +17,13 @@ pub fn submit_time() -> DateTime<Utc> {
 
 /// Run key of a job.
 pub fn run(job_id: u32) -> RunKey {
-    RunKey { cluster: CLUSTER.into(), job_id, task_id: None, submit_time: submit_time().timestamp(), attempt: 0 }
+    RunKey {
+        cluster: CLUSTER.into(),
+        job_id,
+        task_id: None,
+        submit_time: submit_time().timestamp(),
+        attempt: 0,
+    }
 }
 
 /// A running job of alice: 4 CPUs and 8 GiB on n1, started 10 s after its submission.
@@ -67,11 +73,24 @@ pub fn job_event(kind: EventType, job: Job) -> Event {
         Some(slot) => EventId::recorded(&run, slot),
         None => EventId::sampled(CLUSTER, &job.run, kind, 1),
     };
-    let occurred = if kind.is_end() { job.end_time } else { job.start_time.or(job.submit_time) };
-    let entity = Entity { kind: "job".into(), key: job.run.clone() };
+    let occurred = if kind.is_end() {
+        job.end_time
+    } else {
+        job.start_time.or(job.submit_time)
+    };
+    let entity = Entity {
+        kind: "job".into(),
+        key: job.run.clone(),
+    };
     let payload = match kind.category() {
-        mesh_events::Category::Cost => Payload::Cost(CostEvent { job: Some(job), ..CostEvent::default() }),
-        mesh_events::Category::Job => Payload::Job(JobEvent { job: Some(job), ..JobEvent::default() }),
+        mesh_events::Category::Cost => Payload::Cost(CostEvent {
+            job: Some(job),
+            ..CostEvent::default()
+        }),
+        mesh_events::Category::Job => Payload::Job(JobEvent {
+            job: Some(job),
+            ..JobEvent::default()
+        }),
         other => panic!("{other:?} events are not about jobs"),
     };
     Event {
@@ -82,7 +101,12 @@ pub fn job_event(kind: EventType, job: Job) -> Event {
         observed_at: Some(timestamp(Utc::now())),
         source: Source::Hook.into(),
         confidence: Confidence::Observed.into(),
-        owner: Some(Owner { user: "alice".into(), uid: Some(20_001), account: "physics".into(), identity: None }),
+        owner: Some(Owner {
+            user: "alice".into(),
+            uid: Some(20_001),
+            account: "physics".into(),
+            identity: None,
+        }),
         entity: Some(entity),
         run_seq: 1,
         schema_version: SCHEMA_VERSION,
@@ -93,7 +117,11 @@ pub fn job_event(kind: EventType, job: Job) -> Event {
 
 /// The job, ended `seconds` after its start in a state such as `COMPLETED`.
 pub fn ended(mut job: Job, state: &str, seconds: i64) -> Job {
-    let start = job.start_time.as_ref().and_then(mesh_events::from_timestamp).unwrap_or_else(submit_time);
+    let start = job
+        .start_time
+        .as_ref()
+        .and_then(mesh_events::from_timestamp)
+        .unwrap_or_else(submit_time);
     job.end_time = Some(timestamp(start + TimeDelta::seconds(seconds)));
     job.state = state.into();
     job

@@ -1,6 +1,10 @@
 //! For tests: a real nats-server, a real HTTP receiver, builders of events, and waiting on conditions.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test stops where its set-up fails"
+)]
 
 pub mod build;
 mod nats;
@@ -18,7 +22,10 @@ use std::time::{Duration, Instant};
 pub async fn wait_until(what: &str, deadline: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
-        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        assert!(
+            start.elapsed() < deadline,
+            "not within {deadline:?}: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -27,13 +34,20 @@ pub async fn wait_until(what: &str, deadline: Duration, mut condition: impl Asyn
 ///
 /// # Panics
 /// If the value does not appear in time.
-pub async fn wait_for<T>(what: &str, deadline: Duration, mut value: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn wait_for<T>(
+    what: &str,
+    deadline: Duration,
+    mut value: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = value().await {
             return value;
         }
-        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        assert!(
+            start.elapsed() < deadline,
+            "not within {deadline:?}: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

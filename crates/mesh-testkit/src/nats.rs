@@ -33,7 +33,11 @@ impl NatsServer {
             folder.path()
         );
         std::fs::write(folder.path().join("nats.conf"), text).expect("write nats.conf");
-        let mut server = Self { child: None, port: 0, folder };
+        let mut server = Self {
+            child: None,
+            port: 0,
+            folder,
+        };
         server.spawn();
         server.port = server.wait_for_port().await;
         server
@@ -71,7 +75,10 @@ impl NatsServer {
     fn spawn(&mut self) {
         for entry in std::fs::read_dir(self.folder.path()).expect("read folder") {
             let path = entry.expect("read folder").path();
-            if path.extension().is_some_and(|extension| extension == "ports") {
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "ports")
+            {
                 std::fs::remove_file(path).expect("remove old ports file");
             }
         }
@@ -91,20 +98,31 @@ impl NatsServer {
         let start = Instant::now();
         loop {
             if let Some(port) = self.port_from_file()
-                && tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+                && tokio::net::TcpStream::connect(("127.0.0.1", port))
+                    .await
+                    .is_ok()
             {
                 return port;
             }
-            let log = || std::fs::read_to_string(self.folder.path().join("nats.log")).unwrap_or_default();
-            assert!(start.elapsed() < Duration::from_secs(20), "nats-server did not start:\n{}", log());
+            let log =
+                || std::fs::read_to_string(self.folder.path().join("nats.log")).unwrap_or_default();
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "nats-server did not start:\n{}",
+                log()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     fn port_from_file(&self) -> Option<u16> {
         let files = std::fs::read_dir(self.folder.path()).ok()?;
-        let path = files.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "ports"))?;
-        let ports: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+        let path = files
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|e| e == "ports"))?;
+        let ports: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
         ports["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
     }
 }
@@ -121,12 +139,19 @@ fn binary() -> PathBuf {
         return path.into();
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = Command::new(root.join("scripts/nats-server")).current_dir(&root).output().expect("run scripts/nats-server");
+    let output = Command::new(root.join("scripts/nats-server"))
+        .current_dir(&root)
+        .output()
+        .expect("run scripts/nats-server");
     assert!(
         output.status.success(),
         "no nats-server: run `make setup`, or set NATS_SERVER_BIN\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    if path.is_absolute() { path } else { root.join(path) }
+    if path.is_absolute() {
+        path
+    } else {
+        root.join(path)
+    }
 }

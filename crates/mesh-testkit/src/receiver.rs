@@ -31,7 +31,11 @@ impl Received {
     /// # Panics
     /// If it is missing or no text.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}")).to_str().expect("a header of text")
+        self.headers
+            .get(name)
+            .unwrap_or_else(|| panic!("no header {name}"))
+            .to_str()
+            .expect("a header of text")
     }
 
     /// The body as JSON.
@@ -59,7 +63,12 @@ pub struct Answer {
 impl Answer {
     /// An empty answer of a status.
     pub fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Vec::new(), delay: Duration::ZERO }
+        Self {
+            status,
+            headers: Vec::new(),
+            body: Vec::new(),
+            delay: Duration::ZERO,
+        }
     }
 }
 
@@ -89,14 +98,22 @@ impl Receiver {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a port");
         let address = listener.local_addr().expect("an address");
-        let mut receiver = Self { shared, address, server: None };
+        let mut receiver = Self {
+            shared,
+            address,
+            server: None,
+        };
         receiver.serve(listener);
         receiver
     }
 
     fn serve(&mut self, listener: TcpListener) {
-        let app = Router::new().fallback(receive).with_state(Arc::clone(&self.shared));
-        self.server = Some(tokio::spawn(async move { axum::serve(listener, app).await.expect("serve") }));
+        let app = Router::new()
+            .fallback(receive)
+            .with_state(Arc::clone(&self.shared));
+        self.server = Some(tokio::spawn(async move {
+            axum::serve(listener, app).await.expect("serve")
+        }));
     }
 
     /// Its address with a path.
@@ -109,7 +126,11 @@ impl Receiver {
     /// # Panics
     /// If a handler panicked.
     pub fn received(&self) -> Vec<Received> {
-        self.shared.received.lock().expect("no panic while locked").clone()
+        self.shared
+            .received
+            .lock()
+            .expect("no panic while locked")
+            .clone()
     }
 
     /// Answers the next requests like this, one each.
@@ -117,7 +138,11 @@ impl Receiver {
     /// # Panics
     /// If a handler panicked.
     pub fn answer_next(&self, answers: impl IntoIterator<Item = Answer>) {
-        self.shared.script.lock().expect("no panic while locked").extend(answers);
+        self.shared
+            .script
+            .lock()
+            .expect("no panic while locked")
+            .extend(answers);
     }
 
     /// Answers every request like this unless told otherwise.
@@ -142,7 +167,9 @@ impl Receiver {
     /// If the port is taken meanwhile.
     pub async fn restart(&mut self) {
         self.stop().await;
-        let listener = TcpListener::bind(self.address).await.expect("bind the same port");
+        let listener = TcpListener::bind(self.address)
+            .await
+            .expect("bind the same port");
         self.serve(listener);
     }
 }
@@ -158,15 +185,40 @@ impl Drop for Receiver {
 async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, 16 << 20).await.unwrap_or_default().to_vec();
-    let path = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-    let received = Received { path, headers: parts.headers, body, at: Instant::now() };
-    shared.received.lock().expect("no panic while locked").push(received);
-    let scripted = shared.script.lock().expect("no panic while locked").pop_front();
-    let answer = scripted.unwrap_or_else(|| shared.otherwise.lock().expect("no panic while locked").clone());
+    let path = parts
+        .uri
+        .path_and_query()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let received = Received {
+        path,
+        headers: parts.headers,
+        body,
+        at: Instant::now(),
+    };
+    shared
+        .received
+        .lock()
+        .expect("no panic while locked")
+        .push(received);
+    let scripted = shared
+        .script
+        .lock()
+        .expect("no panic while locked")
+        .pop_front();
+    let answer = scripted.unwrap_or_else(|| {
+        shared
+            .otherwise
+            .lock()
+            .expect("no panic while locked")
+            .clone()
+    });
     tokio::time::sleep(answer.delay).await;
     let mut response = Response::builder().status(answer.status);
     for (name, value) in &answer.headers {
         response = response.header(name, value);
     }
-    response.body(Body::from(answer.body)).expect("a valid answer")
+    response
+        .body(Body::from(answer.body))
+        .expect("a valid answer")
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
-use axum::http::header::AUTHORIZATION;
 use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -53,7 +53,10 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 }
 
 fn unauthorized() -> Problem {
-    Problem::new(StatusCode::UNAUTHORIZED, "show the service token: `Authorization: Bearer <token>`, or call over the Unix socket")
+    Problem::new(
+        StatusCode::UNAUTHORIZED,
+        "show the service token: `Authorization: Bearer <token>`, or call over the Unix socket",
+    )
 }
 
 /// Middleware that finds out who calls, or answers 401.
@@ -65,11 +68,13 @@ pub(super) async fn authenticate(
 ) -> Response {
     let caller = match peer {
         Peer::Unix { uid } => Some(unix_caller(uid, &access)),
-        Peer::Tcp => bearer(&request).filter(|token| access.is_token(token)).map(|_| Caller {
-            user: "token".to_owned(),
-            uid: None,
-            role: Role::Admin,
-        }),
+        Peer::Tcp => bearer(&request)
+            .filter(|token| access.is_token(token))
+            .map(|_| Caller {
+                user: "token".to_owned(),
+                uid: None,
+                role: Role::Admin,
+            }),
     };
     match caller {
         Some(caller) => {
@@ -81,11 +86,27 @@ pub(super) async fn authenticate(
 }
 
 fn unix_caller(uid: u32, access: &Access) -> Caller {
-    let user = uzers::get_user_by_uid(uid).map_or_else(|| uid.to_string(), |user| user.name().to_string_lossy().into_owned());
-    let role = if uid == 0 || access.admins.contains(&user) { Role::Admin } else { Role::User };
-    Caller { user, uid: Some(uid), role }
+    let user = uzers::get_user_by_uid(uid).map_or_else(
+        || uid.to_string(),
+        |user| user.name().to_string_lossy().into_owned(),
+    );
+    let role = if uid == 0 || access.admins.contains(&user) {
+        Role::Admin
+    } else {
+        Role::User
+    };
+    Caller {
+        user,
+        uid: Some(uid),
+        role,
+    }
 }
 
 fn bearer(request: &Request) -> Option<&str> {
-    request.headers().get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+    request
+        .headers()
+        .get(AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")
 }

@@ -20,7 +20,11 @@ impl Problem {
     /// A problem of a status.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Problem").to_owned();
-        Self { status: status.as_u16(), title, detail: detail.into() }
+        Self {
+            status: status.as_u16(),
+            title,
+            detail: detail.into(),
+        }
     }
 
     /// 400: the request is wrong.
@@ -41,7 +45,10 @@ impl Problem {
     /// 500: our fault. The cause goes to the log, not to the caller.
     pub fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
         tracing::error!(error = crate::chain(error), "answer request");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the service could not answer; its log says why")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the service could not answer; its log says why",
+        )
     }
 }
 
@@ -49,7 +56,10 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(self)).into_response();
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         response
     }
 }

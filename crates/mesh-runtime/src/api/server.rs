@@ -30,7 +30,12 @@ pub(super) enum Peer {
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         // The kernel knows who connected; if it does not say, nobody is nobody.
-        stream.io().peer_cred().map_or(Self::Tcp, |credentials| Self::Unix { uid: credentials.uid() })
+        stream
+            .io()
+            .peer_cred()
+            .map_or(Self::Tcp, |credentials| Self::Unix {
+                uid: credentials.uid(),
+            })
     }
 }
 
@@ -53,21 +58,34 @@ impl Access {
             None
         } else {
             let path = &config.token_file;
-            let text = std::fs::read_to_string(path).map_err(|error| format!("read mesh.api.token_file {}: {error}", path.display()))?;
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("read mesh.api.token_file {}: {error}", path.display()))?;
             let text = text.trim();
             if text.len() < 16 {
-                return Err(format!("mesh.api.token_file {}: a token has at least 16 characters", path.display()).into());
+                return Err(format!(
+                    "mesh.api.token_file {}: a token has at least 16 characters",
+                    path.display()
+                )
+                .into());
             }
             Some(SecretString::from(text))
         };
-        Ok(Self { admins: config.admins.clone(), token })
+        Ok(Self {
+            admins: config.admins.clone(),
+            token,
+        })
     }
 
     /// Compares in constant time.
     pub(super) fn is_token(&self, shown: &str) -> bool {
-        let Some(token) = &self.token else { return false };
+        let Some(token) = &self.token else {
+            return false;
+        };
         let token = token.expose_secret().as_bytes();
-        let difference = token.iter().zip(shown.as_bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+        let difference = token
+            .iter()
+            .zip(shown.as_bytes())
+            .fold(0, |all, (a, b)| all | (a ^ b));
         token.len() == shown.len() && difference == 0
     }
 }
@@ -83,23 +101,38 @@ impl Endpoints {
     /// Binds the Unix socket (replacing a dead one) and, if configured, the TCP address.
     pub(crate) async fn bind(config: &ApiConfig, socket: &Path) -> Result<Self, BoxError> {
         if let Some(folder) = socket.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| format!("create {}: {error}", folder.display()))?;
+            std::fs::create_dir_all(folder)
+                .map_err(|error| format!("create {}: {error}", folder.display()))?;
         }
         let in_use = tokio::net::UnixStream::connect(socket).await.is_ok();
         if in_use {
-            return Err(format!("mesh.api.socket {}: another process serves it", socket.display()).into());
+            return Err(format!(
+                "mesh.api.socket {}: another process serves it",
+                socket.display()
+            )
+            .into());
         }
         if socket.exists() {
-            std::fs::remove_file(socket).map_err(|error| format!("remove dead socket {}: {error}", socket.display()))?;
+            std::fs::remove_file(socket)
+                .map_err(|error| format!("remove dead socket {}: {error}", socket.display()))?;
         }
-        let unix = UnixListener::bind(socket).map_err(|error| format!("mesh.api.socket {}: {error}", socket.display()))?;
+        let unix = UnixListener::bind(socket)
+            .map_err(|error| format!("mesh.api.socket {}: {error}", socket.display()))?;
         let mode = u32::from_str_radix(&config.socket_mode, 8)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(mode))?;
         let tcp = match config.listen.as_str() {
             "" => None,
-            address => Some(TcpListener::bind(address).await.map_err(|error| format!("mesh.api.listen {address}: {error}"))?),
+            address => Some(
+                TcpListener::bind(address)
+                    .await
+                    .map_err(|error| format!("mesh.api.listen {address}: {error}"))?,
+            ),
         };
-        Ok(Self { unix, path: socket.to_owned(), tcp })
+        Ok(Self {
+            unix,
+            path: socket.to_owned(),
+            tcp,
+        })
     }
 }
 
@@ -112,13 +145,21 @@ pub(crate) async fn serve(
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
-    let open = Router::new().route("/livez", get(async || "ok\n")).route("/readyz", get(async move || ready(&health)));
+    let open = Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(async move || ready(&health)));
     let guarded = routes
         .route("/metrics", get(async move || metrics.render()))
         .fallback(async || super::Problem::not_found("no such path; see the README for the API"))
-        .layer(middleware::from_fn_with_state(Arc::new(access), authenticate));
-    let app = open.merge(guarded).into_make_service_with_connect_info::<Peer>();
-    let unix = axum::serve(endpoints.unix, app.clone()).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+        .layer(middleware::from_fn_with_state(
+            Arc::new(access),
+            authenticate,
+        ));
+    let app = open
+        .merge(guarded)
+        .into_make_service_with_connect_info::<Peer>();
+    let unix = axum::serve(endpoints.unix, app.clone())
+        .with_graceful_shutdown(shutdown.clone().cancelled_owned());
     match endpoints.tcp {
         None => unix.await?,
         Some(tcp) => {
@@ -135,6 +176,14 @@ pub(crate) async fn serve(
 
 fn ready(health: &Health) -> axum::response::Response {
     let problems = health.problems();
-    let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems }))).into_response()
+    let status = if problems.is_empty() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (
+        status,
+        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems })),
+    )
+        .into_response()
 }

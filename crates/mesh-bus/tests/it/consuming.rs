@@ -1,0 +1,191 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mesh_bus::{BatchHandler, EndpointConsumer, Handler, Message, Outcome};
+use mesh_events::EventType::JobStarted;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_testkit::build::{job, job_event};
+use mesh_testkit::{NatsServer, wait_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect;
+
+/// Answers as told and counts deliveries by job id.
+#[derive(Clone, Default)]
+struct Recorder {
+    seen: Arc<Mutex<HashMap<u32, u64>>>,
+}
+
+impl Recorder {
+    fn note(&self, message: &Message) -> u64 {
+        let id = message.event().unwrap().job().unwrap().job_id;
+        let mut seen = self.seen.lock().unwrap();
+        let count = seen.entry(id).or_default();
+        *count += 1;
+        *count
+    }
+
+    fn jobs(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+struct Accept(Recorder);
+
+impl Handler for Accept {
+    async fn handle(&self, message: &Message) -> Outcome {
+        self.0.note(message);
+        Outcome::Done
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn consumption_goes_on_after_the_server_was_killed() {
+    let mut nats = NatsServer::start().await;
+    let bus = connect(&nats, "cost-engine").await;
+    let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
+    let consumer = {
+        let (bus, handler, shutdown) = (bus.clone(), Accept(recorder.clone()), shutdown.clone());
+        tokio::spawn(async move {
+            bus.consume(SLURM_EVENTS, "cost-engine", 8, handler, &shutdown)
+                .await
+        })
+    };
+    bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
+    wait_until("the first message", Duration::from_secs(10), async || {
+        recorder.jobs() == 1
+    })
+    .await;
+    nats.restart().await;
+    bus.publish_until_done(&job_event(JobStarted, job(2)), &shutdown)
+        .await
+        .unwrap();
+    wait_until(
+        "the message after the restart",
+        Duration::from_secs(20),
+        async || recorder.jobs() == 2,
+    )
+    .await;
+    shutdown.cancel();
+    consumer.await.unwrap().unwrap();
+    assert_eq!(
+        *recorder.seen.lock().unwrap(),
+        HashMap::from([(1, 1), (2, 1)])
+    );
+}
+
+struct RetryOnce(Recorder);
+
+impl Handler for RetryOnce {
+    async fn handle(&self, message: &Message) -> Outcome {
+        if self.0.note(message) == 1 {
+            Outcome::Retry {
+                after: Duration::from_millis(50),
+            }
+        } else {
+            Outcome::Done
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_comes_again() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "cost-engine").await;
+    let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
+    bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
+    let consuming = bus.consume(
+        SLURM_EVENTS,
+        "cost-engine",
+        8,
+        RetryOnce(recorder.clone()),
+        &shutdown,
+    );
+    let done = async {
+        wait_until("the second delivery", Duration::from_secs(10), async || {
+            recorder.seen.lock().unwrap().get(&1) == Some(&2)
+        })
+        .await;
+        shutdown.cancel();
+    };
+    tokio::join!(consuming, done).0.unwrap();
+}
+
+struct RejectAll;
+
+impl BatchHandler for RejectAll {
+    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+        messages
+            .iter()
+            .map(|_| Outcome::Reject {
+                reason: "no use for it".into(),
+            })
+            .collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_message_is_parked_with_its_reason() {
+    use mesh_events::proto::mesh::audit::v1::DeadLetter;
+    use prost::Message as _;
+
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "ledger").await;
+    let shutdown = CancellationToken::new();
+    let event = job_event(JobStarted, job(1));
+    bus.publish(&event).await.unwrap();
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let mut letters = client.subscribe("mesh.dead.ledger").await.unwrap();
+    client.flush().await.unwrap();
+    let consuming = bus.consume_batches(SLURM_EVENTS, "ledger", 100, RejectAll, &shutdown);
+    let parked = async {
+        let letter = futures_util::StreamExt::next(&mut letters).await.unwrap();
+        shutdown.cancel();
+        DeadLetter::decode(letter.payload).unwrap()
+    };
+    let (result, letter) = tokio::join!(consuming, parked);
+    result.unwrap();
+    assert_eq!(
+        (letter.reason.as_str(), letter.body),
+        ("no use for it", event.encode_to_vec())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
+    let endpoint = EndpointConsumer {
+        name: "wh-0123456789ab".into(),
+        description: "chat".into(),
+        filters: vec!["slurm.*.job.>".into()],
+        max_ack_pending: 64,
+        ack_wait: Duration::from_secs(30),
+    };
+    bus.endpoint_consumer(&endpoint).await.unwrap();
+    bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
+    // Declared again, as at every start: its place stays.
+    bus.endpoint_consumer(&endpoint).await.unwrap();
+    assert_eq!(bus.endpoint_consumers().await.unwrap(), ["wh-0123456789ab"]);
+    let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
+    let consuming = bus.consume(
+        SLURM_EVENTS,
+        &endpoint.name,
+        8,
+        Accept(recorder.clone()),
+        &shutdown,
+    );
+    let done = async {
+        wait_until("the new event", Duration::from_secs(10), async || {
+            recorder.jobs() > 0
+        })
+        .await;
+        shutdown.cancel();
+    };
+    tokio::join!(consuming, done).0.unwrap();
+    assert_eq!(*recorder.seen.lock().unwrap(), HashMap::from([(2, 1)]));
+    bus.delete_endpoint_consumer(&endpoint.name).await.unwrap();
+    assert!(bus.delete_endpoint_consumer("ledger").await.is_err());
+}

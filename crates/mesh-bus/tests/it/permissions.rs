@@ -1,0 +1,183 @@
+//! Every role can do its work with the rights of the catalogue, and no more.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use mesh_bus::{Bus, Config, EndpointConsumer, Handler, Message, Outcome, Start};
+use mesh_events::EventType::JobStarted;
+use mesh_events::catalogue::{
+    self, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, CONSUMERS,
+};
+use mesh_testkit::build::{job, job_event};
+use mesh_testkit::{NatsServer, wait_until};
+use tokio_util::sync::CancellationToken;
+
+fn users() -> String {
+    let mut text = String::from("authorization { users: [\n");
+    for role in catalogue::ROLES {
+        let rights = catalogue::permissions(role).unwrap();
+        text.push_str(&format!(
+            "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {:?}, subscribe: {:?} }} }}\n",
+            rights.publish, rights.subscribe
+        ));
+    }
+    text.push_str("] }\n");
+    text
+}
+
+async fn connect_as(nats: &NatsServer, role: &str) -> Bus {
+    let config = Config {
+        url: nats.url(),
+        user: Some(role.into()),
+        password: Some(role.into()),
+        provision: role == "admin",
+        ..Config::default()
+    };
+    let bus = Bus::connect(&config, role).await.unwrap();
+    bus.ready(&CancellationToken::new()).await.unwrap();
+    bus
+}
+
+struct Stop(CancellationToken);
+
+impl Handler for Stop {
+    async fn handle(&self, _message: &Message) -> Outcome {
+        self.0.cancel();
+        Outcome::Done
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_consumer_of_the_catalogue_can_be_read_by_its_role() {
+    let nats = NatsServer::start_with(&users()).await;
+    connect_as(&nats, "admin").await;
+    let ingest = connect_as(&nats, "ingest").await;
+    ingest
+        .publish(&job_event(JobStarted, job(1)))
+        .await
+        .unwrap();
+    for (subject, role) in [
+        ("mesh.testbed.hook.PrologSlurmctld", "hook"),
+        ("mesh.testbed.audit.delivery", "webhook-dispatcher"),
+    ] {
+        connect_as(&nats, role)
+            .await
+            .publish_raw(subject.into(), subject, b"x".to_vec())
+            .await
+            .unwrap();
+    }
+    for consumer in CONSUMERS {
+        let bus = connect_as(&nats, consumer.name).await;
+        let stop = CancellationToken::new();
+        let reading = bus.consume(consumer.stream, consumer.name, 1, Stop(stop.clone()), &stop);
+        tokio::time::timeout(Duration::from_secs(10), reading)
+            .await
+            .unwrap_or_else(|_| panic!("{consumer:?}"))
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dispatcher_makes_endpoints_and_readers_follow() {
+    let nats = NatsServer::start_with(&users()).await;
+    connect_as(&nats, "admin").await;
+    let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
+    let endpoint = EndpointConsumer {
+        name: "wh-0123456789ab".into(),
+        description: String::new(),
+        filters: vec!["slurm.*.job.>".into(), "slurm.*.cost.>".into()],
+        max_ack_pending: 64,
+        ack_wait: Duration::from_secs(30),
+    };
+    dispatcher.endpoint_consumer(&endpoint).await.unwrap();
+    assert_eq!(
+        dispatcher.endpoint_consumers().await.unwrap(),
+        ["wh-0123456789ab"]
+    );
+    connect_as(&nats, "ingest")
+        .await
+        .publish(&job_event(JobStarted, job(1)))
+        .await
+        .unwrap();
+    let stop = CancellationToken::new();
+    dispatcher
+        .consume(
+            catalogue::SLURM_EVENTS,
+            &endpoint.name,
+            1,
+            Stop(stop.clone()),
+            &stop,
+        )
+        .await
+        .unwrap();
+    dispatcher
+        .delete_endpoint_consumer(&endpoint.name)
+        .await
+        .unwrap();
+
+    let reader = connect_as(&nats, "reader").await;
+    let mut events = Box::pin(
+        reader
+            .follow(vec!["slurm.*.job.>".into()], Start::Sequence(1))
+            .await
+            .unwrap(),
+    );
+    assert!(events.next().await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buckets_are_written_by_their_owner_only() {
+    let nats = NatsServer::start_with(&users()).await;
+    connect_as(&nats, "admin").await;
+    for (role, bucket) in [
+        ("ingest", BUCKET_INGEST),
+        ("ingest", BUCKET_QUEUE),
+        ("node-watcher", BUCKET_NODES),
+        ("pending-explainer", BUCKET_EXPLAINER),
+    ] {
+        let bucket = connect_as(&nats, role).await.bucket(bucket).await.unwrap();
+        let revision = bucket.put("c.0", "x".into(), None).await.unwrap();
+        bucket.put("c.0", "y".into(), Some(revision)).await.unwrap();
+        assert_eq!(bucket.load("c").await.unwrap().len(), 1, "{role}");
+    }
+    let queue = connect_as(&nats, "pending-explainer")
+        .await
+        .bucket(BUCKET_QUEUE)
+        .await
+        .unwrap();
+    let mut watch = Box::pin(queue.watch("c").await.unwrap());
+    assert_eq!(watch.next().await.unwrap().unwrap().value.as_ref(), b"y");
+    assert!(
+        queue.put_any("c.0", "z".into()).await.is_err(),
+        "the explainer only reads the queue"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_cannot_publish_events_nor_read_anything() {
+    let nats = NatsServer::start_with(&users()).await;
+    connect_as(&nats, "admin").await;
+    let hook = connect_as(&nats, "hook").await;
+    assert!(hook.publish(&job_event(JobStarted, job(1))).await.is_err());
+    let client = async_nats::ConnectOptions::with_user_and_password("hook".into(), "hook".into())
+        .connect(nats.url())
+        .await
+        .unwrap();
+    let mut spying = client.subscribe("slurm.>").await.unwrap();
+    connect_as(&nats, "ingest")
+        .await
+        .publish(&job_event(JobStarted, job(1)))
+        .await
+        .unwrap();
+    wait_until("the refusal", Duration::from_secs(1), async || true).await;
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), spying.next())
+            .await
+            .is_err()
+    );
+    let nobody = async_nats::connect(nats.url()).await;
+    assert!(
+        nobody.is_err(),
+        "without credentials there is no connection"
+    );
+}

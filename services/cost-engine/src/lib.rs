@@ -43,6 +43,9 @@ use handlers::JobEvents;
 use outbox::Outbox;
 use reload::Follower;
 
+/// A price book that shows every form; a start for a site's own.
+pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
+
 /// The service.
 pub struct CostEngineService;
 

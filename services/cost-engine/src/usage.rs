@@ -4,12 +4,13 @@
 //! the snapshot at its end. Events may come in any order and some may be missing; the last snapshot then fills in what it can.
 
 use mesh_events::proto::mesh::job::v1::Job;
+use num_traits::Zero as _;
 use pbjson_types::Timestamp;
 use slurm_types::{HostList, Tres};
 
 use crate::domain::billing::BillingSegment;
 use crate::domain::suspension::{self, Mark};
-use crate::domain::{Amounts, NodeAmounts, Run, Segment};
+use crate::domain::{Amounts, Exact, NodeAmounts, Run, Segment};
 
 /// What is remembered of a run until it ends.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,11 +44,14 @@ pub fn seconds(time: Option<&Timestamp>) -> Option<i64> {
     time.map(|time| time.seconds)
 }
 
-/// What each node gave: as Slurm tells it, else the totals, split evenly.
+/// What each node gave: as Slurm tells it, else the totals, split evenly. This is decided for each resource: the JSON of Slurm 22.05
+/// tells the cores and the memory of each node, but GPUs only as a total.
 pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
     let expand = |nodes: &str| HostList::expand(nodes).unwrap_or_default();
-    if !job.allocations.is_empty() {
-        let held = job.allocations.iter().flat_map(|part| {
+    let mut held: Vec<NodeAmounts> = job
+        .allocations
+        .iter()
+        .flat_map(|part| {
             let amounts = Amounts::new(
                 part.cpus.into(),
                 part.memory_mib.unwrap_or_default(),
@@ -59,24 +63,43 @@ pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
                     node,
                     amounts: amounts.clone(),
                 })
-        });
-        return held.collect();
+        })
+        .collect();
+    if held.is_empty() {
+        held = expand(&job.nodes)
+            .into_iter()
+            .map(|node| NodeAmounts {
+                node,
+                amounts: Amounts::default(),
+            })
+            .collect();
     }
-    let nodes = expand(&job.nodes);
     let (totals, _) = Tres::parse_lossy(&job.alloc_tres);
     let each = Amounts::new(
         totals.cpus(),
         totals.mem_mib().unwrap_or_default(),
         totals.gpus(),
     )
-    .over(nodes.len());
-    nodes
-        .into_iter()
-        .map(|node| NodeAmounts {
-            node,
-            amounts: each.clone(),
-        })
-        .collect()
+    .over(held.len());
+    let unknown =
+        |amount: fn(&Amounts) -> &Exact| held.iter().all(|held| amount(&held.amounts).is_zero());
+    let (no_cpu, no_mem, no_gpu) = (
+        unknown(|a| &a.cpu),
+        unknown(|a| &a.mem_mib),
+        unknown(|a| &a.gpu),
+    );
+    for NodeAmounts { amounts, .. } in &mut held {
+        if no_cpu {
+            amounts.cpu.clone_from(&each.cpu);
+        }
+        if no_mem {
+            amounts.mem_mib.clone_from(&each.mem_mib);
+        }
+        if no_gpu {
+            amounts.gpu.clone_from(&each.gpu);
+        }
+    }
+    held
 }
 
 /// Billing units, if Slurm tells them.
@@ -146,7 +169,6 @@ mod tests {
     use mesh_events::proto::mesh::job::v1::NodeAllocation;
 
     use super::*;
-    use crate::domain::Exact;
     use crate::domain::money::ratio;
 
     fn job() -> Job {
@@ -185,10 +207,18 @@ mod tests {
             gpus: 0,
         };
         job.allocations = vec![part("n1", 2), part("n2", 1)];
+        let held = allocation(&job);
         assert_eq!(
-            cpus(&allocation(&job)),
+            cpus(&held),
             [("n1", ratio(2, 1).unwrap()), ("n2", ratio(1, 1).unwrap())]
         );
+        // Of the GPU and the memory only the total is known.
+        for node in held {
+            assert_eq!(
+                (node.amounts.gpu, node.amounts.mem_mib),
+                (ratio(1, 2).unwrap(), ratio(4096, 1).unwrap())
+            );
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn the_example_is_a_good_book() {
         book.node("n4", "gpu").unwrap().capacity,
         Capacity {
             cpu: 4,
-            mem_mib: 8192,
+            mem_mib: 4000,
             gpu: 4
         }
     );

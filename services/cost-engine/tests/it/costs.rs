@@ -108,7 +108,7 @@ async fn suspensions_are_remembered_until_the_end() {
     let engine = site.start(&nats.toml()).await.unwrap();
     // A quarter of the memory, all CPUs: while suspended only the quarter counts.
     let job = Job {
-        alloc_tres: "cpu=4,mem=2G,node=1".into(),
+        alloc_tres: "cpu=4,mem=1000M,node=1".into(),
         ..job(8)
     };
     outside

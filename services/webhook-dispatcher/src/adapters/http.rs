@@ -22,8 +22,8 @@ use crate::error::Error;
 const MOST_BODY: usize = 16 * 1024;
 /// Of that, this much may stand in an error.
 const MOST_EXCERPT: usize = 200;
-/// Once the status says "delivered", the body is only read so that the connection can be used again.
-const AFTER_SUCCESS: Duration = Duration::from_secs(1);
+/// Once there is a status, the body is waited for no longer than this.
+const FOR_BODY: Duration = Duration::from_secs(1);
 
 /// What is sent.
 pub struct Post {
@@ -75,46 +75,37 @@ impl Http {
     /// Sends once, signed if the endpoint has a secret.
     pub async fn post(&self, endpoint: &Endpoint, post: &Post) -> Attempted {
         let start = Instant::now();
-        let sent = tokio::time::timeout(endpoint.timeout, self.send(endpoint, post)).await;
-        let elapsed = start.elapsed();
-        match sent {
-            Ok(Ok((answer, status, error))) => Attempted { answer, status, error, elapsed },
-            Ok(Err(error)) => Attempted { answer: Answer::None, status: 0, error, elapsed },
-            Err(_) => {
-                let error = format!("no answer within {}", humantime::format_duration(endpoint.timeout));
-                Attempted { answer: Answer::None, status: 0, error, elapsed }
-            }
-        }
+        let (answer, status, error) = match self.send(endpoint, post, start + endpoint.timeout).await {
+            Ok(answered) => answered,
+            Err(error) => (Answer::None, 0, error),
+        };
+        Attempted { answer, status, error, elapsed: start.elapsed() }
     }
 
-    async fn send(&self, endpoint: &Endpoint, post: &Post) -> Result<(Answer, u16, String), String> {
+    async fn send(&self, endpoint: &Endpoint, post: &Post, deadline: Instant) -> Result<(Answer, u16, String), String> {
         // The connector does not ask the resolver about addresses.
         if let Some(address) = literal(endpoint) {
             check(address, &endpoint.allowed).map_err(|why| format!("{address} may not be reached ({why})"))?;
         }
         let client = self.clients.get(&endpoint.allowed).ok_or("no client for this endpoint")?;
-        let headers = headers(endpoint, post)?;
-        // The address may hold a secret: never in an error.
-        let response = client
-            .post(endpoint.url.clone())
-            .headers(headers)
-            .body(post.body.clone())
-            .send()
+        let request = client.post(endpoint.url.clone()).headers(headers(endpoint, post)?).body(post.body.clone()).send();
+        let response = tokio::time::timeout_at(deadline.into(), request)
             .await
+            .map_err(|_| format!("no answer within {}", humantime::format_duration(endpoint.timeout)))?
+            // The address may hold a secret: never in an error.
             .map_err(|error| mesh_runtime::chain(&error.without_url()))?;
         let status = response.status();
-        let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let answer = Answer::Status { code: status.as_u16(), retry_after: header.and_then(RetryAfter::parse) };
-        if status.is_success() {
-            if tokio::time::timeout(AFTER_SUCCESS, read(response)).await.is_err() {
-                tracing::debug!(endpoint = endpoint.name, "receiver does not finish its answer");
-            }
-            return Ok((answer, status.as_u16(), String::new()));
-        }
-        // What the receiver says beside its status helps people, but a receiver that drips it must not undo the status.
-        let said = tokio::time::timeout(AFTER_SUCCESS, read(response)).await.unwrap_or_default();
-        let said = excerpt(&said);
-        let error = if said.is_empty() { format!("status {}", status.as_u16()) } else { format!("status {}: {said}", status.as_u16()) };
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(RetryAfter::parse);
+        let answer = Answer::Status { code: status.as_u16(), retry_after };
+        // The status decides. The body makes an error more telling and, read to its end, lets the connection be used again; a receiver
+        // that drips or floods it must neither hold a place nor undo the status.
+        let until = deadline.min(Instant::now() + FOR_BODY);
+        let said = tokio::time::timeout_at(until.into(), read(response)).await.map_or_else(|_| String::new(), |body| excerpt(&body));
+        let error = match (status.is_success(), said.as_str()) {
+            (true, _) => String::new(),
+            (false, "") => format!("status {}", status.as_u16()),
+            (false, said) => format!("status {}: {said}", status.as_u16()),
+        };
         Ok((answer, status.as_u16(), error))
     }
 }

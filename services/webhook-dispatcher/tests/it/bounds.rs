@@ -1,0 +1,145 @@
+//! Receivers that hang, drip, flood, redirect, or are where nobody may look.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::http::Method;
+use mesh_events::EventType;
+use mesh_testkit::{Answer, Receiver, wait_until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::harness::{DEADLINE, Mesh, event, signed};
+
+/// What a bad server does once it has a request.
+#[derive(Clone, Copy)]
+enum Badness {
+    /// Nothing at all.
+    Hang,
+    /// One byte of the headers at a time.
+    DripHeaders,
+    /// The headers of a failure, then a body without end, slowly.
+    DripBody,
+    /// The headers of a success, then a body without end, as fast as it can.
+    Flood,
+}
+
+/// A bad server; counts the bytes it could send and its connections.
+async fn bad_server(badness: Badness) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(misbehave(stream, badness, Arc::clone(&counter)));
+        }
+    });
+    (url, sent)
+}
+
+async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsize>) {
+    let mut request = vec![0; 64 * 1024];
+    if stream.read(&mut request).await.unwrap_or(0) == 0 {
+        return;
+    }
+    let (start, piece, pause): (&[u8], &[u8], u64) = match badness {
+        Badness::Hang => (b"", b"", 60_000),
+        Badness::DripHeaders => (b"HTTP/1.1 200 OK\r\nx-slow: ", b"a", 50),
+        Badness::DripBody => (b"HTTP/1.1 500 No\r\ncontent-length: 1000000\r\n\r\n", b"a", 50),
+        Badness::Flood => (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n", &[b'a'; 16 * 1024], 0),
+    };
+    let mut result = stream.write_all(start).await;
+    while result.is_ok() {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        result = stream.write_all(piece).await;
+        sent.fetch_add(piece.len(), Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_do_not_notice() {
+    let (hang, _) = bad_server(Badness::Hang).await;
+    let (headers, _) = bad_server(Badness::DripHeaders).await;
+    let (body, _) = bad_server(Badness::DripBody).await;
+    let good = Receiver::start().await;
+    let mesh = Mesh::start(&[
+        signed("hang", &hang, "max_attempts = 1"),
+        signed("headers", &headers, "max_attempts = 1"),
+        signed("body", &body, "max_attempts = 1"),
+        signed("good", &good.url("/"), ""),
+    ])
+    .await;
+    let start = Instant::now();
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("good", "delivered", 1).await;
+    assert!(start.elapsed() < Duration::from_millis(900), "the good one waited {:?}", start.elapsed());
+    for name in ["hang", "headers", "body"] {
+        mesh.wait_for_count(name, "dead", 1).await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "deadline of 1 s, took {:?}", start.elapsed());
+    let error = async |name: &str| mesh.call(Method::GET, &format!("/v1/webhooks/{name}")).await.1["counts"]["last_error"].to_string();
+    assert!(error("hang").await.contains("no answer within 1s"), "{}", error("hang").await);
+    assert!(error("headers").await.contains("no answer within 1s"));
+    assert!(error("body").await.contains("status 500"), "its status had arrived: {}", error("body").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_an_endless_answer_only_the_beginning_is_read() {
+    let (url, sent) = bad_server(Badness::Flood).await;
+    let mesh = Mesh::start(&[signed("flood", &url, "")]).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("flood", "delivered", 1).await;
+    // What was sent is in the sockets' buffers (a few MiB on loopback), then the connection was closed.
+    let mut before = usize::MAX;
+    wait_until("the flood ends", DEADLINE, async || {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = sent.load(Ordering::Relaxed);
+        std::mem::replace(&mut before, now) == now
+    })
+    .await;
+    assert!(before < 32 << 20, "{before} bytes were taken");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirects_are_not_followed() {
+    let (target, redirecting) = (Receiver::start().await, Receiver::start().await);
+    for status in [301, 302, 303, 307, 308] {
+        let headers = vec![("location".into(), target.url("/secret"))];
+        redirecting.answer_next([Answer { headers, ..Answer::status(status) }]);
+    }
+    let mesh = Mesh::start(&[signed("redirected", &redirecting.url("/"), "")]).await;
+    for job in 1..=5 {
+        mesh.publish(&event(EventType::JobStarted, job)).await;
+    }
+    mesh.wait_for_count("redirected", "dead", 5).await;
+    assert_eq!((redirecting.received().len(), target.received().len()), (5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_leads_to_a_private_address_is_not_dialled() {
+    let judge = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = judge.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while judge.accept().await.is_ok() {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let closed = |name: &str| {
+        let text = signed(name, &format!("http://localhost:{port}/"), "max_attempts = 2");
+        text.replace("allow_private = [\"127.0.0.0/8\"]\n", "")
+    };
+    let open = signed("open", &format!("http://localhost:{port}/"), "max_attempts = 1");
+    let mesh = Mesh::start(&[closed("closed"), open]).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("closed", "dead", 1).await;
+    let (_, shown) = mesh.call(Method::GET, "/v1/webhooks/closed").await;
+    let error = shown["counts"]["last_error"].as_str().unwrap();
+    assert!(error.contains("may not be reached (loopback)"), "{error}");
+    // The same name with the subnet allowed does connect: the judge works. It made one connection, the closed one none.
+    mesh.wait_for_count("open", "dead", 1).await;
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}

@@ -1,0 +1,181 @@
+//! A running dispatcher, its bus, and what a test asks of them.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use chrono::Utc;
+use futures_util::StreamExt as _;
+use http_body_util::BodyExt as _;
+use mesh_bus::Bus;
+use mesh_events::{Event, EventType, timestamp};
+use mesh_runtime::api::{Caller, Role};
+use mesh_runtime::{ConfigFile, Context, Service as _};
+use mesh_testkit::{NatsServer, Received, build, wait_until};
+use prost::Message as _;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+use webhook_dispatcher::WebhookDispatcherService;
+
+pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A dispatcher in this process, on a server and a folder of its own.
+pub struct Mesh {
+    pub nats: NatsServer,
+    pub bus: Bus,
+    pub folder: TempDir,
+    running: Option<Running>,
+}
+
+struct Running {
+    router: Router,
+    shutdown: CancellationToken,
+    work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
+}
+
+/// An endpoint's lines for a receiver on this host, with waits of milliseconds.
+pub fn endpoint(name: &str, url: &str, more: &str) -> String {
+    format!(
+        "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
+         first_wait = \"100ms\"\ngrowth = 2\nlongest_wait = \"300ms\"\ntimeout = \"1s\"\n{more}\n"
+    )
+}
+
+/// An endpoint that gets signed CloudEvents.
+pub fn signed(name: &str, url: &str, more: &str) -> String {
+    endpoint(name, url, &format!("secret = \"{SECRET}\"\n{more}"))
+}
+
+impl Mesh {
+    /// Starts a server and a dispatcher with these endpoints.
+    pub async fn start(endpoints: &[String]) -> Self {
+        let nats = NatsServer::start().await;
+        let config = mesh_bus::Config { url: nats.url(), ..mesh_bus::Config::default() };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        let mut mesh = Self { nats, bus, folder: tempfile::tempdir().unwrap(), running: None };
+        mesh.run(endpoints).await;
+        mesh
+    }
+
+    /// Starts the dispatcher (again), and waits until its consumers are there.
+    pub async fn run(&mut self, endpoints: &[String]) {
+        self.start_dispatcher(endpoints).await;
+        let count = endpoints.iter().filter(|text| text.contains("[[")).count();
+        wait_until("consumers of all endpoints", DEADLINE, async || {
+            self.bus.endpoint_consumers().await.is_ok_and(|names| names.len() == count)
+        })
+        .await;
+    }
+
+    pub async fn start_dispatcher(&mut self, endpoints: &[String]) {
+        let path = self.folder.path().join("mesh.toml");
+        let text = format!(
+            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n{}",
+            build::CLUSTER,
+            self.folder.path(),
+            self.nats.url(),
+            endpoints.join("\n"),
+        );
+        std::fs::write(&path, text).unwrap();
+        let config = ConfigFile::load(&[WebhookDispatcherService::DEFAULTS], Some(&path)).unwrap();
+        let shutdown = CancellationToken::new();
+        let context = Context::new(config, shutdown.clone()).unwrap();
+        let started = WebhookDispatcherService::start(context).await.unwrap();
+        self.running = Some(Running { router: started.router, shutdown, work: tokio::spawn(started.run) });
+    }
+
+    /// Ends the dispatcher as SIGTERM does.
+    pub async fn stop(&mut self) {
+        let running = self.running.take().unwrap();
+        running.shutdown.cancel();
+        tokio::time::timeout(DEADLINE, running.work).await.expect("drains in time").unwrap().unwrap();
+    }
+
+    pub async fn publish(&self, event: &Event) {
+        self.bus.publish_until_done(event, &CancellationToken::new()).await.unwrap();
+    }
+
+    /// Calls the API as an administrator.
+    pub async fn call(&self, method: Method, path: &str) -> (StatusCode, Value) {
+        self.call_as(method, path, "root", Role::Admin).await
+    }
+
+    pub async fn call_as(&self, method: Method, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
+        let mut request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Caller { user: user.into(), uid: Some(1), role });
+        let response = self.running.as_ref().unwrap().router.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// What the API says about an endpoint's deliveries, e.g. `delivered`.
+    pub async fn count(&self, name: &str, state: &str) -> u64 {
+        self.call(Method::GET, &format!("/v1/webhooks/{name}")).await.1["counts"][state].as_u64().unwrap()
+    }
+
+    pub async fn wait_for_count(&self, name: &str, state: &str, count: u64) {
+        wait_until(&format!("{count} {state} at {name}"), DEADLINE, async || self.count(name, state).await == count).await;
+    }
+
+    /// Everything published on a subject from now on.
+    pub async fn listen<M: prost::Message + Default + 'static>(&self, subject: &str) -> Listener<M> {
+        let client = async_nats::connect(self.nats.url()).await.unwrap();
+        let mut messages = client.subscribe(subject.to_owned()).await.unwrap();
+        client.flush().await.unwrap();
+        let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(message) = messages.next().await {
+                if sender.send(M::decode(message.payload).unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        Listener { heard }
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running {
+            running.work.abort();
+        }
+    }
+}
+
+/// What was published on a subject.
+pub struct Listener<M> {
+    heard: tokio::sync::mpsc::UnboundedReceiver<M>,
+}
+
+impl<M> Listener<M> {
+    pub async fn next(&mut self) -> M {
+        tokio::time::timeout(DEADLINE, self.heard.recv()).await.expect("a message in time").unwrap()
+    }
+}
+
+/// A job event of now.
+pub fn event(kind: EventType, job_id: u32) -> Event {
+    let mut job = build::job(job_id);
+    if kind.is_end() {
+        job = build::ended(job, "COMPLETED", 3_725);
+    }
+    let mut event = build::job_event(kind, job);
+    event.occurred_at = Some(timestamp(Utc::now()));
+    event
+}
+
+/// The ids that a receiver got, in order.
+pub fn ids(received: &[Received]) -> Vec<String> {
+    received.iter().map(|request| request.header("webhook-id").to_owned()).collect()
+}
+
+/// The bytes of an event, as they are on the bus.
+pub fn bytes(event: &Event) -> Vec<u8> {
+    event.encode_to_vec()
+}

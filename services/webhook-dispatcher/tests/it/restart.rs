@@ -1,0 +1,66 @@
+//! The dispatcher or the bus goes away.
+
+use std::collections::BTreeSet;
+
+use mesh_events::EventType;
+use mesh_testkit::{Receiver, wait_until};
+
+use crate::harness::{DEADLINE, Mesh, event, ids, signed};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_loses_no_waiting_delivery() {
+    let mut receiver = Receiver::start().await;
+    let url = receiver.url("/");
+    receiver.stop().await;
+    let endpoints = [signed("pipeline", &url, "max_attempts = 1000")];
+    let mut mesh = Mesh::start(&endpoints).await;
+    let mut expected = BTreeSet::new();
+    for job in 1..=10 {
+        let event = event(EventType::JobStarted, job);
+        mesh.publish(&event).await;
+        expected.insert(event.id);
+    }
+    mesh.wait_for_count("pipeline", "waiting", 10).await;
+    mesh.stop().await;
+    // What is published meanwhile stays on the bus.
+    let meanwhile = event(EventType::JobStarted, 11);
+    mesh.publish(&meanwhile).await;
+    expected.insert(meanwhile.id);
+    receiver.restart().await;
+    assert!(receiver.received().is_empty());
+
+    mesh.run(&endpoints).await;
+    mesh.wait_for_count("pipeline", "delivered", 11).await;
+    let received = ids(&receiver.received());
+    assert_eq!(received.len(), 11, "none twice");
+    assert_eq!(received.into_iter().collect::<BTreeSet<_>>(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deliveries_resume_when_nats_comes_back() {
+    let receiver = Receiver::start().await;
+    let mut mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("pipeline", "delivered", 1).await;
+    mesh.nats.kill();
+    mesh.nats.restart().await;
+    mesh.publish(&event(EventType::JobStarted, 2)).await;
+    mesh.wait_for_count("pipeline", "delivered", 2).await;
+    assert_eq!(ids(&receiver.received()).into_iter().collect::<BTreeSet<_>>().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retries_go_on_while_nats_is_away() {
+    let mut receiver = Receiver::start().await;
+    let url = receiver.url("/");
+    receiver.stop().await;
+    let endpoints = [signed("pipeline", &url, "max_attempts = 1000")];
+    let mut mesh = Mesh::start(&endpoints).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("pipeline", "waiting", 1).await;
+    mesh.stop().await;
+    mesh.nats.kill();
+    receiver.restart().await;
+    mesh.start_dispatcher(&endpoints).await;
+    wait_until("a delivery without NATS", DEADLINE, async || receiver.received().len() == 1).await;
+}

@@ -49,12 +49,12 @@ CREATE TABLE event_index (
     occurred_at  INTEGER NOT NULL,
     observed_at  INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX event_index_category ON event_index (category, seq);
 CREATE INDEX event_index_type ON event_index (type, seq);
 CREATE INDEX event_index_user ON event_index (user_name, seq) WHERE user_name IS NOT NULL;
 CREATE INDEX event_index_job ON event_index (job_id, seq) WHERE job_id IS NOT NULL;
 CREATE INDEX event_index_array ON event_index (array_job_id, task_id, seq) WHERE array_job_id IS NOT NULL;
 CREATE INDEX event_index_het ON event_index (het_job_id, seq) WHERE het_job_id IS NOT NULL;
-CREATE INDEX event_index_occurred ON event_index (occurred_at);
 
 -- Nothing is ever changed or taken away.
 CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries

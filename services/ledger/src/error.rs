@@ -5,11 +5,11 @@ use std::path::PathBuf;
 /// An operation of the ledger that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The section `[ledger]` has faults.
-    #[error("{}", faults.join("; "))]
+    /// The section `[ledger]` does not name a database.
+    #[error("{fault}")]
     Config {
-        /// Every fault, with its key.
-        faults: Vec<String>,
+        /// What is wrong, with the key.
+        fault: String,
     },
     /// The database could not be opened.
     #[error("open ledger {}", path.display())]

@@ -41,7 +41,9 @@ impl Service for LedgerService {
 
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config: Config = context.section(Self::NAME)?;
-        config.validate()?;
+        config
+            .validate()
+            .map_err(|faults| context.faults(&faults))?;
         metrics::describe();
         let path = config.database(&context.mesh.data_dir)?;
         let store = Store::open(&path, config.db.readers).await?;

@@ -1,10 +1,162 @@
-//! Generated parts of `docs/`.
+//! Generated parts of `docs/`: what stands between `<!-- generated:NAME -->` and `<!-- /generated -->` comes from the catalogue.
+
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use mesh_events::catalogue::{BUCKETS, CONSUMERS, ROLES, STREAMS, permissions};
+use mesh_events::{Category, EventType, Identity};
 
 /// Generated files and their content.
-pub fn files(_root: &Path) -> Result<BTreeMap<PathBuf, String>> {
-    Ok(BTreeMap::new())
+pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let path = root.join("docs/events.md");
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let text = [
+        ("event-types", event_types()),
+        ("subjects", subjects()),
+        ("streams", streams()),
+        ("consumers", consumers()),
+        ("buckets", buckets()),
+        ("roles", roles()?),
+    ]
+    .into_iter()
+    .try_fold(text, |text, (name, table)| replace(&text, name, &table))?;
+    Ok(BTreeMap::from([(path, text)]))
+}
+
+/// Puts a table between its marks.
+fn replace(text: &str, name: &str, table: &str) -> Result<String> {
+    let begin = format!("<!-- generated:{name} -->\n");
+    let end = "<!-- /generated -->";
+    let Some((before, rest)) = text.split_once(&begin) else {
+        bail!("docs/events.md has no mark {begin:?}");
+    };
+    let Some((_, after)) = rest.split_once(end) else {
+        bail!("docs/events.md: the part {name:?} has no end mark");
+    };
+    Ok(format!("{before}{begin}{table}{end}{after}"))
+}
+
+fn event_types() -> String {
+    let mut table = String::from("| type | identity | meaning |\n| --- | --- | --- |\n");
+    for kind in EventType::ALL {
+        let identity = match kind.identity() {
+            Identity::Recorded => "recorded",
+            Identity::Sampled => "sampled",
+            Identity::Derived => "derived",
+        };
+        row(
+            &mut table,
+            &[&format!("`{kind}`"), identity, kind.summary()],
+        );
+    }
+    table
+}
+
+fn subjects() -> String {
+    let mut table = String::from("| category | events |\n| --- | --- |\n");
+    for category in Category::ALL {
+        let events: Vec<_> = EventType::ALL
+            .iter()
+            .filter(|kind| kind.category() == category)
+            .map(|kind| format!("`{}`", kind.event()))
+            .collect();
+        row(
+            &mut table,
+            &[&format!("`{}`", category.as_str()), &events.join(" ")],
+        );
+    }
+    table
+}
+
+fn streams() -> String {
+    let mut table = String::from(
+        "| stream | subjects | kept | when full | for |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for stream in STREAMS {
+        let days = stream.max_age.as_secs() / 86_400;
+        let kept = if stream.work_queue {
+            format!("until acknowledged, {days} days at most")
+        } else {
+            format!("{days} days")
+        };
+        let full = format!("refuses above {} GiB", stream.max_bytes >> 30);
+        let subjects = stream.subjects.join(", ");
+        let cells = [
+            &format!("`{}`", stream.name),
+            &format!("`{subjects}`"),
+            &kept,
+            &full,
+            stream.summary,
+        ];
+        row(&mut table, &cells);
+    }
+    table
+}
+
+fn consumers() -> String {
+    let mut table = String::from(
+        "| stream | durable consumer | filter | ack wait | unanswered at most |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for consumer in CONSUMERS {
+        let filter = if consumer.filters.is_empty() {
+            "all".to_owned()
+        } else {
+            format!("`{}`", consumer.filters.join(", "))
+        };
+        let cells = [
+            &format!("`{}`", consumer.stream),
+            &format!("`{}`", consumer.name),
+            &filter,
+            &format!("{} s", consumer.ack_wait.as_secs()),
+            &consumer.max_ack_pending.to_string(),
+        ];
+        row(&mut table, &cells.map(String::as_str));
+    }
+    row(
+        &mut table,
+        &[
+            "`SLURM_EVENTS`",
+            "`wh-…`",
+            "as the endpoint says",
+            "–",
+            "one per webhook endpoint, made by webhook-dispatcher",
+        ],
+    );
+    table
+}
+
+fn buckets() -> String {
+    let mut table = String::from("| bucket | for |\n| --- | --- |\n");
+    for bucket in BUCKETS {
+        row(&mut table, &[&format!("`{}`", bucket.name), bucket.summary]);
+    }
+    table
+}
+
+fn roles() -> Result<String> {
+    let mut table = String::from("| NATS user | publishes | subscribes |\n| --- | --- | --- |\n");
+    for role in ROLES {
+        let rights = permissions(role).with_context(|| format!("role {role} has no rights"))?;
+        let list = |subjects: &[String]| {
+            subjects
+                .iter()
+                .map(|subject| format!("`{subject}`"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let cells = [
+            &format!("`{role}`"),
+            &list(&rights.publish),
+            &list(&rights.subscribe),
+        ];
+        row(&mut table, &cells.map(String::as_str));
+    }
+    Ok(table)
+}
+
+fn row(table: &mut String, cells: &[&str]) {
+    writeln!(table, "| {} |", cells.join(" | ")).expect("writing to a string does not fail");
 }

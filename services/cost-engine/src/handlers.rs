@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_bus::{BatchHandler, Message, Outcome};
+use mesh_events::proto::mesh::cost::v1::CostClass;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey, from_timestamp};
@@ -170,7 +171,7 @@ async fn apply(
             }
             let payload = costing::estimated(book, job);
             let made = costing::event(&run, EventType::CostEstimated, event, payload);
-            add(transaction, &run, &made, event, Class::Open, traceparent).await
+            add(transaction, book, &run, &made, event, traceparent).await
         }
         Step::Suspended | Step::Resumed | Step::Resized if ended => {
             tracing::warn!(
@@ -195,7 +196,7 @@ async fn apply(
                 Ok(payload) => {
                     transaction.forget(cluster, &key).await?;
                     let made = costing::event(&run, EventType::CostFinalized, event, payload);
-                    add(transaction, &run, &made, event, class, traceparent).await
+                    add(transaction, book, &run, &made, event, traceparent).await
                 }
                 Err(error) => Ok(Applied::Refused(error.problem())),
             }
@@ -226,10 +227,10 @@ fn owner(event: &Event) -> (&str, &str) {
 /// Adds a cost event and what is kept of it.
 async fn add(
     transaction: &mut Transaction,
+    book: &PriceBook,
     run: &RunKey,
     event: &Event,
     cause: &Event,
-    class: Class,
     traceparent: &str,
 ) -> Result<Applied, Error> {
     let (Ok(kind), Some(Payload::Cost(payload)), Some(job)) =
@@ -243,7 +244,11 @@ async fn add(
         job.end_time.as_ref()
     };
     let (user, account) = owner(cause);
-    let amount = payload.total.as_ref().or(payload.burn_rate.as_ref());
+    let class = match payload.class() {
+        CostClass::Completed => Class::Completed,
+        CostClass::NotCompleted => Class::NotCompleted,
+        CostClass::Open | CostClass::Unspecified => Class::Open,
+    };
     let row = CostRow {
         cluster: &run.cluster,
         run: &run.entity_key(),
@@ -254,7 +259,7 @@ async fn add(
         user,
         account,
         class,
-        currency: amount.map_or("", |amount| &amount.currency),
+        currency: &book.currency,
         total: payload.total.as_ref().map(|total| Micros(total.micros)),
         charged_seconds: payload.charged_seconds,
         price_book: &payload.price_book,

@@ -52,7 +52,7 @@ pub struct CostRow<'a> {
     pub account: &'a str,
     /// Class.
     pub class: Class,
-    /// Currency.
+    /// Currency of the price book, also without a price.
     pub currency: &'a str,
     /// Total; `None` without a price, and before the end.
     pub total: Option<Micros>,

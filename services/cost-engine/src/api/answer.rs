@@ -84,7 +84,7 @@ pub struct SpentRow {
     pub cluster: String,
     /// User, account, month, job or partition.
     pub key: String,
-    /// Currency; empty for runs without a price.
+    /// Currency; empty for runs that go on while there is no price book.
     pub currency: String,
     /// Runs, with those still open.
     pub runs: u64,
@@ -221,11 +221,8 @@ pub(super) fn spent(
             By::Job => open.job.display_id.clone(),
             By::Partition => open.job.partition.clone(),
         };
-        let priced = book.map(|book| (book, accrued(book, &open, now.timestamp())));
-        let (currency, cost) = match priced {
-            Some((book, Ok(cost))) => (book.currency.clone(), Some(cost)),
-            Some((_, Err(_))) | None => (String::new(), None),
-        };
+        let currency = book.map(|book| book.currency.clone()).unwrap_or_default();
+        let cost = book.and_then(|book| accrued(book, &open, now.timestamp()).ok());
         let row = row(&mut rows, open.cluster, key, currency);
         row.runs += 1;
         row.open_runs += 1;

@@ -1,0 +1,4 @@
+//! The contract as a consumer sees it.
+
+mod json;
+mod subjects;

@@ -1,1 +1,58 @@
-//! Stub.
+//! Turns what Slurm says about its nodes into `node.*` events, with cause and actor.
+//!
+//! - [`domain`]: pure: [`domain::diff`] compares a node with what was known of it, [`domain::sweep`] a whole answer.
+//! - [`watch`]: the loop: ask Slurm, compare, write, publish.
+//! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
+//!
+//! Slurm does not time these facts, so they are *sampled*: what comes and goes between two looks is not seen; what is seen is published at
+//! first sight, once, with an id that counts per node. Deliberately absent: jobs, and `capture.source_down`, which is ingest's to say.
+
+pub mod adapters;
+pub mod config;
+pub mod domain;
+pub mod error;
+pub mod metrics;
+pub mod watch;
+
+use axum::Router;
+use mesh_bus::Bus;
+use mesh_runtime::{BoxError, Context, Service, Started};
+use slurm_client::Slurm;
+
+use config::Config;
+use watch::Watcher;
+
+/// The service.
+pub struct NodeWatcherService;
+
+impl Service for NodeWatcherService {
+    const NAME: &'static str = "node-watcher";
+    const DEFAULTS: &'static str = config::DEFAULTS;
+    const ABOUT: &'static str = "Turns what Slurm says about its nodes into node.* events.";
+
+    async fn start(context: Context) -> Result<Started, BoxError> {
+        let config: Config = context.section(Self::NAME)?;
+        let slurm: slurm_client::Config = context.section("slurm")?;
+        let faults = config.validate();
+        if !faults.is_empty() {
+            return Err(context.faults(&faults).into());
+        }
+        let watcher = Watcher {
+            bus: Bus::connect(&context.mesh.nats, Self::NAME).await?,
+            slurm: Slurm::new(slurm),
+            cluster: context.mesh.cluster.clone(),
+            config,
+            shutdown: context.shutdown.clone(),
+            nats_health: context.health.condition("node-watcher.nats"),
+            slurm_health: context.health.condition("node-watcher.slurm"),
+        };
+        let run = async move {
+            if watcher.bus.ready(&watcher.shutdown).await.is_ok() {
+                watcher.run().await;
+            }
+            watcher.bus.close().await;
+            Ok(())
+        };
+        Ok(Started { router: Router::new(), run: Box::pin(run) })
+    }
+}

@@ -1,0 +1,3 @@
+//! The IO side: stored state.
+
+pub mod store;

@@ -1,0 +1,166 @@
+//! State in the key-value bucket: every node as last seen, in shards, and the events still to be published.
+//!
+//! Every write names the revision it was read at. What a look found is written with its events *before* they are published (the
+//! outbox), so a number is never used twice: after a crash the same events are published again with the same ids.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use mesh_bus::Bucket;
+use mesh_events::{Event, subject};
+use prost::Message as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest as _, Sha256};
+
+use crate::domain::TrackedNode;
+use crate::error::Error;
+
+/// Shards of a cluster: a shard of a cluster with 50,000 nodes stays below the bucket's limit of 1 MiB, even at the baseline.
+const SHARDS: u8 = 255;
+
+/// Version of what is stored.
+const VERSION: u32 = 1;
+
+/// Key suffix of the mark that the first look at the cluster is complete.
+const STARTED: &str = "started";
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    nodes: BTreeMap<String, TrackedNode>,
+    outbox: Vec<OutboxEntry>,
+}
+
+#[derive(Clone)]
+struct OutboxEntry(Event);
+
+impl Serialize for OutboxEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(self.0.encode_to_vec()))
+    }
+}
+
+impl<'de> Deserialize<'de> for OutboxEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = STANDARD.decode(String::deserialize(deserializer)?).map_err(de::Error::custom)?;
+        Event::decode(bytes.as_slice()).map(Self).map_err(de::Error::custom)
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    revision: Option<u64>,
+    stored: Stored,
+}
+
+/// Everything known of a cluster's nodes.
+pub struct Store {
+    bucket: Bucket,
+    cluster: String,
+    shards: BTreeMap<String, Shard>,
+    started: bool,
+}
+
+impl Store {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the state is not what this version writes.
+    pub async fn load(bucket: Bucket, cluster: &str) -> Result<Self, Error> {
+        let cluster = subject::token(cluster);
+        let mut store = Self { bucket, cluster, shards: BTreeMap::new(), started: false };
+        for entry in store.bucket.load(&store.cluster).await? {
+            if entry.key == store.key(STARTED) {
+                store.started = true;
+                continue;
+            }
+            let state = |source| Error::State { key: entry.key.clone(), source };
+            let stored: Stored = serde_json::from_slice(&entry.value).map_err(state)?;
+            if stored.version > VERSION {
+                return Err(state(de::Error::custom(format!("version {} is newer than {VERSION}", stored.version))));
+            }
+            store.shards.insert(entry.key, Shard { revision: Some(entry.revision), stored });
+        }
+        Ok(store)
+    }
+
+    /// Whether the cluster has been looked at before.
+    pub const fn started(&self) -> bool {
+        self.started
+    }
+
+    /// Every node known, by name.
+    pub fn nodes(&self) -> BTreeMap<String, TrackedNode> {
+        self.shards.values().flat_map(|shard| shard.stored.nodes.clone()).collect()
+    }
+
+    /// Events that are not known to be on the bus.
+    pub fn outbox(&self) -> Vec<Event> {
+        self.shards.values().flat_map(|shard| shard.stored.outbox.iter().map(|entry| entry.0.clone())).collect()
+    }
+
+    /// Writes nodes and the events about them. Returns once all is stored.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if another instance wrote in between; after any error the state is to be loaded anew.
+    pub async fn write(&mut self, nodes: Vec<(String, TrackedNode)>, events: &[Event]) -> Result<(), Error> {
+        let mut touched: BTreeMap<String, Stored> = BTreeMap::new();
+        let known = |shards: &BTreeMap<String, Shard>, key: &str| shards.get(key).map(|shard| shard.stored.clone()).unwrap_or_default();
+        for (name, node) in nodes {
+            let key = self.key(&shard_of(&name));
+            let stored = touched.entry(key).or_insert_with_key(|key| Stored { outbox: Vec::new(), ..known(&self.shards, key) });
+            stored.nodes.insert(name, node);
+        }
+        for event in events {
+            let key = self.key(&shard_of(event.entity_key().trim_start_matches("node/")));
+            let stored = touched.entry(key).or_insert_with_key(|key| Stored { outbox: Vec::new(), ..known(&self.shards, key) });
+            stored.outbox.push(OutboxEntry(event.clone()));
+        }
+        for (key, stored) in touched {
+            self.put(key, stored).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that every event of the outbox is on the bus, so that a restart does not repeat them.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn settle(&mut self) -> Result<(), Error> {
+        let stale: Vec<_> = self.shards.iter().filter(|(_, shard)| !shard.stored.outbox.is_empty()).map(|(key, _)| key.clone()).collect();
+        for key in stale {
+            let stored = Stored { outbox: Vec::new(), ..self.shards[&key].stored.clone() };
+            self.put(key, stored).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the first look is complete.
+    ///
+    /// # Errors
+    /// If NATS does not store it.
+    pub async fn mark_started(&mut self) -> Result<(), Error> {
+        self.bucket.put_any(&self.key(STARTED), Bytes::from_static(b"1")).await?;
+        self.started = true;
+        Ok(())
+    }
+
+    async fn put(&mut self, key: String, mut stored: Stored) -> Result<(), Error> {
+        stored.version = VERSION;
+        let value = serde_json::to_vec(&stored).map_err(|source| Error::State { key: key.clone(), source })?;
+        let shard = self.shards.entry(key.clone()).or_default();
+        let revision = self.bucket.put(&key, value.into(), shard.revision).await?;
+        *shard = Shard { revision: Some(revision), stored };
+        Ok(())
+    }
+
+    fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.cluster)
+    }
+}
+
+fn shard_of(node: &str) -> String {
+    (Sha256::digest(node.as_bytes())[0] % SHARDS).to_string()
+}

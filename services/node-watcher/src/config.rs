@@ -1,0 +1,80 @@
+//! Section `[node-watcher]` of `mesh.toml`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// The defaults, with a comment for each key.
+pub const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// How nodes are watched.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How often Slurm is asked.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval: Duration,
+    /// Longest pause between two questions while Slurm is slow or away.
+    #[serde(with = "humantime_serde")]
+    pub max_interval: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { poll_interval: Duration::from_secs(5), max_interval: Duration::from_secs(60) }
+    }
+}
+
+impl Config {
+    /// Every fault, each with its key.
+    pub fn validate(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.poll_interval < Duration::from_millis(100) {
+            faults.push("node-watcher.poll_interval: at least 100ms".to_owned());
+        }
+        if self.max_interval < self.poll_interval {
+            faults.push("node-watcher.max_interval: not less than poll_interval".to_owned());
+        }
+        faults
+    }
+
+    /// The pause after an answer that took `took`: at most a twentieth of the time is spent asking.
+    pub fn pause(&self, took: Duration) -> Duration {
+        took.saturating_mul(20).clamp(self.poll_interval, self.max_interval)
+    }
+
+    /// The pause after `failures` failures in a row.
+    pub fn pause_after_failures(&self, failures: u32) -> Duration {
+        self.poll_interval.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(self.max_interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_file_says_what_the_code_does() {
+        let mut file: toml::Table = toml::from_str(DEFAULTS).expect("valid TOML");
+        let section = file.remove("node-watcher").expect("the section");
+        assert_eq!(section.try_into::<Config>().expect("valid"), Config::default());
+        let slurm = file.remove("slurm").expect("the section of the client");
+        assert_eq!(slurm.try_into::<slurm_client::Config>().expect("valid"), slurm_client::Config::default());
+    }
+
+    #[test]
+    fn a_slow_or_absent_slurm_is_asked_less_often() {
+        let config = Config::default();
+        let seconds = Duration::from_secs;
+        assert_eq!(config.pause(Duration::from_millis(20)), seconds(5));
+        assert_eq!(config.pause(seconds(1)), seconds(20));
+        assert_eq!(config.pause(seconds(10)), seconds(60));
+        assert_eq!([1, 2, 3, 9].map(|failures| config.pause_after_failures(failures)), [5, 10, 20, 60].map(seconds));
+    }
+
+    #[test]
+    fn every_fault_names_its_key() {
+        let faults = Config { poll_interval: Duration::ZERO, max_interval: Duration::ZERO }.validate();
+        assert!(faults.len() == 1 && faults[0].starts_with("node-watcher.poll_interval"));
+    }
+}

@@ -1,0 +1,13 @@
+//! The pure part: from two looks at the nodes to what happened in between. No IO, no clock.
+//!
+//! - [`diff`]: one node, before and now.
+//! - [`cause`]: why, and who did it.
+//! - [`sweep`](mod@sweep): a whole answer of Slurm, which is doubted when nodes are missing from it.
+//! - [`event`](mod@event): the envelope.
+
+pub mod cause;
+mod diff;
+pub mod event;
+pub mod sweep;
+
+pub use diff::{NodeChange, TrackedNode, diff};

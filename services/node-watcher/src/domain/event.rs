@@ -1,0 +1,67 @@
+//! The envelope of a change.
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source};
+use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
+use mesh_events::{Event, EventId, SCHEMA_VERSION, timestamp};
+use slurm_client::NodeRecord;
+use slurm_types::{NodeFlag, UnixTime};
+
+use super::diff::TrackedNode;
+use super::sweep::Seen;
+
+/// The events of a node after a look, numbered on from what it had before.
+pub fn of(cluster: &str, seen: &Seen) -> Vec<Event> {
+    let first = seen.after.n - seen.changes.len() as u64;
+    let entity = format!("node/{}", seen.record.name);
+    let numbered = seen.changes.iter().zip(first + 1..);
+    let event = |(change, n): (&super::NodeChange, u64)| Event {
+        id: EventId::sampled(cluster, &entity, change.kind, n).to_string(),
+        cluster: cluster.to_owned(),
+        r#type: change.kind.to_string(),
+        occurred_at: Some(timestamp(change.at)),
+        observed_at: Some(timestamp(change.at)),
+        source: Source::Sweep.into(),
+        source_detail: "scontrol show node".to_owned(),
+        confidence: Confidence::Observed.into(),
+        actor: change.cause.actor.clone(),
+        entity: Some(Entity { kind: "node".to_owned(), key: entity.clone() }),
+        run_seq: n,
+        schema_version: SCHEMA_VERSION,
+        payload: Some(Payload::Node(NodeEvent {
+            node: Some(node(&seen.record, &seen.after)),
+            previous_lifecycle: change.previous.map_or("", |previous| previous.as_str()).to_owned(),
+            cause: change.cause.word.clone(),
+            cause_source: change.cause.source.clone(),
+        })),
+        ..Event::default()
+    };
+    numbered.map(event).collect()
+}
+
+/// The snapshot an event carries.
+fn node(record: &NodeRecord, tracked: &TrackedNode) -> Node {
+    let flags = NodeFlag::ALL.iter().filter(|(flag, _)| record.state.has(*flag)).map(|(_, name)| (*name).to_owned());
+    let time = |time: Option<UnixTime>| time.and_then(|time| chrono::DateTime::from_timestamp(time.as_secs(), 0)).map(timestamp);
+    Node {
+        name: record.name.clone(),
+        state: record.state.base.map_or("", |base| base.name()).to_owned(),
+        state_flags: flags.chain(record.state.unknown.iter().cloned()).collect(),
+        lifecycle: tracked.lifecycle.as_str().to_owned(),
+        suspect: tracked.suspect,
+        reason: record.reason.clone(),
+        reason_user: record.reason_user.clone(),
+        reason_time: time(record.reason_time),
+        cpus: record.cpus_effective,
+        alloc_cpus: record.cpus_alloc,
+        memory_mib: record.real_memory_mib,
+        alloc_memory_mib: record.alloc_memory_mib,
+        gres: record.gres.clone(),
+        partitions: record.partitions.clone(),
+        features: record.active_features.clone(),
+        boot_time: time(record.boot_time),
+        slurmd_start_time: time(record.slurmd_start_time),
+        instance_id: if record.instance_id.is_empty() { tracked.instance_id.clone() } else { record.instance_id.clone() },
+        instance_type: record.instance_type.clone(),
+    }
+}

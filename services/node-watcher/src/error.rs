@@ -1,0 +1,38 @@
+//! What can go wrong, and what it means for the loop.
+
+use mesh_bus::PutError;
+
+/// Errors of the watcher.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Slurm gave no usable answer: unknown, never "gone". Asked again later.
+    #[error("ask Slurm for its nodes")]
+    Slurm(#[from] slurm_client::Error),
+    /// The state is not what this version writes.
+    #[error("read state {key}; written by a newer version? start that one, or delete the cluster's keys for a new baseline")]
+    State {
+        /// Key in the bucket.
+        key: String,
+        /// Cause.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Another instance writes the same state; it is read again.
+    #[error("write state {key}: another instance wrote it in between")]
+    Conflict {
+        /// Key in the bucket.
+        key: String,
+    },
+    /// The bus does not answer.
+    #[error("use the bus")]
+    Bus(#[from] mesh_bus::Error),
+}
+
+impl From<PutError> for Error {
+    fn from(error: PutError) -> Self {
+        match error {
+            PutError::Conflict { key } => Self::Conflict { key },
+            PutError::Bus(error) => Self::Bus(error),
+        }
+    }
+}

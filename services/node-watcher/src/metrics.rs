@@ -1,0 +1,55 @@
+//! Names of metrics.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use metrics::{counter, gauge, histogram};
+use slurm_types::Lifecycle;
+
+use crate::domain::TrackedNode;
+
+/// Nodes, by `lifecycle`.
+pub const NODES: &str = "node_watcher_nodes";
+/// Nodes that do not respond but are not given up.
+pub const SUSPECT: &str = "node_watcher_suspect_nodes";
+/// Events published, by `event`.
+pub const EVENTS: &str = "node_watcher_events_total";
+/// How long looks took.
+pub const SWEEP: &str = "node_watcher_sweep_seconds";
+/// Looks without a usable answer.
+pub const FAILURES: &str = "node_watcher_sweep_failures_total";
+/// State writes refused because another instance wrote in between.
+pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
+
+const STAGES: [Lifecycle; 8] = [
+    Lifecycle::Provisioning,
+    Lifecycle::Active,
+    Lifecycle::Draining,
+    Lifecycle::Drained,
+    Lifecycle::Down,
+    Lifecycle::Terminating,
+    Lifecycle::Terminated,
+    Lifecycle::Unknown,
+];
+
+#[allow(clippy::cast_precision_loss, reason = "gauges")]
+pub(crate) fn swept(nodes: &BTreeMap<String, TrackedNode>, took: Duration) {
+    histogram!(SWEEP).record(took.as_secs_f64());
+    let present = || nodes.values().filter(|node| !node.gone);
+    for stage in STAGES {
+        gauge!(NODES, "lifecycle" => stage.as_str()).set(present().filter(|node| node.lifecycle == stage).count() as f64);
+    }
+    gauge!(SUSPECT).set(present().filter(|node| node.suspect).count() as f64);
+}
+
+pub(crate) fn event(event: &'static str) {
+    counter!(EVENTS, "event" => event).increment(1);
+}
+
+pub(crate) fn failed() {
+    counter!(FAILURES).increment(1);
+}
+
+pub(crate) fn conflict() {
+    counter!(CONFLICTS).increment(1);
+}

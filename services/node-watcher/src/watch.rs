@@ -1,0 +1,141 @@
+//! The loop: ask, compare, write, publish.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+use mesh_bus::Bus;
+use mesh_events::{Event, catalogue};
+use mesh_runtime::Condition;
+use slurm_client::Slurm;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::store::Store;
+use crate::config::Config;
+use crate::domain::{TrackedNode, event, sweep};
+use crate::error::Error;
+use crate::metrics;
+
+/// Watches the nodes of one cluster.
+pub struct Watcher {
+    /// The bus.
+    pub bus: Bus,
+    /// Slurm.
+    pub slurm: Slurm,
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// Pauses.
+    pub config: Config,
+    /// Told to stop.
+    pub shutdown: CancellationToken,
+    /// Whether NATS and the state can be used.
+    pub nats_health: Condition,
+    /// Whether Slurm answers.
+    pub slurm_health: Condition,
+}
+
+impl Watcher {
+    /// Watches until told to stop. Whatever goes wrong with the state or the bus, the state is loaded anew: it is the truth.
+    pub async fn run(&self) {
+        while !self.shutdown.is_cancelled() {
+            match self.session().await {
+                Ok(()) => return,
+                Err(Error::Conflict { key }) => {
+                    metrics::conflict();
+                    tracing::info!(key, "another instance wrote the state, reading it again");
+                }
+                Err(error) if self.shutdown.is_cancelled() => tracing::debug!(error = mesh_runtime::chain(&error), "stopped"),
+                Err(error) => {
+                    self.nats_health.fail(mesh_runtime::chain(&error));
+                    tracing::warn!(error = mesh_runtime::chain(&error), "watch nodes, beginning again");
+                }
+            }
+            self.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn session(&self) -> Result<(), Error> {
+        let mut store = Store::load(self.bus.bucket(catalogue::BUCKET_NODES).await?, &self.cluster).await?;
+        // What was written before a crash, but perhaps not published.
+        self.publish(store.outbox()).await?;
+        store.settle().await?;
+        self.nats_health.ok();
+        let mut nodes = store.nodes();
+        let mut failures = 0;
+        while !self.shutdown.is_cancelled() {
+            let began = Instant::now();
+            let pause = match self.look(&mut store, &mut nodes).await {
+                Ok(()) => {
+                    if failures > 0 {
+                        tracing::info!("Slurm answers again");
+                    }
+                    failures = 0;
+                    self.slurm_health.ok();
+                    metrics::swept(&nodes, began.elapsed());
+                    self.config.pause(began.elapsed())
+                }
+                Err(Error::Slurm(error)) => {
+                    failures += 1;
+                    metrics::failed();
+                    self.slurm_health.fail(mesh_runtime::chain(&error));
+                    // Once is enough; readiness tells the rest.
+                    if failures == 1 {
+                        tracing::warn!(error = mesh_runtime::chain(&error), "Slurm does not tell its nodes, asking again");
+                    }
+                    self.config.pause_after_failures(failures)
+                }
+                Err(error) => return Err(error),
+            };
+            self.sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    /// One look at all nodes.
+    #[tracing::instrument(name = "sweep", skip_all, fields(cluster = %self.cluster))]
+    async fn look(&self, store: &mut Store, nodes: &mut BTreeMap<String, TrackedNode>) -> Result<(), Error> {
+        let answer = tokio::select! {
+            () = self.shutdown.cancelled() => return Ok(()),
+            answer = self.slurm.nodes() => answer?,
+        };
+        let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
+        let events: Vec<Event> = seen.iter().flat_map(|seen| event::of(&self.cluster, seen)).collect();
+        let mut changed = Vec::new();
+        for seen in seen {
+            let name = seen.record.name;
+            let same = nodes.get(&name).is_some_and(|node| seen.after == TrackedNode { missing: seen.after.missing, ..node.clone() });
+            if !same {
+                changed.push((name.clone(), seen.after.clone()));
+            }
+            nodes.insert(name, seen.after);
+        }
+        store.write(changed, &events).await?;
+        self.publish(events).await?;
+        if !store.started() {
+            store.mark_started().await?;
+        }
+        // One more write per change, so that a restart long after does not repeat events beyond the bus's dedupe window.
+        store.settle().await
+    }
+
+    /// Publishes events, each in a trace of its own: one trace per fact.
+    async fn publish(&self, events: Vec<Event>) -> Result<(), Error> {
+        let names: Vec<_> = events.iter().filter_map(|event| event.kind().ok()).collect();
+        let traced = events.into_iter().map(|event| {
+            let span = tracing::info_span!(parent: None, "node.change", event.id = event.id, event.r#type = event.r#type, entity = event.entity_key());
+            (event, span)
+        });
+        self.bus.publish_all_traced(traced.collect(), &self.shutdown).await?;
+        for kind in names {
+            metrics::event(kind.event());
+        }
+        Ok(())
+    }
+
+    async fn sleep(&self, pause: Duration) {
+        tokio::select! {
+            () = self.shutdown.cancelled() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}

@@ -82,6 +82,8 @@ pub struct EndpointConfig {
     pub name: String,
     /// Where to send.
     pub url: String,
+    /// File with the address, where the address itself is a secret.
+    pub url_file: Option<PathBuf>,
     /// Signing secret, `whsec_…`.
     pub secret: Option<SecretString>,
     /// File with the secret.
@@ -257,7 +259,7 @@ impl Check<'_> {
     fn endpoint(&mut self, allowed: &[Subnet], read: &impl Fn(&Path) -> std::io::Result<String>) -> Option<Endpoint> {
         let (config, written) = (self.config, self.written);
         let allowed = self.subnets(allowed);
-        let url = self.url(&allowed);
+        let url = self.url(&allowed, read);
         let signer = self.signer(read);
         let filter = self.filter();
         let policy = Policy {
@@ -276,7 +278,8 @@ impl Check<'_> {
         if timeout.is_zero() || timeout > Duration::from_secs(30) {
             self.fault("timeout", "above 0 and at most 30s: so long a request keeps its place");
         }
-        let concurrency = written.concurrency.unwrap_or(config.concurrency);
+        // A channel takes about one message a second; one after the other they also keep their order.
+        let concurrency = written.concurrency.unwrap_or(if written.format == Format::Slack { 1 } else { config.concurrency });
         if !(1..=1024).contains(&concurrency) {
             self.fault("concurrency", "from 1 to 1024");
         }
@@ -310,8 +313,22 @@ impl Check<'_> {
         allowed
     }
 
-    fn url(&mut self, allowed: &[Subnet]) -> Option<Url> {
-        let url = match Url::parse(&self.written.url) {
+    fn url(&mut self, allowed: &[Subnet], read: &impl Fn(&Path) -> std::io::Result<String>) -> Option<Url> {
+        let text = match &self.written.url_file {
+            Some(_) if !self.written.url.is_empty() => {
+                self.fault("url", "given twice: url or url_file, not both");
+                return None;
+            }
+            Some(path) => match read(path) {
+                Ok(text) => text.trim().to_owned(),
+                Err(error) => {
+                    self.fault("url_file", format!("read {}: {error}", path.display()));
+                    return None;
+                }
+            },
+            None => self.written.url.clone(),
+        };
+        let url = match Url::parse(&text) {
             Ok(url) => url,
             Err(error) => {
                 self.fault("url", format!("no address: {error}"));

@@ -92,11 +92,9 @@ async fn run(context: Context, shared: Arc<Shared>, lanes: Vec<Arc<Lane>>, remem
     let announcer = tokio::spawn(announce::run(Arc::clone(&shared), finished.clone()));
     let mut tasks = JoinSet::new();
     for lane in &lanes {
-        tasks.spawn(consume(Arc::clone(lane), shutdown.clone()));
         tasks.spawn(Arc::clone(lane).retry(shutdown.clone()));
     }
-    let wanted = lanes.iter().map(|lane| names::consumer(&lane.endpoint.name)).collect();
-    tasks.spawn(remove_old(shared.bus.clone(), wanted, shutdown.clone()));
+    tasks.spawn(take_in(shared.bus.clone(), lanes, shutdown.clone()));
     tasks.spawn(watch(shared.bus.clone(), connected, shutdown.clone()));
     tasks.spawn(forget(shared.store.clone(), remember, shutdown));
     while let Some(ended) = tasks.join_next().await {
@@ -109,14 +107,25 @@ async fn run(context: Context, shared: Arc<Shared>, lanes: Vec<Arc<Lane>>, remem
     Ok(())
 }
 
-/// Makes the endpoint's consumer once NATS is there, and consumes.
-async fn consume(lane: Arc<Lane>, shutdown: CancellationToken) {
-    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
-    let consumer = consumer(&lane);
+/// Consumes for every endpoint once NATS is there.
+async fn take_in(bus: Bus, lanes: Vec<Arc<Lane>>, shutdown: CancellationToken) {
     if bus.ready(&shutdown).await.is_err() {
         // Told to stop before NATS came.
         return;
     }
+    let wanted = lanes.iter().map(|lane| names::consumer(&lane.endpoint.name)).collect();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(remove_old(bus, wanted, shutdown.clone()));
+    for lane in lanes {
+        tasks.spawn(consume(lane, shutdown.clone()));
+    }
+    tasks.join_all().await;
+}
+
+/// Makes the endpoint's consumer, and consumes.
+async fn consume(lane: Arc<Lane>, shutdown: CancellationToken) {
+    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
+    let consumer = consumer(&lane);
     while let Err(error) = bus.endpoint_consumer(&consumer).await {
         tracing::warn!(error = mesh_runtime::chain(&error), endpoint = endpoint.name, "declare consumer, trying again");
         if !pause(RETRY, &shutdown).await {
@@ -138,15 +147,12 @@ fn consumer(lane: &Lane) -> EndpointConsumer {
         // As many again as are handled wait at hand, so that the next is there when one is done.
         max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
         // A message may wait for the requests before it, then for its own.
-        ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(60)),
+        ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
     }
 }
 
 /// Deletes the consumers of endpoints that are in the configuration no more.
 async fn remove_old(bus: Bus, wanted: BTreeSet<String>, shutdown: CancellationToken) {
-    if bus.ready(&shutdown).await.is_err() {
-        return;
-    }
     while let Err(error) = try_remove_old(&bus, &wanted).await {
         tracing::warn!(error = mesh_runtime::chain(&error), "delete consumers of removed webhooks, trying again");
         if !pause(RETRY, &shutdown).await {

@@ -83,6 +83,7 @@ fn each_fault_names_endpoint_and_key() {
     check("concurrency = 0", "concurrency: from 1");
     check("users = [\"alice\"]\ntypes = [\"node.down\"]", "users: no event can match");
     check("secret_file = \"good\"", "secret: given twice");
+    check("url_file = \"good\"", "url: given twice");
 }
 
 #[test]

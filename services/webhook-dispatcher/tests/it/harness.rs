@@ -1,5 +1,6 @@
 //! A running dispatcher, its bus, and what a test asks of them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
@@ -54,18 +55,27 @@ pub fn signed(name: &str, url: &str, more: &str) -> String {
 impl Mesh {
     /// Starts a server and a dispatcher with these endpoints.
     pub async fn start(endpoints: &[String]) -> Self {
+        let mut mesh = Self::without_dispatcher().await;
+        mesh.run(endpoints).await;
+        mesh
+    }
+
+    /// Starts a server only.
+    pub async fn without_dispatcher() -> Self {
         let nats = NatsServer::start().await;
         let config = mesh_bus::Config { url: nats.url(), ..mesh_bus::Config::default() };
         let bus = Bus::connect(&config, "admin").await.unwrap();
-        let mut mesh = Self { nats, bus, folder: tempfile::tempdir().unwrap(), running: None };
-        mesh.run(endpoints).await;
-        mesh
+        bus.ready(&CancellationToken::new()).await.unwrap();
+        Self { nats, bus, folder: tempfile::tempdir().unwrap(), running: None }
     }
 
     /// Starts the dispatcher (again), and waits until its consumers are there.
     pub async fn run(&mut self, endpoints: &[String]) {
         self.start_dispatcher(endpoints).await;
-        let count = endpoints.iter().filter(|text| text.contains("[[")).count();
+        self.wait_for_consumers(endpoints.iter().filter(|text| text.contains("[[")).count()).await;
+    }
+
+    pub async fn wait_for_consumers(&self, count: usize) {
         wait_until("consumers of all endpoints", DEADLINE, async || {
             self.bus.endpoint_consumers().await.is_ok_and(|names| names.len() == count)
         })
@@ -73,6 +83,16 @@ impl Mesh {
     }
 
     pub async fn start_dispatcher(&mut self, endpoints: &[String]) {
+        let path = self.write_config(endpoints);
+        let config = ConfigFile::load(&[WebhookDispatcherService::DEFAULTS], Some(&path)).unwrap();
+        let shutdown = CancellationToken::new();
+        let context = Context::new(config, shutdown.clone()).unwrap();
+        let started = WebhookDispatcherService::start(context).await.unwrap();
+        self.running = Some(Running { router: started.router, shutdown, work: tokio::spawn(started.run) });
+    }
+
+    /// Writes `mesh.toml` and returns its path.
+    pub fn write_config(&self, endpoints: &[String]) -> PathBuf {
         let path = self.folder.path().join("mesh.toml");
         let text = format!(
             "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n{}",
@@ -82,11 +102,7 @@ impl Mesh {
             endpoints.join("\n"),
         );
         std::fs::write(&path, text).unwrap();
-        let config = ConfigFile::load(&[WebhookDispatcherService::DEFAULTS], Some(&path)).unwrap();
-        let shutdown = CancellationToken::new();
-        let context = Context::new(config, shutdown.clone()).unwrap();
-        let started = WebhookDispatcherService::start(context).await.unwrap();
-        self.running = Some(Running { router: started.router, shutdown, work: tokio::spawn(started.run) });
+        path
     }
 
     /// Ends the dispatcher as SIGTERM does.

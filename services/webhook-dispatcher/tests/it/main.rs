@@ -1,10 +1,13 @@
 //! The dispatcher between a real nats-server and real HTTP receivers.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
 mod api;
 mod bounds;
 mod delivery;
 mod harness;
 mod latency;
+mod process;
 mod restart;
 mod retry;
 mod slack;

@@ -59,7 +59,11 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
 fn explained(explanation: &Explanation) -> String {
     let mut text = escape(&explanation.summary, SENTENCE / 2);
     if !explanation.advice.is_empty() {
-        text.push_str(&format!("\nWho can act: {}. {}", escape(&explanation.actor, NAME), escape(&explanation.advice, SENTENCE / 2)));
+        let advice = escape(&explanation.advice, SENTENCE / 2);
+        match explanation.actor.as_str() {
+            "" | "wait" => text.push_str(&format!("\n{advice}")),
+            actor => text.push_str(&format!("\nWho can act: {}. {advice}", escape(actor, NAME))),
+        }
     }
     if let Some(start) = explanation.expected_start.as_ref().and_then(from_timestamp) {
         text.push_str(&format!("\nExpected start: {}", text::slack_time(start)));

@@ -47,7 +47,7 @@ impl Category {
 /// How the id of an event comes about; see [`crate::ids`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Slurm's record times the fact: id from the run and a slot.
+    /// Once per run, or once per time that Slurm's record gives: id from the run and a slot.
     Recorded,
     /// Slurm does not time it: id from the entity, the kind and a counter.
     Sampled,
@@ -140,9 +140,9 @@ event_types! {
     UserQuotaHigh = User."quota_high", Derived, "A budget is nearly used up.";
     UserQuotaExceeded = User."quota_exceeded", Derived, "A budget is used up.";
     UserQuotaCleared = User."quota_cleared", Derived, "A budget has room again.";
-    CostEstimated = Cost."estimated", Derived, "Burn rate and estimate of a run that has started.";
+    CostEstimated = Cost."estimated", Recorded, "Burn rate and estimate of a run that has started.";
     CostAccrued = Cost."accrued", Derived, "What a running job has cost so far.";
-    CostFinalized = Cost."finalized", Derived, "What a run has cost.";
+    CostFinalized = Cost."finalized", Recorded, "What a run has cost.";
     CostAdjusted = Cost."adjusted", Derived, "A final cost was put right.";
     QueueExplained = Queue."explained", Derived, "Why a job waits, who can act, and until when.";
     CaptureGapOpened = Capture."gap_opened", Sampled, "Events may be missing from here on.";

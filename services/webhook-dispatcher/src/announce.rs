@@ -48,7 +48,10 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             Ok(Round::Refused) if stopping => return,
             Ok(Round::Refused) => PAUSE,
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "announce outcomes");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "announce outcomes"
+                );
                 if stopping {
                     return;
                 }
@@ -103,10 +106,17 @@ async fn announce(bus: &Bus, cluster: &str, outcome: &Delivery) -> Result<(), me
     let id = names::delivery_id(&outcome.endpoint, &outcome.event_id);
     if outcome.state == State::Dead {
         let letter = dead_letter(&id, outcome);
-        bus.publish_raw(subject::dead(SERVICE), &id, letter.encode_to_vec()).await?;
+        bus.publish_raw(subject::dead(SERVICE), &id, letter.encode_to_vec())
+            .await?;
     }
     let entry = audit_entry(&id, cluster, outcome);
-    bus.publish_raw(subject::audit(cluster, "delivery"), &id, entry.encode_to_vec()).await.map(drop)
+    bus.publish_raw(
+        subject::audit(cluster, "delivery"),
+        &id,
+        entry.encode_to_vec(),
+    )
+    .await
+    .map(drop)
 }
 
 fn dead_letter(id: &str, outcome: &Delivery) -> DeadLetter {

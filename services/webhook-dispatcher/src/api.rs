@@ -55,12 +55,20 @@ impl Api {
     fn lane(&self, caller: &Caller, name: &str) -> Result<&Arc<Lane>, Problem> {
         admin(caller)?;
         let found = self.lanes.iter().find(|lane| lane.endpoint.name == name);
-        found.ok_or_else(|| Problem::not_found(format!("no webhook {name:?}; GET /v1/webhooks lists them")))
+        found.ok_or_else(|| {
+            Problem::not_found(format!("no webhook {name:?}; GET /v1/webhooks lists them"))
+        })
     }
 }
 
 fn admin(caller: &Caller) -> Result<(), Problem> {
-    if caller.is_admin() { Ok(()) } else { Err(Problem::forbidden("webhooks are for administrators (mesh.api.admins)")) }
+    if caller.is_admin() {
+        Ok(())
+    } else {
+        Err(Problem::forbidden(
+            "webhooks are for administrators (mesh.api.admins)",
+        ))
+    }
 }
 
 fn internal(error: Error) -> Problem {
@@ -69,7 +77,12 @@ fn internal(error: Error) -> Problem {
 
 async fn shown(lane: &Lane) -> Result<Value, Problem> {
     let endpoint = &lane.endpoint;
-    let counts = lane.shared.store.counts(&endpoint.name).await.map_err(internal)?;
+    let counts = lane
+        .shared
+        .store
+        .counts(&endpoint.name)
+        .await
+        .map_err(internal)?;
     Ok(json!(Shown {
         name: &endpoint.name,
         url: endpoint.shown_url(),
@@ -89,7 +102,11 @@ async fn list(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Value>
     Ok(Json(json!({ "webhooks": webhooks })))
 }
 
-async fn show(State(api): State<Arc<Api>>, caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+async fn show(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
     shown(api.lane(&caller, &name)?).await.map(Json)
 }
 
@@ -98,7 +115,12 @@ async fn refuse(State(api): State<Arc<Api>>, caller: Caller) -> Problem {
         return problem;
     }
     let file = &api.config_file;
-    Problem::new(StatusCode::CONFLICT, format!("webhooks are written in {file}: change [[webhook-dispatcher.endpoints]] there and restart"))
+    Problem::new(
+        StatusCode::CONFLICT,
+        format!(
+            "webhooks are written in {file}: change [[webhook-dispatcher.endpoints]] there and restart"
+        ),
+    )
 }
 
 #[derive(Deserialize)]
@@ -143,13 +165,22 @@ async fn deliveries(
 ) -> Result<Json<Value>, Problem> {
     let lane = api.lane(&caller, &name)?;
     let most = page.limit.unwrap_or(50).clamp(1, 500);
-    let found = lane.shared.store.recent(&name, most).await.map_err(internal)?;
+    let found = lane
+        .shared
+        .store
+        .recent(&name, most)
+        .await
+        .map_err(internal)?;
     let deliveries: Vec<ShownDelivery> = found.into_iter().map(Into::into).collect();
     Ok(Json(json!({ "deliveries": deliveries })))
 }
 
 /// Sends a sample now, once, and says what came of it. Neither stored nor audited.
-async fn test(State(api): State<Arc<Api>>, caller: Caller, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+async fn test(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
     let lane = api.lane(&caller, &name)?;
     let sample = sample(&lane.shared.cluster, &name, &caller.user, Utc::now());
     let post = crate::post::test(&lane.endpoint, &sample).map_err(internal)?;
@@ -180,7 +211,13 @@ fn sample(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Even
     };
     let n = u64::try_from(now.timestamp_micros()).unwrap_or_default();
     Event {
-        id: EventId::sampled(cluster, &format!("webhook-test/{endpoint}"), EventType::JobCompleted, n).to_string(),
+        id: EventId::sampled(
+            cluster,
+            &format!("webhook-test/{endpoint}"),
+            EventType::JobCompleted,
+            n,
+        )
+        .to_string(),
         cluster: cluster.to_owned(),
         r#type: EventType::JobCompleted.to_string(),
         occurred_at: at,
@@ -188,10 +225,19 @@ fn sample(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Even
         source: Source::Derived.into(),
         source_detail: "webhook test".into(),
         confidence: Confidence::Inferred.into(),
-        owner: Some(Owner { user: user.to_owned(), ..Owner::default() }),
-        entity: Some(Entity { kind: "job".into(), key }),
+        owner: Some(Owner {
+            user: user.to_owned(),
+            ..Owner::default()
+        }),
+        entity: Some(Entity {
+            kind: "job".into(),
+            key,
+        }),
         schema_version: SCHEMA_VERSION,
-        payload: Some(Payload::Job(JobEvent { job: Some(job), ..JobEvent::default() })),
+        payload: Some(Payload::Job(JobEvent {
+            job: Some(job),
+            ..JobEvent::default()
+        })),
         ..Event::default()
     }
 }

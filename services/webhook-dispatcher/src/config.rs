@@ -1,19 +1,22 @@
 //! The `[webhook-dispatcher]` section: what was written, and what it means.
 
+mod check;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use serde::Deserialize;
-use url::{Host, Url};
+use url::Url;
 
 use crate::domain::address::{self, Subnet};
-use crate::domain::filter::{Filter, TypePattern};
+use crate::domain::filter::Filter;
 use crate::domain::retry::Policy;
-use crate::domain::slack;
 use crate::signature::Signer;
+
+use check::Check;
 
 /// The section with its defaults.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -175,7 +178,9 @@ impl Endpoint {
         url.set_query(None);
         url.set_fragment(None);
         // Fails only for addresses without a host, which validation refuses.
-        url.set_username("").and_then(|()| url.set_password(None)).unwrap_or_default();
+        url.set_username("")
+            .and_then(|()| url.set_password(None))
+            .unwrap_or_default();
         if self.format == Format::Slack {
             url.set_path("/…");
             return url.origin().ascii_serialization() + "/…";
@@ -200,7 +205,11 @@ impl fmt::Display for Fault {
         if self.endpoint.is_empty() {
             write!(f, "webhook-dispatcher.{}: {}", self.key, self.problem)
         } else {
-            write!(f, "webhook-dispatcher endpoint {:?}: {}: {}", self.endpoint, self.key, self.problem)
+            write!(
+                f,
+                "webhook-dispatcher endpoint {:?}: {}: {}",
+                self.endpoint, self.key, self.problem
+            )
         }
     }
 }
@@ -210,201 +219,74 @@ impl Config {
     ///
     /// # Errors
     /// Every fault, not only the first.
-    pub fn validate(&self, read: impl Fn(&Path) -> std::io::Result<String>) -> Result<Vec<Endpoint>, Vec<Fault>> {
+    pub fn validate(
+        &self,
+        read: impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<Vec<Endpoint>, Vec<Fault>> {
         let mut faults = Vec::new();
-        let own = |key, problem: &str| Fault { endpoint: String::new(), key, problem: problem.to_owned() };
+        let own = |key, problem: &str| Fault {
+            endpoint: String::new(),
+            key,
+            problem: problem.to_owned(),
+        };
         let allowed: Vec<Subnet> = self
             .allow_subnets
             .iter()
-            .filter_map(|text| text.parse().map_err(|error: address::InvalidSubnet| faults.push(own("allow_subnets", &error.to_string()))).ok())
+            .filter_map(|text| {
+                text.parse()
+                    .map_err(|error: address::InvalidSubnet| {
+                        faults.push(own("allow_subnets", &error.to_string()))
+                    })
+                    .ok()
+            })
             .collect();
         if self.remember < Duration::from_secs(60) {
-            faults.push(own("remember", "too short: events would be sent twice; 14d is as long as the stream keeps them"));
+            faults.push(own(
+                "remember",
+                "too short: events would be sent twice; 14d is as long as the stream keeps them",
+            ));
         }
         if self.cost_wait > Duration::from_secs(60) {
-            faults.push(own("cost_wait", "at most 60s; people wait for these messages"));
+            faults.push(own(
+                "cost_wait",
+                "at most 60s; people wait for these messages",
+            ));
         }
         let mut names = BTreeSet::new();
         let mut endpoints = Vec::new();
         for (index, written) in self.endpoints.iter().enumerate() {
-            let mut check = Check { config: self, written, faults: Vec::new() };
+            let mut check = Check {
+                config: self,
+                written,
+                faults: Vec::new(),
+            };
             if written.name.is_empty() {
                 check.fault("name", "missing; deliveries are kept under it");
             } else if written.name.chars().any(char::is_control) || written.name.len() > 64 {
-                check.fault("name", "at most 64 characters, none of them a control character");
+                check.fault(
+                    "name",
+                    "at most 64 characters, none of them a control character",
+                );
             } else if !names.insert(&written.name) {
                 check.fault("name", "used twice; every endpoint needs its own");
             }
             let endpoint = check.endpoint(&allowed, &read);
-            let label = if written.name.is_empty() { format!("#{}", index + 1) } else { written.name.clone() };
-            faults.extend(check.faults.into_iter().map(|fault| Fault { endpoint: label.clone(), ..fault }));
+            let label = if written.name.is_empty() {
+                format!("#{}", index + 1)
+            } else {
+                written.name.clone()
+            };
+            faults.extend(check.faults.into_iter().map(|fault| Fault {
+                endpoint: label.clone(),
+                ..fault
+            }));
             endpoints.extend(endpoint);
         }
-        if faults.is_empty() { Ok(endpoints) } else { Err(faults) }
-    }
-}
-
-/// Checks one endpoint and gathers what is wrong.
-struct Check<'a> {
-    config: &'a Config,
-    written: &'a EndpointConfig,
-    faults: Vec<Fault>,
-}
-
-impl Check<'_> {
-    fn fault(&mut self, key: &'static str, problem: impl Into<String>) {
-        self.faults.push(Fault { endpoint: String::new(), key, problem: problem.into() });
-    }
-
-    fn endpoint(&mut self, allowed: &[Subnet], read: &impl Fn(&Path) -> std::io::Result<String>) -> Option<Endpoint> {
-        let (config, written) = (self.config, self.written);
-        let allowed = self.subnets(allowed);
-        let url = self.url(&allowed, read);
-        let signer = self.signer(read);
-        let filter = self.filter();
-        let policy = Policy {
-            max_attempts: written.max_attempts.unwrap_or(config.max_attempts),
-            first_wait: written.first_wait.unwrap_or(config.first_wait),
-            growth: written.growth.unwrap_or(config.growth),
-            longest_wait: written.longest_wait.unwrap_or(config.longest_wait),
-        };
-        if policy.max_attempts == 0 {
-            self.fault("max_attempts", "at least 1");
+        if faults.is_empty() {
+            Ok(endpoints)
+        } else {
+            Err(faults)
         }
-        if policy.growth == 0 {
-            self.fault("growth", "at least 1");
-        }
-        let timeout = written.timeout.unwrap_or(config.timeout);
-        if timeout.is_zero() || timeout > Duration::from_secs(30) {
-            self.fault("timeout", "above 0 and at most 30s: so long a request keeps its place");
-        }
-        // A channel takes about one message a second; one after the other they also keep their order.
-        let concurrency = written.concurrency.unwrap_or(if written.format == Format::Slack { 1 } else { config.concurrency });
-        if !(1..=1024).contains(&concurrency) {
-            self.fault("concurrency", "from 1 to 1024");
-        }
-        let max_event_age = match written.format {
-            Format::Slack => Some(written.max_event_age.unwrap_or(config.chat_max_event_age)),
-            Format::CloudEvents => written.max_event_age,
-        };
-        Some(Endpoint {
-            name: written.name.clone(),
-            url: url?,
-            signer: signer?,
-            format: written.format,
-            filter: filter?,
-            types: written.types.clone(),
-            max_event_age,
-            allowed,
-            timeout,
-            concurrency,
-            policy,
-        })
-    }
-
-    fn subnets(&mut self, service: &[Subnet]) -> Vec<Subnet> {
-        let mut allowed = service.to_vec();
-        for text in &self.written.allow_private {
-            match text.parse() {
-                Ok(subnet) => allowed.push(subnet),
-                Err(error) => self.fault("allow_private", error.to_string()),
-            }
-        }
-        allowed
-    }
-
-    fn url(&mut self, allowed: &[Subnet], read: &impl Fn(&Path) -> std::io::Result<String>) -> Option<Url> {
-        let text = match &self.written.url_file {
-            Some(_) if !self.written.url.is_empty() => {
-                self.fault("url", "given twice: url or url_file, not both");
-                return None;
-            }
-            Some(path) => match read(path) {
-                Ok(text) => text.trim().to_owned(),
-                Err(error) => {
-                    self.fault("url_file", format!("read {}: {error}", path.display()));
-                    return None;
-                }
-            },
-            None => self.written.url.clone(),
-        };
-        let url = match Url::parse(&text) {
-            Ok(url) => url,
-            Err(error) => {
-                self.fault("url", format!("no address: {error}"));
-                return None;
-            }
-        };
-        let allow_http = self.written.allow_http.unwrap_or(self.config.allow_http);
-        match url.scheme() {
-            "https" => {}
-            "http" if allow_http => {}
-            "http" => self.fault("url", "not https; set allow_http = true if the network in between is trusted"),
-            other => self.fault("url", format!("https is needed, not {other}")),
-        }
-        // Names are judged when they are dialled: what they resolve to may change.
-        let literal = match url.host() {
-            Some(Host::Ipv4(address)) => Some(address.into()),
-            Some(Host::Ipv6(address)) => Some(address.into()),
-            Some(Host::Domain(_)) => None,
-            None => {
-                self.fault("url", "has no host");
-                None
-            }
-        };
-        if let Some(address) = literal
-            && let Err(why) = address::check(address, allowed)
-        {
-            self.fault("url", format!("{address} may not be reached ({why}); allow_private = [\"{address}/{}\"] allows it", if address.is_ipv4() { 32 } else { 128 }));
-        }
-        if self.faults.iter().any(|fault| fault.key == "url") { None } else { Some(url) }
-    }
-
-    fn signer(&mut self, read: &impl Fn(&Path) -> std::io::Result<String>) -> Option<Option<Signer>> {
-        let secret = match (&self.written.secret, &self.written.secret_file) {
-            (Some(_), Some(_)) => {
-                self.fault("secret", "given twice: secret or secret_file, not both");
-                return None;
-            }
-            (Some(secret), None) => secret.clone(),
-            (None, Some(path)) => match read(path) {
-                Ok(text) => SecretString::from(text.trim()),
-                Err(error) => {
-                    self.fault("secret_file", format!("read {}: {error}", path.display()));
-                    return None;
-                }
-            },
-            (None, None) if self.written.format == Format::Slack => return Some(None),
-            (None, None) => {
-                self.fault("secret", "missing: deliveries are signed; `echo whsec_$(openssl rand -base64 32)` makes one");
-                return None;
-            }
-        };
-        match Signer::new(secret.expose_secret()) {
-            Ok(signer) => Some(Some(signer)),
-            Err(error) => {
-                self.fault("secret", error.to_string());
-                None
-            }
-        }
-    }
-
-    fn filter(&mut self) -> Option<Filter> {
-        let mut patterns = Vec::new();
-        for text in &self.written.types {
-            match text.parse::<TypePattern>() {
-                Ok(pattern) => patterns.push(pattern),
-                Err(error) => self.fault("types", format!("{error}; \"job.failed\", \"job.*\" and \"*\" are patterns")),
-            }
-        }
-        if patterns.is_empty() && self.written.format == Format::Slack {
-            patterns = slack::DEFAULT_TYPES.iter().copied().map(TypePattern::One).collect();
-        }
-        let filter = Filter::new(&patterns, &self.written.users, &self.written.partitions);
-        if filter.is_empty() {
-            self.fault("users", "no event can match: nodes and capture belong to no user");
-        }
-        if self.faults.iter().any(|fault| fault.key == "types") { None } else { Some(filter) }
     }
 }
 

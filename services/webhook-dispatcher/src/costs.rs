@@ -31,6 +31,10 @@ impl Costs {
 
     /// Takes a cost out.
     pub fn take(&self, pair: &str) -> Option<Vec<u8>> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).remove(pair).map(|(_, cost)| cost)
+        self.recent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(pair)
+            .map(|(_, cost)| cost)
     }
 }

@@ -26,16 +26,28 @@ impl Handler for Intake {
     async fn handle(&self, message: &Message) -> Outcome {
         let event = match message.event() {
             Ok(event) => event,
-            Err(error) => return Outcome::Reject { reason: mesh_runtime::chain(&error) },
+            Err(error) => {
+                return Outcome::Reject {
+                    reason: mesh_runtime::chain(&error),
+                };
+            }
         };
         let kind = match event.kind() {
             Ok(kind) => kind,
-            Err(error) => return Outcome::Reject { reason: error.to_string() },
+            Err(error) => {
+                return Outcome::Reject {
+                    reason: error.to_string(),
+                };
+            }
         };
         match self.take(kind, &event, message).await {
             Ok(()) => Outcome::Done,
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, endpoint = self.0.endpoint.name, "delivery stays on the bus");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    endpoint = self.0.endpoint.name,
+                    "delivery stays on the bus"
+                );
                 Outcome::Retry { after: PAUSE }
             }
         }
@@ -48,7 +60,13 @@ impl Intake {
         if lane.companions.contains(&kind) {
             return self.join(kind, event, message).await;
         }
-        if !lane.endpoint.filter.matches(kind, event) || lane.shared.store.knows(&lane.endpoint.name, &event.id).await? {
+        if !lane.endpoint.filter.matches(kind, event)
+            || lane
+                .shared
+                .store
+                .knows(&lane.endpoint.name, &event.id)
+                .await?
+        {
             return Ok(());
         }
         let now = Utc::now();
@@ -88,7 +106,10 @@ impl Intake {
             }
         }
         let delivery = lane.attempt(delivery).await?;
-        if let (State::Delivered, Some(observed)) = (delivery.state, event.observed_at.as_ref().and_then(from_timestamp)) {
+        if let (State::Delivered, Some(observed)) = (
+            delivery.state,
+            event.observed_at.as_ref().and_then(from_timestamp),
+        ) {
             metrics::delivered(&lane.endpoint.name, observed, delivery.updated_at);
         }
         lane.store(delivery).await
@@ -103,7 +124,11 @@ impl Intake {
         lane.store(delivery).await?;
         // The cost may have come meanwhile.
         if let Some(cost) = lane.costs.take(&pair)
-            && lane.shared.store.join_cost(&lane.endpoint.name, pair, cost, Utc::now()).await?
+            && lane
+                .shared
+                .store
+                .join_cost(&lane.endpoint.name, pair, cost, Utc::now())
+                .await?
         {
             lane.wake();
         }
@@ -114,13 +139,20 @@ impl Intake {
     /// or not the endpoint's) the cost is forgotten after a while.
     async fn join(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
         let lane = &self.0;
-        let Some(pair) = pairing::completes(kind, event) else { return Ok(()) };
+        let Some(pair) = pairing::completes(kind, event) else {
+            return Ok(());
+        };
         if !lane.endpoint.filter.concerns(kind, event) {
             return Ok(());
         }
         let cost = message.body.to_vec();
         lane.costs.put(pair.clone(), cost.clone());
-        if lane.shared.store.join_cost(&lane.endpoint.name, pair.clone(), cost, Utc::now()).await? {
+        if lane
+            .shared
+            .store
+            .join_cost(&lane.endpoint.name, pair.clone(), cost, Utc::now())
+            .await?
+        {
             lane.costs.take(&pair);
             lane.wake();
         }

@@ -64,13 +64,30 @@ impl Lane {
             Format::CloudEvents => Vec::new(),
         };
         let permits = Semaphore::new(endpoint.concurrency);
-        Self { shared, companions, costs: Costs::default(), permits, wake: Notify::new(), endpoint }
+        Self {
+            shared,
+            companions,
+            costs: Costs::default(),
+            permits,
+            wake: Notify::new(),
+            endpoint,
+        }
     }
 
     /// True if an event is older than the endpoint wants.
     pub fn is_too_old(&self, event: &Event, now: DateTime<Utc>) -> bool {
-        let Some(limit) = self.endpoint.max_event_age.and_then(|age| TimeDelta::from_std(age).ok()) else { return false };
-        event.occurred_at.as_ref().and_then(from_timestamp).is_some_and(|occurred| now - occurred > limit)
+        let Some(limit) = self
+            .endpoint
+            .max_event_age
+            .and_then(|age| TimeDelta::from_std(age).ok())
+        else {
+            return false;
+        };
+        event
+            .occurred_at
+            .as_ref()
+            .and_then(from_timestamp)
+            .is_some_and(|occurred| now - occurred > limit)
     }
 
     /// Something became due.
@@ -148,7 +165,10 @@ impl Lane {
     /// # Errors
     /// If the database does not write.
     pub async fn store(&self, delivery: Delivery) -> Result<(), Error> {
-        let (state, missed) = (delivery.state, delivery.state == State::Expired && self.endpoint.format == Format::Slack);
+        let (state, missed) = (
+            delivery.state,
+            delivery.state == State::Expired && self.endpoint.format == Format::Slack,
+        );
         if missed {
             self.shared.store.save_missed(delivery).await?;
         } else {
@@ -172,7 +192,11 @@ impl Lane {
             let pause = match self.start_due(&mut tasks, &mut under_way).await {
                 Ok(pause) => pause,
                 Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, endpoint = self.endpoint.name, "look for due deliveries");
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        endpoint = self.endpoint.name,
+                        "look for due deliveries"
+                    );
                     PAUSE
                 }
             };
@@ -187,11 +211,18 @@ impl Lane {
     }
 
     /// Starts what is due; returns how long nothing else will be.
-    async fn start_due(self: &Arc<Self>, tasks: &mut JoinSet<String>, under_way: &mut HashSet<String>) -> Result<Duration, Error> {
+    async fn start_due(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<String>,
+        under_way: &mut HashSet<String>,
+    ) -> Result<Duration, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
         let now = Utc::now();
         let mut pause = self.report_missed(now).await?;
-        for id in store.due(name, now, self.endpoint.concurrency + under_way.len()).await? {
+        for id in store
+            .due(name, now, self.endpoint.concurrency + under_way.len())
+            .await?
+        {
             if tasks.len() >= self.endpoint.concurrency {
                 // One that ends makes room, and wakes us.
                 return Ok(Duration::from_secs(60));
@@ -200,7 +231,12 @@ impl Lane {
                 let lane = Arc::clone(self);
                 tasks.spawn(async move {
                     if let Err(error) = lane.try_again(&id).await {
-                        tracing::error!(error = &error as &dyn std::error::Error, event.id = id, endpoint = lane.endpoint.name, "deliver again");
+                        tracing::error!(
+                            error = &error as &dyn std::error::Error,
+                            event.id = id,
+                            endpoint = lane.endpoint.name,
+                            "deliver again"
+                        );
                         tokio::time::sleep(PAUSE).await;
                     }
                     id
@@ -214,13 +250,20 @@ impl Lane {
     }
 
     async fn try_again(&self, id: &str) -> Result<(), Error> {
-        let Some(mut delivery) = self.shared.store.load(&self.endpoint.name, id).await? else { return Ok(()) };
+        let Some(mut delivery) = self.shared.store.load(&self.endpoint.name, id).await? else {
+            return Ok(());
+        };
         if delivery.state != State::Waiting {
             return Ok(());
         }
         let now = Utc::now();
-        let event = names::is_event(id).then(|| post::event(&delivery)).transpose()?;
-        let observed = event.as_ref().and_then(|event| event.observed_at.as_ref()).and_then(from_timestamp);
+        let event = names::is_event(id)
+            .then(|| post::event(&delivery))
+            .transpose()?;
+        let observed = event
+            .as_ref()
+            .and_then(|event| event.observed_at.as_ref())
+            .and_then(from_timestamp);
         if event.is_some_and(|event| self.is_too_old(&event, now)) {
             delivery.state = State::Expired;
             delivery.updated_at = now;
@@ -237,7 +280,10 @@ impl Lane {
     /// Puts "N events while away" into the queue once no more come; returns how long to wait for that.
     async fn report_missed(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
         let long = Duration::from_secs(60);
-        let Some((first, count, last)) = self.shared.store.missed(&self.endpoint.name).await? else { return Ok(long) };
+        let Some((first, count, last)) = self.shared.store.missed(&self.endpoint.name).await?
+        else {
+            return Ok(long);
+        };
         let quiet = (now - last).to_std().unwrap_or_default();
         if let Some(left) = QUIET.checked_sub(quiet).filter(|left| !left.is_zero()) {
             return Ok(left);

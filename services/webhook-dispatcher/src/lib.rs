@@ -64,7 +64,9 @@ impl Service for WebhookDispatcherService {
         let config: Config = context.section(Self::NAME)?;
         let endpoints = config
             .validate(|path| std::fs::read_to_string(context.relative(path)))
-            .map_err(|faults| context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>()))?;
+            .map_err(|faults| {
+                context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>())
+            })?;
         metrics::describe();
         let http = Http::new(&endpoints)?;
         let store = Store::open(&context.mesh.data_dir.join("webhook-dispatcher.db")).await?;
@@ -77,14 +79,28 @@ impl Service for WebhookDispatcherService {
             cost_wait: config.cost_wait,
             outcomes: Notify::new(),
         });
-        let lanes: Vec<_> = endpoints.into_iter().map(|endpoint| Arc::new(Lane::new(Arc::clone(&shared), endpoint))).collect();
-        let router = api::router(Api { lanes: lanes.clone(), config_file: context.config_file() });
-        Ok(Started { router, run: Box::pin(run(context, shared, lanes, config.remember)) })
+        let lanes: Vec<_> = endpoints
+            .into_iter()
+            .map(|endpoint| Arc::new(Lane::new(Arc::clone(&shared), endpoint)))
+            .collect();
+        let router = api::router(Api {
+            lanes: lanes.clone(),
+            config_file: context.config_file(),
+        });
+        Ok(Started {
+            router,
+            run: Box::pin(run(context, shared, lanes, config.remember)),
+        })
     }
 }
 
 /// Delivers until told to stop, then finishes what is under way.
-async fn run(context: Context, shared: Arc<Shared>, lanes: Vec<Arc<Lane>>, remember: Duration) -> Result<(), BoxError> {
+async fn run(
+    context: Context,
+    shared: Arc<Shared>,
+    lanes: Vec<Arc<Lane>>,
+    remember: Duration,
+) -> Result<(), BoxError> {
     let shutdown = context.shutdown.clone();
     let connected = context.health.condition("webhook-dispatcher.nats");
     // Outlives the others: their last outcomes are announced too.
@@ -113,7 +129,10 @@ async fn take_in(bus: Bus, lanes: Vec<Arc<Lane>>, shutdown: CancellationToken) {
         // Told to stop before NATS came.
         return;
     }
-    let wanted = lanes.iter().map(|lane| names::consumer(&lane.endpoint.name)).collect();
+    let wanted = lanes
+        .iter()
+        .map(|lane| names::consumer(&lane.endpoint.name))
+        .collect();
     let mut tasks = JoinSet::new();
     tasks.spawn(remove_old(bus, wanted, shutdown.clone()));
     for lane in lanes {
@@ -127,14 +146,31 @@ async fn consume(lane: Arc<Lane>, shutdown: CancellationToken) {
     let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
     let consumer = consumer(&lane);
     while let Err(error) = bus.endpoint_consumer(&consumer).await {
-        tracing::warn!(error = mesh_runtime::chain(&error), endpoint = endpoint.name, "declare consumer, trying again");
+        tracing::warn!(
+            error = mesh_runtime::chain(&error),
+            endpoint = endpoint.name,
+            "declare consumer, trying again"
+        );
         if !pause(RETRY, &shutdown).await {
             return;
         }
     }
     let intake = Intake(Arc::clone(&lane));
-    if let Err(error) = bus.consume(SLURM_EVENTS, &consumer.name, endpoint.concurrency, intake, &shutdown).await {
-        tracing::error!(error = mesh_runtime::chain(&error), endpoint = endpoint.name, "consume");
+    if let Err(error) = bus
+        .consume(
+            SLURM_EVENTS,
+            &consumer.name,
+            endpoint.concurrency,
+            intake,
+            &shutdown,
+        )
+        .await
+    {
+        tracing::error!(
+            error = mesh_runtime::chain(&error),
+            endpoint = endpoint.name,
+            "consume"
+        );
     }
 }
 
@@ -154,7 +190,10 @@ fn consumer(lane: &Lane) -> EndpointConsumer {
 /// Deletes the consumers of endpoints that are in the configuration no more.
 async fn remove_old(bus: Bus, wanted: BTreeSet<String>, shutdown: CancellationToken) {
     while let Err(error) = try_remove_old(&bus, &wanted).await {
-        tracing::warn!(error = mesh_runtime::chain(&error), "delete consumers of removed webhooks, trying again");
+        tracing::warn!(
+            error = mesh_runtime::chain(&error),
+            "delete consumers of removed webhooks, trying again"
+        );
         if !pause(RETRY, &shutdown).await {
             return;
         }
@@ -192,7 +231,9 @@ async fn forget(store: Store, remember: Duration, shutdown: CancellationToken) {
         match store.forget(before).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot old deliveries"),
-            Err(error) => tracing::warn!(error = mesh_runtime::chain(&error), "forget old deliveries"),
+            Err(error) => {
+                tracing::warn!(error = mesh_runtime::chain(&error), "forget old deliveries")
+            }
         }
         if !pause(Duration::from_secs(60 * 60), &shutdown).await {
             return;

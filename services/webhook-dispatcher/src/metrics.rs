@@ -12,10 +12,24 @@ const LATENCY: &str = "webhook_dispatcher_delivery_latency_seconds";
 
 /// Tells the recorder what the metrics mean.
 pub fn describe() {
-    describe_counter!(ATTEMPTS, "Requests sent, by endpoint and result: delivered, retry, dead.");
-    describe_histogram!(ATTEMPT_SECONDS, Unit::Seconds, "Time of one request, by endpoint.");
-    describe_counter!(DELIVERIES, "Deliveries that reached their outcome, by endpoint and outcome: delivered, dead, expired.");
-    describe_histogram!(LATENCY, Unit::Seconds, "From the observation of an event to its delivery, by endpoint.");
+    describe_counter!(
+        ATTEMPTS,
+        "Requests sent, by endpoint and result: delivered, retry, dead."
+    );
+    describe_histogram!(
+        ATTEMPT_SECONDS,
+        Unit::Seconds,
+        "Time of one request, by endpoint."
+    );
+    describe_counter!(
+        DELIVERIES,
+        "Deliveries that reached their outcome, by endpoint and outcome: delivered, dead, expired."
+    );
+    describe_histogram!(
+        LATENCY,
+        Unit::Seconds,
+        "From the observation of an event to its delivery, by endpoint."
+    );
 }
 
 /// A request was made.

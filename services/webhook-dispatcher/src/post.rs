@@ -15,7 +15,10 @@ use crate::error::Error;
 /// # Errors
 /// If the stored body is none.
 pub fn event(delivery: &Delivery) -> Result<Event, Error> {
-    Event::from_bytes(&delivery.body).map_err(|source| Error::Stored { id: delivery.event_id.clone(), source })
+    Event::from_bytes(&delivery.body).map_err(|source| Error::Stored {
+        id: delivery.event_id.clone(),
+        source,
+    })
 }
 
 /// The request of a delivery, without its trace context.
@@ -26,7 +29,10 @@ pub fn make(endpoint: &Endpoint, delivery: &Delivery, cluster: &str) -> Result<P
     if !names::is_event(&delivery.event_id) {
         // Our own message: the body is the number of events the chat missed.
         let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
-        return Ok(chat(&delivery.event_id, &slack::Message::away(count, cluster)));
+        return Ok(chat(
+            &delivery.event_id,
+            &slack::Message::away(count, cluster),
+        ));
     }
     let event = event(delivery)?;
     match endpoint.format {
@@ -35,7 +41,10 @@ pub fn make(endpoint: &Endpoint, delivery: &Delivery, cluster: &str) -> Result<P
             let cost = delivery.cost.as_ref().and_then(|bytes| cost(bytes));
             let message = slack::render(&event, cost.as_ref());
             // Only what can be shown is taken in.
-            Ok(chat(&event.id, &message.unwrap_or_else(|| slack::Message::test(&endpoint.name, cluster))))
+            Ok(chat(
+                &event.id,
+                &message.unwrap_or_else(|| slack::Message::test(&endpoint.name, cluster)),
+            ))
         }
     }
 }
@@ -47,18 +56,34 @@ pub fn make(endpoint: &Endpoint, delivery: &Delivery, cluster: &str) -> Result<P
 pub fn test(endpoint: &Endpoint, sample: &Event) -> Result<Post, Error> {
     match endpoint.format {
         Format::CloudEvents => structured(sample),
-        Format::Slack => Ok(chat(&sample.id, &slack::Message::test(&endpoint.name, &sample.cluster))),
+        Format::Slack => Ok(chat(
+            &sample.id,
+            &slack::Message::test(&endpoint.name, &sample.cluster),
+        )),
     }
 }
 
 fn structured(event: &Event) -> Result<Post, Error> {
-    let json = cloudevents::to_json(event).map_err(|source| Error::Stored { id: event.id.clone(), source: source.into() })?;
-    Ok(Post { id: event.id.clone(), content_type: cloudevents::CONTENT_TYPE_JSON, body: json.to_string(), traceparent: None })
+    let json = cloudevents::to_json(event).map_err(|source| Error::Stored {
+        id: event.id.clone(),
+        source: source.into(),
+    })?;
+    Ok(Post {
+        id: event.id.clone(),
+        content_type: cloudevents::CONTENT_TYPE_JSON,
+        body: json.to_string(),
+        traceparent: None,
+    })
 }
 
 fn chat(id: &str, message: &slack::Message) -> Post {
     let body = serde_json::json!(message).to_string();
-    Post { id: id.to_owned(), content_type: "application/json", body, traceparent: None }
+    Post {
+        id: id.to_owned(),
+        content_type: "application/json",
+        body,
+        traceparent: None,
+    }
 }
 
 fn cost(bytes: &[u8]) -> Option<CostEvent> {

@@ -36,12 +36,16 @@ impl Signer {
         if !(24..=64).contains(&length) {
             return Err(InvalidSecret::Length(length));
         }
-        Ok(Self { webhook: webhook.into() })
+        Ok(Self {
+            webhook: webhook.into(),
+        })
     }
 
     /// Value of `webhook-signature`. The timestamp is the attempt's: receivers refuse what is older than five minutes.
     pub fn sign(&self, id: &str, at: DateTime<Utc>, body: &str) -> String {
-        self.webhook.sign(id, at.timestamp(), body.as_bytes()).expect("signing fails only for bodies that are not UTF-8")
+        self.webhook
+            .sign(id, at.timestamp(), body.as_bytes())
+            .expect("signing fails only for bodies that are not UTF-8")
     }
 }
 
@@ -70,15 +74,27 @@ mod tests {
         ];
         for (secret, id, at, body, expected) in cases {
             let signer = Signer::new(secret).unwrap();
-            assert_eq!(signer.sign(id, DateTime::from_timestamp(at, 0).unwrap(), body), expected);
+            assert_eq!(
+                signer.sign(id, DateTime::from_timestamp(at, 0).unwrap(), body),
+                expected
+            );
         }
     }
 
     #[test]
     fn weak_and_malformed_secrets_are_refused() {
-        assert_eq!(Signer::new("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").err(), Some(InvalidSecret::Prefix));
-        assert_eq!(Signer::new("whsec_not base64").err(), Some(InvalidSecret::Base64));
-        assert_eq!(Signer::new("whsec_c2hvcnQ=").err(), Some(InvalidSecret::Length(5)));
+        assert_eq!(
+            Signer::new("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").err(),
+            Some(InvalidSecret::Prefix)
+        );
+        assert_eq!(
+            Signer::new("whsec_not base64").err(),
+            Some(InvalidSecret::Base64)
+        );
+        assert_eq!(
+            Signer::new("whsec_c2hvcnQ=").err(),
+            Some(InvalidSecret::Length(5))
+        );
         assert_eq!(Signer::new("whsec_").err(), Some(InvalidSecret::Length(0)));
     }
 }

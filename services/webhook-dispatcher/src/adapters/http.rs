@@ -75,32 +75,65 @@ impl Http {
     /// Sends once, signed if the endpoint has a secret.
     pub async fn post(&self, endpoint: &Endpoint, post: &Post) -> Attempted {
         let start = Instant::now();
-        let (answer, status, error) = match self.send(endpoint, post, start + endpoint.timeout).await {
-            Ok(answered) => answered,
-            Err(error) => (Answer::None, 0, error),
-        };
-        Attempted { answer, status, error, elapsed: start.elapsed() }
+        let (answer, status, error) =
+            match self.send(endpoint, post, start + endpoint.timeout).await {
+                Ok(answered) => answered,
+                Err(error) => (Answer::None, 0, error),
+            };
+        Attempted {
+            answer,
+            status,
+            error,
+            elapsed: start.elapsed(),
+        }
     }
 
-    async fn send(&self, endpoint: &Endpoint, post: &Post, deadline: Instant) -> Result<(Answer, u16, String), String> {
+    async fn send(
+        &self,
+        endpoint: &Endpoint,
+        post: &Post,
+        deadline: Instant,
+    ) -> Result<(Answer, u16, String), String> {
         // The connector does not ask the resolver about addresses.
         if let Some(address) = literal(endpoint) {
-            check(address, &endpoint.allowed).map_err(|why| format!("{address} may not be reached ({why})"))?;
+            check(address, &endpoint.allowed)
+                .map_err(|why| format!("{address} may not be reached ({why})"))?;
         }
-        let client = self.clients.get(&endpoint.allowed).ok_or("no client for this endpoint")?;
-        let request = client.post(endpoint.url.clone()).headers(headers(endpoint, post)?).body(post.body.clone()).send();
+        let client = self
+            .clients
+            .get(&endpoint.allowed)
+            .ok_or("no client for this endpoint")?;
+        let request = client
+            .post(endpoint.url.clone())
+            .headers(headers(endpoint, post)?)
+            .body(post.body.clone())
+            .send();
         let response = tokio::time::timeout_at(deadline.into(), request)
             .await
-            .map_err(|_| format!("no answer within {}", humantime::format_duration(endpoint.timeout)))?
+            .map_err(|_| {
+                format!(
+                    "no answer within {}",
+                    humantime::format_duration(endpoint.timeout)
+                )
+            })?
             // The address may hold a secret: never in an error.
             .map_err(|error| mesh_runtime::chain(&error.without_url()))?;
         let status = response.status();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(RetryAfter::parse);
-        let answer = Answer::Status { code: status.as_u16(), retry_after };
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .and_then(RetryAfter::parse);
+        let answer = Answer::Status {
+            code: status.as_u16(),
+            retry_after,
+        };
         // The status decides. The body makes an error more telling and, read to its end, lets the connection be used again; a receiver
         // that drips or floods it must neither hold a place nor undo the status.
         let until = deadline.min(Instant::now() + FOR_BODY);
-        let said = tokio::time::timeout_at(until.into(), read(response)).await.map_or_else(|_| String::new(), |body| excerpt(&body));
+        let said = tokio::time::timeout_at(until.into(), read(response))
+            .await
+            .map_or_else(|_| String::new(), |body| excerpt(&body));
         let error = match (status.is_success(), said.as_str()) {
             (true, _) => String::new(),
             (false, "") => format!("status {}", status.as_u16()),
@@ -133,7 +166,8 @@ fn literal(endpoint: &Endpoint) -> Option<IpAddr> {
 fn headers(endpoint: &Endpoint, post: &Post) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut set = |name: &'static str, value: &str| {
-        let value = HeaderValue::from_str(value).map_err(|_| format!("header {name} cannot be {value:?}"))?;
+        let value = HeaderValue::from_str(value)
+            .map_err(|_| format!("header {name} cannot be {value:?}"))?;
         headers.insert(HeaderName::from_static(name), value);
         Ok::<_, String>(())
     };
@@ -165,5 +199,10 @@ async fn read(mut response: Response) -> Vec<u8> {
 
 fn excerpt(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_EXCERPT).collect::<String>().trim().to_owned()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(MOST_EXCERPT)
+        .collect::<String>()
+        .trim()
+        .to_owned()
 }

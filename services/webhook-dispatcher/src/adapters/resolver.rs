@@ -20,7 +20,9 @@ impl GuardedResolver {
 
 /// Every address of a name is one that must not be reached.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} is at {address}, which may not be reached ({why}); allow_private or allow_subnets would allow it")]
+#[error(
+    "{name} is at {address}, which may not be reached ({why}); allow_private or allow_subnets would allow it"
+)]
 struct Forbidden {
     name: String,
     address: std::net::IpAddr,
@@ -37,7 +39,13 @@ impl Resolve for GuardedResolver {
             for address in found {
                 match check(address.ip(), &allowed) {
                     Ok(()) => reachable.push(address),
-                    Err(why) => refused = Some(Forbidden { name: name.as_str().to_owned(), address: address.ip(), why }),
+                    Err(why) => {
+                        refused = Some(Forbidden {
+                            name: name.as_str().to_owned(),
+                            address: address.ip(),
+                            why,
+                        })
+                    }
                 }
             }
             match refused {

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::Row as _;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
+    SqliteSynchronous,
+};
 
 use super::writer::{Command, Writer};
 use crate::error::Error;
@@ -114,7 +117,10 @@ impl Store {
     /// # Errors
     /// If the file cannot be used.
     pub async fn open(path: &Path) -> Result<Self, Error> {
-        Self::try_open(path).await.map_err(|source| Error::Open { path: path.to_owned(), source })
+        Self::try_open(path).await.map_err(|source| Error::Open {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     async fn try_open(path: &Path) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
@@ -128,11 +134,20 @@ impl Store {
             // A commit is on disk before its message is acknowledged.
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(5));
-        let setup = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
+        let setup = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect_with(options.clone())
+            .await?;
         sqlx::migrate!("./migrations").run(&setup).await?;
         let connection = setup.acquire().await?.detach();
-        let reads = SqlitePoolOptions::new().max_connections(2).connect_with(options.read_only(true).create_if_missing(false)).await?;
-        Ok(Self { reads, writer: Writer::start(connection) })
+        let reads = SqlitePoolOptions::new()
+            .max_connections(2)
+            .connect_with(options.read_only(true).create_if_missing(false))
+            .await?;
+        Ok(Self {
+            reads,
+            writer: Writer::start(connection),
+        })
     }
 
     /// True if the event is known for the endpoint, whatever became of it.
@@ -154,7 +169,10 @@ impl Store {
     /// # Errors
     /// If the database does not write.
     pub async fn save(&self, delivery: Delivery) -> Result<(), Error> {
-        self.writer.write(Command::Save(Box::new(delivery))).await.map(drop)
+        self.writer
+            .write(Command::Save(Box::new(delivery)))
+            .await
+            .map(drop)
     }
 
     /// Stores an expired delivery, and counts it for the endpoint's message about what it missed.
@@ -162,15 +180,32 @@ impl Store {
     /// # Errors
     /// If the database does not write.
     pub async fn save_missed(&self, delivery: Delivery) -> Result<(), Error> {
-        self.writer.write(Command::SaveMissed(Box::new(delivery))).await.map(drop)
+        self.writer
+            .write(Command::SaveMissed(Box::new(delivery)))
+            .await
+            .map(drop)
     }
 
     /// Hands a cost to the delivery that waits for it; true if there was one.
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn join_cost(&self, endpoint: &str, pair: String, cost: Vec<u8>, now: DateTime<Utc>) -> Result<bool, Error> {
-        self.writer.write(Command::JoinCost { endpoint: endpoint.to_owned(), pair, cost, now }).await.map(|rows| rows > 0)
+    pub async fn join_cost(
+        &self,
+        endpoint: &str,
+        pair: String,
+        cost: Vec<u8>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        self.writer
+            .write(Command::JoinCost {
+                endpoint: endpoint.to_owned(),
+                pair,
+                cost,
+                now,
+            })
+            .await
+            .map(|rows| rows > 0)
     }
 
     /// Puts a message about missed events in the queue and begins counting anew.
@@ -178,7 +213,10 @@ impl Store {
     /// # Errors
     /// If the database does not write.
     pub async fn report_missed(&self, report: Delivery) -> Result<(), Error> {
-        self.writer.write(Command::ReportMissed(Box::new(report))).await.map(drop)
+        self.writer
+            .write(Command::ReportMissed(Box::new(report)))
+            .await
+            .map(drop)
     }
 
     /// Notes that outcomes were announced.
@@ -201,7 +239,12 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn due(&self, endpoint: &str, now: DateTime<Utc>, most: usize) -> Result<Vec<String>, Error> {
+    pub async fn due(
+        &self,
+        endpoint: &str,
+        now: DateTime<Utc>,
+        most: usize,
+    ) -> Result<Vec<String>, Error> {
         sqlx::query_scalar("SELECT event_id FROM deliveries WHERE endpoint = ? AND state = 'waiting' AND next_at <= ? ORDER BY next_at LIMIT ?")
             .bind(endpoint)
             .bind(now.timestamp_millis())
@@ -215,7 +258,11 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn next_due(&self, endpoint: &str, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Error> {
+    pub async fn next_due(
+        &self,
+        endpoint: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, Error> {
         let next: Option<i64> =
             sqlx::query_scalar("SELECT MIN(next_at) FROM deliveries WHERE endpoint = ? AND state = 'waiting' AND next_at > ?")
                 .bind(endpoint)
@@ -230,13 +277,23 @@ impl Store {
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn missed(&self, endpoint: &str) -> Result<Option<(String, u64, DateTime<Utc>)>, Error> {
-        let row: Option<(String, i64, i64)> = sqlx::query_as("SELECT first_id, count, last_at FROM away WHERE endpoint = ?")
-            .bind(endpoint)
-            .fetch_optional(&self.reads)
-            .await
-            .map_err(Error::database("look for missed events"))?;
-        Ok(row.map(|(first, count, last)| (first, count.unsigned_abs(), DateTime::from_timestamp_millis(last).unwrap_or_default())))
+    pub async fn missed(
+        &self,
+        endpoint: &str,
+    ) -> Result<Option<(String, u64, DateTime<Utc>)>, Error> {
+        let row: Option<(String, i64, i64)> =
+            sqlx::query_as("SELECT first_id, count, last_at FROM away WHERE endpoint = ?")
+                .bind(endpoint)
+                .fetch_optional(&self.reads)
+                .await
+                .map_err(Error::database("look for missed events"))?;
+        Ok(row.map(|(first, count, last)| {
+            (
+                first,
+                count.unsigned_abs(),
+                DateTime::from_timestamp_millis(last).unwrap_or_default(),
+            )
+        }))
     }
 
     /// One delivery.
@@ -285,11 +342,13 @@ impl Store {
     /// # Errors
     /// If the database does not read.
     pub async fn counts(&self, endpoint: &str) -> Result<Counts, Error> {
-        let rows: Vec<(String, i64)> = sqlx::query_as("SELECT state, COUNT(*) FROM deliveries WHERE endpoint = ? GROUP BY state")
-            .bind(endpoint)
-            .fetch_all(&self.reads)
-            .await
-            .map_err(Error::database("count deliveries"))?;
+        let rows: Vec<(String, i64)> = sqlx::query_as(
+            "SELECT state, COUNT(*) FROM deliveries WHERE endpoint = ? GROUP BY state",
+        )
+        .bind(endpoint)
+        .fetch_all(&self.reads)
+        .await
+        .map_err(Error::database("count deliveries"))?;
         let last_error: Option<String> = sqlx::query_scalar(
             "SELECT error FROM deliveries WHERE endpoint = ? AND state IN ('waiting', 'dead') AND error <> '' ORDER BY updated_at DESC LIMIT 1",
         )
@@ -297,7 +356,10 @@ impl Store {
         .fetch_optional(&self.reads)
         .await
         .map_err(Error::database("read last error"))?;
-        let mut counts = Counts { last_error: last_error.unwrap_or_default(), ..Counts::default() };
+        let mut counts = Counts {
+            last_error: last_error.unwrap_or_default(),
+            ..Counts::default()
+        };
         for (state, count) in rows {
             let slot = match State::parse(&state) {
                 State::Waiting => &mut counts.waiting,
@@ -318,14 +380,19 @@ impl Store {
 }
 
 fn read(row: &SqliteRow) -> Result<Delivery, sqlx::Error> {
-    let time = |name| row.try_get::<i64, _>(name).map(|millis| DateTime::from_timestamp_millis(millis).unwrap_or_default());
+    let time = |name| {
+        row.try_get::<i64, _>(name)
+            .map(|millis| DateTime::from_timestamp_millis(millis).unwrap_or_default())
+    };
     Ok(Delivery {
         endpoint: row.try_get("endpoint")?,
         event_id: row.try_get("event_id")?,
         event_type: row.try_get("event_type")?,
         state: State::parse(row.try_get("state")?),
         attempts: row.try_get("attempts")?,
-        next_at: row.try_get::<Option<i64>, _>("next_at")?.and_then(DateTime::from_timestamp_millis),
+        next_at: row
+            .try_get::<Option<i64>, _>("next_at")?
+            .and_then(DateTime::from_timestamp_millis),
         status: row.try_get("status")?,
         error: row.try_get("error")?,
         created_at: time("created_at")?,
@@ -334,7 +401,9 @@ fn read(row: &SqliteRow) -> Result<Delivery, sqlx::Error> {
         stream_sequence: row.try_get::<i64, _>("stream_sequence")?.unsigned_abs(),
         trace: row.try_get("trace")?,
         pair: row.try_get("pair")?,
-        body: row.try_get::<Option<Vec<u8>>, _>("body")?.unwrap_or_default(),
+        body: row
+            .try_get::<Option<Vec<u8>>, _>("body")?
+            .unwrap_or_default(),
         cost: row.try_get("cost")?,
     })
 }

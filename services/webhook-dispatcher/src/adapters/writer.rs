@@ -20,7 +20,12 @@ pub(super) enum Command {
     /// Store an expired delivery and count it.
     SaveMissed(Box<Delivery>),
     /// Hand a cost to the delivery that waits for it, and make that due.
-    JoinCost { endpoint: String, pair: String, cost: Vec<u8>, now: DateTime<Utc> },
+    JoinCost {
+        endpoint: String,
+        pair: String,
+        cost: Vec<u8>,
+        now: DateTime<Utc>,
+    },
     /// Queue a message about missed events and count anew.
     ReportMissed(Box<Delivery>),
     /// Outcomes were announced.
@@ -47,7 +52,10 @@ impl Writer {
     /// Returns the number of rows when the write is on disk.
     pub(super) async fn write(&self, command: Command) -> Result<u64, Error> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send((Some(command), reply)).await.map_err(|_| Error::WriterStopped)?;
+        self.commands
+            .send((Some(command), reply))
+            .await
+            .map_err(|_| Error::WriterStopped)?;
         answer.await.map_err(|_| Error::WriterStopped)?
     }
 
@@ -61,7 +69,10 @@ impl Writer {
     }
 }
 
-async fn run(mut connection: SqliteConnection, mut incoming: mpsc::Receiver<(Option<Command>, Reply)>) {
+async fn run(
+    mut connection: SqliteConnection,
+    mut incoming: mpsc::Receiver<(Option<Command>, Reply)>,
+) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut closing = None;
     while closing.is_none() && incoming.recv_many(&mut batch, BATCH).await > 0 {
@@ -77,10 +88,19 @@ async fn run(mut connection: SqliteConnection, mut incoming: mpsc::Receiver<(Opt
             }
         }
         match commit(&mut connection, &commands).await {
-            Ok(rows) => replies.into_iter().zip(rows).for_each(|(reply, rows)| answer(reply, Ok(rows))),
+            Ok(rows) => replies
+                .into_iter()
+                .zip(rows)
+                .for_each(|(reply, rows)| answer(reply, Ok(rows))),
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, writes = replies.len(), "write deliveries");
-                replies.into_iter().for_each(|reply| answer(reply, Err(Error::Write(error.to_string()))));
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    writes = replies.len(),
+                    "write deliveries"
+                );
+                replies
+                    .into_iter()
+                    .for_each(|reply| answer(reply, Err(Error::Write(error.to_string()))));
             }
         }
     }
@@ -97,7 +117,10 @@ fn answer(reply: Reply, result: Result<u64, Error>) {
     drop(reply.send(result));
 }
 
-async fn commit(connection: &mut SqliteConnection, commands: &[Command]) -> Result<Vec<u64>, sqlx::Error> {
+async fn commit(
+    connection: &mut SqliteConnection,
+    commands: &[Command],
+) -> Result<Vec<u64>, sqlx::Error> {
     let mut transaction = connection.begin().await?;
     let mut rows = Vec::with_capacity(commands.len());
     for command in commands {
@@ -122,7 +145,12 @@ async fn apply(connection: &mut SqliteConnection, command: &Command) -> Result<u
             .await?;
             save(connection, delivery).await
         }
-        Command::JoinCost { endpoint, pair, cost, now } => {
+        Command::JoinCost {
+            endpoint,
+            pair,
+            cost,
+            now,
+        } => {
             let done = sqlx::query(
                 "UPDATE deliveries SET cost = ?, next_at = ?, pair = NULL WHERE endpoint = ? AND pair = ? AND state = 'waiting' AND attempts = 0",
             )
@@ -135,16 +163,21 @@ async fn apply(connection: &mut SqliteConnection, command: &Command) -> Result<u
             Ok(done.rows_affected())
         }
         Command::ReportMissed(report) => {
-            sqlx::query("DELETE FROM away WHERE endpoint = ?").bind(&report.endpoint).execute(&mut *connection).await?;
+            sqlx::query("DELETE FROM away WHERE endpoint = ?")
+                .bind(&report.endpoint)
+                .execute(&mut *connection)
+                .await?;
             save(connection, report).await
         }
         Command::Announced(keys) => {
             for (endpoint, event_id) in keys {
-                sqlx::query("UPDATE deliveries SET announced = 1 WHERE endpoint = ? AND event_id = ?")
-                    .bind(endpoint)
-                    .bind(event_id)
-                    .execute(&mut *connection)
-                    .await?;
+                sqlx::query(
+                    "UPDATE deliveries SET announced = 1 WHERE endpoint = ? AND event_id = ?",
+                )
+                .bind(endpoint)
+                .bind(event_id)
+                .execute(&mut *connection)
+                .await?;
             }
             Ok(keys.len() as u64)
         }

@@ -12,16 +12,23 @@ fn validate(text: &str) -> Result<Vec<Endpoint>, Vec<String>> {
         Some("good") => Ok(format!("{SECRET}\n")),
         _ => Err(std::io::ErrorKind::NotFound.into()),
     };
-    section(text).validate(read).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    section(text)
+        .validate(read)
+        .map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
 fn check(endpoint: &str, expected: &str) {
-    let text = format!("[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org\"\nsecret = \"{SECRET}\"\n{endpoint}");
+    let text = format!(
+        "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org\"\nsecret = \"{SECRET}\"\n{endpoint}"
+    );
     match validate(&text) {
         Ok(_) => panic!("accepted: {endpoint}"),
         Err(faults) => {
             assert_eq!(faults.len(), 1, "{faults:?}");
-            assert!(faults[0].starts_with(&format!("webhook-dispatcher endpoint \"e\": {expected}")), "{faults:?}");
+            assert!(
+                faults[0].starts_with(&format!("webhook-dispatcher endpoint \"e\": {expected}")),
+                "{faults:?}"
+            );
         }
     }
 }
@@ -45,7 +52,11 @@ fn the_default_schedule_takes_about_three_days() {
         longest_wait: config.longest_wait,
     };
     // Full jitter takes half of each bound on average.
-    let hours = (1..policy.max_attempts).map(|attempt| policy.bound(attempt).as_secs()).sum::<u64>() / 2 / 3600;
+    let hours = (1..policy.max_attempts)
+        .map(|attempt| policy.bound(attempt).as_secs())
+        .sum::<u64>()
+        / 2
+        / 3600;
     assert!((60..=84).contains(&hours), "{hours} h");
 }
 
@@ -68,20 +79,32 @@ fn a_sound_endpoint_is_accepted() {
     )
     .unwrap();
     assert_eq!(endpoints[0].shown_url(), "https://10.1.2.3:8443/hook");
-    assert_eq!((endpoints[0].timeout, endpoints[0].max_event_age), (Duration::from_secs(2), None));
+    assert_eq!(
+        (endpoints[0].timeout, endpoints[0].max_event_age),
+        (Duration::from_secs(2), None)
+    );
     assert_eq!(endpoints[1].shown_url(), "https://hooks.slack.com/…");
     assert_eq!(endpoints[1].max_event_age, Some(Duration::from_secs(3600)));
 }
 
 #[test]
 fn each_fault_names_endpoint_and_key() {
-    check("types = [\"job.exploded\"]", "types: unknown event type \"job.exploded\"");
+    check(
+        "types = [\"job.exploded\"]",
+        "types: unknown event type \"job.exploded\"",
+    );
     check("types = [\"jobs.*\"]", "types: unknown");
-    check("allow_private = [\"10.0.0.0\"]", "allow_private: \"10.0.0.0\" is no subnet");
+    check(
+        "allow_private = [\"10.0.0.0\"]",
+        "allow_private: \"10.0.0.0\" is no subnet",
+    );
     check("max_attempts = 0", "max_attempts: at least 1");
     check("timeout = \"0s\"", "timeout: above 0");
     check("concurrency = 0", "concurrency: from 1");
-    check("users = [\"alice\"]\ntypes = [\"node.down\"]", "users: no event can match");
+    check(
+        "users = [\"alice\"]\ntypes = [\"node.down\"]",
+        "users: no event can match",
+    );
     check("secret_file = \"good\"", "secret: given twice");
     check("url_file = \"good\"", "url: given twice");
 }

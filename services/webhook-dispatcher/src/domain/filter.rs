@@ -75,7 +75,11 @@ impl Filter {
         let all = [TypePattern::All];
         let patterns = if types.is_empty() { &all } else { types };
         Self {
-            types: EventType::ALL.iter().copied().filter(|kind| patterns.iter().any(|p| p.matches(*kind))).collect(),
+            types: EventType::ALL
+                .iter()
+                .copied()
+                .filter(|kind| patterns.iter().any(|p| p.matches(*kind)))
+                .collect(),
             users: users.iter().cloned().collect(),
             partitions: partitions.iter().cloned().collect(),
         }
@@ -98,8 +102,12 @@ impl Filter {
 
     /// True if user and partition of an event are the endpoint's, whatever its type.
     pub fn concerns(&self, kind: EventType, event: &Event) -> bool {
-        (self.users.is_empty() || user_of(kind, event).is_some_and(|user| self.users.contains(user)))
-            && (self.partitions.is_empty() || partitions_of(event).iter().any(|partition| self.partitions.contains(*partition)))
+        (self.users.is_empty()
+            || user_of(kind, event).is_some_and(|user| self.users.contains(user)))
+            && (self.partitions.is_empty()
+                || partitions_of(event)
+                    .iter()
+                    .any(|partition| self.partitions.contains(*partition)))
     }
 
     /// Subjects of a consumer that gets at least what matches, and the given types besides. No two of them overlap, which the
@@ -111,7 +119,10 @@ impl Filter {
             return exact;
         }
         let categories: BTreeSet<_> = types.iter().map(|kind| kind.category()).collect();
-        categories.into_iter().map(|category| format!("slurm.*.{}.>", category.as_str())).collect()
+        categories
+            .into_iter()
+            .map(|category| format!("slurm.*.{}.>", category.as_str()))
+            .collect()
     }
 
     fn per_type(&self, types: &BTreeSet<EventType>) -> Vec<String> {
@@ -119,20 +130,32 @@ impl Filter {
         for category in Category::ALL {
             let of_category = |kind: &EventType| kind.category() == category && !is_baseline(*kind);
             let all = EventType::ALL.iter().copied().filter(of_category).count();
-            let selected: Vec<_> = types.iter().filter(|kind| kind.category() == category).collect();
-            let events: Vec<&str> = if selected.iter().filter(|kind| of_category(kind)).count() == all {
-                vec!["*"]
-            } else {
-                selected.into_iter().map(|kind| kind.event()).collect()
-            };
+            let selected: Vec<_> = types
+                .iter()
+                .filter(|kind| kind.category() == category)
+                .collect();
+            let events: Vec<&str> =
+                if selected.iter().filter(|kind| of_category(kind)).count() == all {
+                    vec!["*"]
+                } else {
+                    selected.into_iter().map(|kind| kind.event()).collect()
+                };
             for event in events {
                 let prefix = format!("slurm.*.{}.{event}", category.as_str());
                 match category {
                     _ if self.users.is_empty() => subjects.push(format!("{prefix}.>")),
                     Category::Job | Category::Queue | Category::Cost => {
-                        subjects.extend(self.users.iter().map(|user| format!("{prefix}.*.{}", subject::token(user))));
+                        subjects.extend(
+                            self.users
+                                .iter()
+                                .map(|user| format!("{prefix}.*.{}", subject::token(user))),
+                        );
                     }
-                    Category::User => subjects.extend(self.users.iter().map(|user| format!("{prefix}.{}", subject::token(user)))),
+                    Category::User => subjects.extend(
+                        self.users
+                            .iter()
+                            .map(|user| format!("{prefix}.{}", subject::token(user))),
+                    ),
                     // Without an owner: never the endpoint's.
                     Category::Node | Category::Capture => {}
                 }
@@ -153,9 +176,11 @@ fn user_of(kind: EventType, event: &Event) -> Option<&str> {
 fn partitions_of(event: &Event) -> Vec<&str> {
     match (event.job(), &event.payload) {
         (Some(job), _) => job.partition.split(',').collect(),
-        (None, Some(Payload::Node(payload))) => {
-            payload.node.iter().flat_map(|node| node.partitions.iter().map(String::as_str)).collect()
-        }
+        (None, Some(Payload::Node(payload))) => payload
+            .node
+            .iter()
+            .flat_map(|node| node.partitions.iter().map(String::as_str))
+            .collect(),
         _ => Vec::new(),
     }
 }
@@ -171,7 +196,12 @@ mod tests {
 
     fn filter(types: &[&str], users: &[&str], partitions: &[&str]) -> Filter {
         let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
         Filter::new(&types, &words(users), &words(partitions))
     }
 
@@ -179,9 +209,15 @@ mod tests {
         Event {
             cluster: "c".into(),
             r#type: kind.to_string(),
-            owner: Some(Owner { user: user.into(), ..Default::default() }),
+            owner: Some(Owner {
+                user: user.into(),
+                ..Default::default()
+            }),
             payload: Some(Payload::Job(JobEvent {
-                job: Some(Job { partition: partition.into(), ..Default::default() }),
+                job: Some(Job {
+                    partition: partition.into(),
+                    ..Default::default()
+                }),
                 ..Default::default()
             })),
             ..Default::default()
@@ -202,8 +238,14 @@ mod tests {
 
     #[test]
     fn subjects_say_what_they_can() {
-        assert_eq!(filter(&["job.completed"], &["alice"], &[]).subjects(&[]), ["slurm.*.job.completed.*.alice"]);
-        assert_eq!(filter(&["job.*"], &[], &["gpu"]).subjects(&[]), ["slurm.*.job.*.>"]);
+        assert_eq!(
+            filter(&["job.completed"], &["alice"], &[]).subjects(&[]),
+            ["slurm.*.job.completed.*.alice"]
+        );
+        assert_eq!(
+            filter(&["job.*"], &[], &["gpu"]).subjects(&[]),
+            ["slurm.*.job.*.>"]
+        );
         assert_eq!(
             filter(&["user.quota_high", "node.down"], &["a.b"], &[]).subjects(&[]),
             ["slurm.*.user.quota_high.a_2Eb"],
@@ -219,7 +261,12 @@ mod tests {
     fn too_many_subjects_become_categories() {
         let users: Vec<String> = (0..20).map(|n| format!("user{n}")).collect();
         let users: Vec<&str> = users.iter().map(String::as_str).collect();
-        let subjects = filter(&["job.failed", "job.timeout", "cost.finalized"], &users, &[]).subjects(&[]);
+        let subjects = filter(
+            &["job.failed", "job.timeout", "cost.finalized"],
+            &users,
+            &[],
+        )
+        .subjects(&[]);
         assert_eq!(subjects, ["slurm.*.job.>", "slurm.*.cost.>"]);
     }
 
@@ -240,10 +287,17 @@ mod tests {
 
     #[test]
     fn nodes_match_by_partition_and_never_by_user() {
-        let node = Node { name: "n1".into(), partitions: vec!["gpu".into()], ..Default::default() };
+        let node = Node {
+            name: "n1".into(),
+            partitions: vec!["gpu".into()],
+            ..Default::default()
+        };
         let event = Event {
             r#type: "node.down".into(),
-            payload: Some(Payload::Node(NodeEvent { node: Some(node), ..Default::default() })),
+            payload: Some(Payload::Node(NodeEvent {
+                node: Some(node),
+                ..Default::default()
+            })),
             ..Default::default()
         };
         assert!(filter(&["node.*"], &[], &["gpu"]).matches(EventType::NodeDown, &event));

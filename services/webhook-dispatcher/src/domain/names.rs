@@ -21,7 +21,9 @@ pub fn delivery_id(endpoint: &str, event_id: &str) -> String {
     let digest = hash.finalize();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
-    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+    uuid::Builder::from_custom_bytes(bytes)
+        .into_uuid()
+        .to_string()
 }
 
 /// Id of the message "N events while away" that begins with this event.

@@ -42,7 +42,9 @@ pub fn awaits(kind: EventType, event: &Event) -> Option<String> {
         _ => return None,
     };
     let job = event.job()?;
-    job.start_time.is_some().then(|| key(pair, &event.cluster, &job.run))
+    job.start_time
+        .is_some()
+        .then(|| key(pair, &event.cluster, &job.run))
 }
 
 /// The key of the pair a cost event completes.
@@ -61,12 +63,18 @@ fn key(pair: Pair, cluster: &str, run: &str) -> String {
 
 /// Cost types a chat needs for its messages.
 pub fn companions(filter: &Filter) -> Vec<EventType> {
-    let ends = EventType::ALL.iter().copied().any(|kind| kind.is_end() && filter.selects(kind));
-    [(filter.selects(EventType::JobStarted), Pair::Start), (ends, Pair::End)]
-        .into_iter()
-        .filter(|(wanted, _)| *wanted)
-        .map(|(_, pair)| pair.cost())
-        .collect()
+    let ends = EventType::ALL
+        .iter()
+        .copied()
+        .any(|kind| kind.is_end() && filter.selects(kind));
+    [
+        (filter.selects(EventType::JobStarted), Pair::Start),
+        (ends, Pair::End),
+    ]
+    .into_iter()
+    .filter(|(wanted, _)| *wanted)
+    .map(|(_, pair)| pair.cost())
+    .collect()
 }
 
 #[cfg(test)]
@@ -80,7 +88,10 @@ mod tests {
             let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
             companions(&Filter::new(&types, &[], &[]))
         };
-        assert_eq!(of(&["job.*"]), [EventType::CostEstimated, EventType::CostFinalized]);
+        assert_eq!(
+            of(&["job.*"]),
+            [EventType::CostEstimated, EventType::CostFinalized]
+        );
         assert_eq!(of(&["job.failed"]), [EventType::CostFinalized]);
         assert_eq!(of(&["node.*"]), []);
     }

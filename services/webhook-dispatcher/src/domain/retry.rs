@@ -33,7 +33,9 @@ impl Policy {
     /// Upper bound of the wait after an attempt, counted from 1.
     pub fn bound(&self, attempt: u32) -> Duration {
         let factor = self.growth.saturating_pow(attempt.saturating_sub(1));
-        self.first_wait.saturating_mul(factor).min(self.longest_wait)
+        self.first_wait
+            .saturating_mul(factor)
+            .min(self.longest_wait)
     }
 }
 
@@ -67,7 +69,9 @@ impl RetryAfter {
         if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
             return Some(Self::Seconds(value.parse().unwrap_or(u32::MAX)));
         }
-        DateTime::parse_from_rfc2822(value).ok().map(|time| Self::At(time.to_utc()))
+        DateTime::parse_from_rfc2822(value)
+            .ok()
+            .map(|time| Self::At(time.to_utc()))
     }
 
     fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
@@ -97,24 +101,43 @@ pub enum Next {
 }
 
 /// What follows from an attempt, counted from 1. `jitter` is a random number in 0..1.
-pub fn next_attempt(policy: &Policy, attempt: u32, answer: &Answer, now: DateTime<Utc>, jitter: f64) -> Next {
+pub fn next_attempt(
+    policy: &Policy,
+    attempt: u32,
+    answer: &Answer,
+    now: DateTime<Utc>,
+    jitter: f64,
+) -> Next {
     let retry_after = match answer {
-        Answer::Status { code: 200..=299, .. } => return Next::Delivered,
+        Answer::Status {
+            code: 200..=299, ..
+        } => return Next::Delivered,
         Answer::Status { code: 410, .. } => {
-            return Next::GiveUp { reason: "status 410: the receiver wants no more events".to_owned() };
+            return Next::GiveUp {
+                reason: "status 410: the receiver wants no more events".to_owned(),
+            };
         }
-        Answer::Status { code: 408 | 409 | 425 | 429 | 500..=599, retry_after } => *retry_after,
+        Answer::Status {
+            code: 408 | 409 | 425 | 429 | 500..=599,
+            retry_after,
+        } => *retry_after,
         Answer::Status { code, .. } => {
-            return Next::GiveUp { reason: format!("status {code}: sending it again would not help") };
+            return Next::GiveUp {
+                reason: format!("status {code}: sending it again would not help"),
+            };
         }
         Answer::None => None,
     };
     if attempt >= policy.max_attempts {
-        return Next::GiveUp { reason: format!("attempt {attempt} of {} failed", policy.max_attempts) };
+        return Next::GiveUp {
+            reason: format!("attempt {attempt} of {} failed", policy.max_attempts),
+        };
     }
     let wait = policy.bound(attempt).mul_f64(jitter.clamp(0.0, 1.0));
     let at = now + TimeDelta::from_std(wait).unwrap_or(LONGEST_RETRY_AFTER);
-    Next::Retry { at: retry_after.map_or(at, |retry_after| at.max(retry_after.at(now))) }
+    Next::Retry {
+        at: retry_after.map_or(at, |retry_after| at.max(retry_after.at(now))),
+    }
 }
 
 #[cfg(test)]
@@ -123,15 +146,22 @@ mod tests {
 
     use super::*;
 
-    const POLICY: Policy =
-        Policy { max_attempts: 5, first_wait: Duration::from_secs(10), growth: 4, longest_wait: Duration::from_secs(1_000) };
+    const POLICY: Policy = Policy {
+        max_attempts: 5,
+        first_wait: Duration::from_secs(10),
+        growth: 4,
+        longest_wait: Duration::from_secs(1_000),
+    };
 
     fn now() -> DateTime<Utc> {
         DateTime::from_timestamp(1_763_760_000, 0).unwrap()
     }
 
     fn status(code: u16) -> Answer {
-        Answer::Status { code, retry_after: None }
+        Answer::Status {
+            code,
+            retry_after: None,
+        }
     }
 
     fn seconds(next: &Next) -> i64 {
@@ -144,24 +174,66 @@ mod tests {
     #[test]
     fn statuses_decide() {
         for code in [200, 201, 202, 204, 299] {
-            assert_eq!(next_attempt(&POLICY, 1, &status(code), now(), 0.5), Next::Delivered, "{code}");
+            assert_eq!(
+                next_attempt(&POLICY, 1, &status(code), now(), 0.5),
+                Next::Delivered,
+                "{code}"
+            );
         }
         for code in [408, 409, 425, 429, 500, 502, 503, 504, 599] {
-            assert!(matches!(next_attempt(&POLICY, 1, &status(code), now(), 0.5), Next::Retry { .. }), "{code}");
+            assert!(
+                matches!(
+                    next_attempt(&POLICY, 1, &status(code), now(), 0.5),
+                    Next::Retry { .. }
+                ),
+                "{code}"
+            );
         }
         for code in [100, 301, 302, 307, 400, 401, 403, 404, 410, 413, 422] {
-            assert!(matches!(next_attempt(&POLICY, 1, &status(code), now(), 0.5), Next::GiveUp { .. }), "{code}");
+            assert!(
+                matches!(
+                    next_attempt(&POLICY, 1, &status(code), now(), 0.5),
+                    Next::GiveUp { .. }
+                ),
+                "{code}"
+            );
         }
-        assert!(matches!(next_attempt(&POLICY, 1, &Answer::None, now(), 0.5), Next::Retry { .. }));
+        assert!(matches!(
+            next_attempt(&POLICY, 1, &Answer::None, now(), 0.5),
+            Next::Retry { .. }
+        ));
     }
 
     #[test]
     fn both_forms_of_retry_after_are_obeyed() {
-        let after = |value: &str| Answer::Status { code: 429, retry_after: RetryAfter::parse(value) };
-        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("3600"), now(), 0.9)), 3600);
-        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("Fri, 21 Nov 2025 22:00:00 GMT"), now(), 0.9)), 2400);
-        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("1"), now(), 0.9)), 9, "never sooner than our own wait");
-        assert_eq!(seconds(&next_attempt(&POLICY, 1, &after("99999999999"), now(), 0.9)), 7 * 86_400, "nor for ever");
+        let after = |value: &str| Answer::Status {
+            code: 429,
+            retry_after: RetryAfter::parse(value),
+        };
+        assert_eq!(
+            seconds(&next_attempt(&POLICY, 1, &after("3600"), now(), 0.9)),
+            3600
+        );
+        assert_eq!(
+            seconds(&next_attempt(
+                &POLICY,
+                1,
+                &after("Fri, 21 Nov 2025 22:00:00 GMT"),
+                now(),
+                0.9
+            )),
+            2400
+        );
+        assert_eq!(
+            seconds(&next_attempt(&POLICY, 1, &after("1"), now(), 0.9)),
+            9,
+            "never sooner than our own wait"
+        );
+        assert_eq!(
+            seconds(&next_attempt(&POLICY, 1, &after("99999999999"), now(), 0.9)),
+            7 * 86_400,
+            "nor for ever"
+        );
         for nonsense in ["", "-1", "soon", "1.5"] {
             assert_eq!(RetryAfter::parse(nonsense), None, "{nonsense}");
         }

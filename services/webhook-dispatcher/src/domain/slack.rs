@@ -62,7 +62,10 @@ impl Message {
     /// A message of one line of Slack's markup.
     fn line(text: &str) -> Self {
         let text = clip(text, 2 * SENTENCE);
-        Self { blocks: vec![section(&text)], text }
+        Self {
+            blocks: vec![section(&text)],
+            text,
+        }
     }
 
     /// A message with a heading, a sentence and fields.
@@ -84,12 +87,19 @@ impl Message {
         if !footer.is_empty() {
             blocks.push(json!({"type": "context", "elements": [{"type": "mrkdwn", "text": clip(footer, SENTENCE)}]}));
         }
-        Self { text: heading, blocks }
+        Self {
+            text: heading,
+            blocks,
+        }
     }
 
     /// "N events while away": what the endpoint missed because it was too old when it could be sent.
     pub fn away(count: u64, cluster: &str) -> Self {
-        let (events, were) = if count == 1 { ("event", "was") } else { ("events", "were") };
+        let (events, were) = if count == 1 {
+            ("event", "was")
+        } else {
+            ("events", "were")
+        };
         Self::line(&format!(
             ":zzz: {count} {events} of cluster *{}* while away {were} too old to be shown here. `smesh events` lists them.",
             escape(cluster, NAME)
@@ -126,14 +136,21 @@ fn clip(text: &str, limit: usize) -> String {
         return text.to_owned();
     }
     let cut: String = text.chars().take(limit - 1).collect();
-    let safe = [cut.rfind('&').filter(|at| !cut[*at..].contains(';')), cut.rfind('<').filter(|at| !cut[*at..].contains('>'))];
+    let safe = [
+        cut.rfind('&').filter(|at| !cut[*at..].contains(';')),
+        cut.rfind('<').filter(|at| !cut[*at..].contains('>')),
+    ];
     let end = safe.into_iter().flatten().min().unwrap_or(cut.len());
     format!("{}…", &cut[..end])
 }
 
 /// Text in Slack's inline code, or nothing.
 fn code(text: &str, limit: usize) -> String {
-    if text.is_empty() { String::new() } else { format!("`{}`", escape(text, limit)) }
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!("`{}`", escape(text, limit))
+    }
 }
 
 #[cfg(test)]

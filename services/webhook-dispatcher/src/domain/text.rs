@@ -6,14 +6,24 @@ use mesh_events::proto::mesh::cost::v1::Money;
 /// An amount with its currency: two decimals, four below a tenth of a unit; rounded half to even.
 pub fn money(money: &Money) -> String {
     let micros = i128::from(money.micros);
-    let decimals: u32 = if micros != 0 && micros.abs() < 100_000 { 4 } else { 2 };
+    let decimals: u32 = if micros != 0 && micros.abs() < 100_000 {
+        4
+    } else {
+        2
+    };
     let unit = 10_i128.pow(6 - decimals);
     let (whole, rest) = (micros.abs() / unit, micros.abs() % unit);
     let up = rest * 2 > unit || (rest * 2 == unit && whole % 2 == 1);
     let rounded = whole + i128::from(up);
     let scale = 10_i128.pow(decimals);
     let sign = if micros < 0 && rounded != 0 { "-" } else { "" };
-    format!("{sign}{}.{:0width$} {}", rounded / scale, rounded % scale, money.currency, width = decimals as usize)
+    format!(
+        "{sign}{}.{:0width$} {}",
+        rounded / scale,
+        rounded % scale,
+        money.currency,
+        width = decimals as usize
+    )
 }
 
 /// A span of time in its two largest units: `1 d 3 h`, `2 h 5 min`, `45 s`.
@@ -26,13 +36,22 @@ pub fn span(seconds: i64) -> String {
         (0, hours, minutes) => [(hours, "h"), (minutes, "min")],
         (days, hours, _) => [(days, "d"), (hours, "h")],
     };
-    let shown: Vec<_> = parts.iter().enumerate().filter(|(i, (n, _))| *i == 0 || *n > 0).map(|(_, (n, u))| format!("{n} {u}")).collect();
+    let shown: Vec<_> = parts
+        .iter()
+        .enumerate()
+        .filter(|(i, (n, _))| *i == 0 || *n > 0)
+        .map(|(_, (n, u))| format!("{n} {u}"))
+        .collect();
     shown.join(" ")
 }
 
 /// A moment that Slack shows in the reader's own time zone; the text after `|` is for clients that cannot.
 pub fn slack_time(time: DateTime<Utc>) -> String {
-    format!("<!date^{}^{{date_short_pretty}} {{time_secs}}|{}>", time.timestamp(), time.to_rfc3339_opts(SecondsFormat::Secs, true))
+    format!(
+        "<!date^{}^{{date_short_pretty}} {{time_secs}}|{}>",
+        time.timestamp(),
+        time.to_rfc3339_opts(SecondsFormat::Secs, true)
+    )
 }
 
 /// Text from outside, made harmless for Slack (`&`, `<`, `>` become entities, so that no `<!channel>` and no link comes through) and
@@ -50,13 +69,21 @@ pub fn escape(text: &str, limit: usize) -> String {
             c if c.is_control() => " ",
             _ => "",
         };
-        let width = if piece.is_empty() { 1 } else { piece.chars().count() };
+        let width = if piece.is_empty() {
+            1
+        } else {
+            piece.chars().count()
+        };
         if length + width + 1 > limit {
             escaped.push('…');
             return escaped;
         }
         length += width;
-        if piece.is_empty() { escaped.push(character) } else { escaped.push_str(piece) }
+        if piece.is_empty() {
+            escaped.push(character)
+        } else {
+            escaped.push_str(piece)
+        }
     }
     escaped
 }
@@ -70,19 +97,42 @@ mod tests {
     #[test]
     fn money_is_rounded_half_to_even() {
         let cases = [
-            (0, "0.00"), (1_000_000, "1.00"), (1_005_000, "1.00"), (1_015_000, "1.02"), (1_015_001, "1.02"), (123, "0.0001"),
-            (50, "0.0000"), (99_950, "0.1000"), (-1_500_000, "-1.50"), (-10, "0.0000"), (i64::MAX, "9223372036854.78"),
+            (0, "0.00"),
+            (1_000_000, "1.00"),
+            (1_005_000, "1.00"),
+            (1_015_000, "1.02"),
+            (1_015_001, "1.02"),
+            (123, "0.0001"),
+            (50, "0.0000"),
+            (99_950, "0.1000"),
+            (-1_500_000, "-1.50"),
+            (-10, "0.0000"),
+            (i64::MAX, "9223372036854.78"),
         ];
         for (micros, expected) in cases {
-            assert_eq!(money(&Money { micros, currency: "EUR".into() }), format!("{expected} EUR"), "{micros}");
+            assert_eq!(
+                money(&Money {
+                    micros,
+                    currency: "EUR".into()
+                }),
+                format!("{expected} EUR"),
+                "{micros}"
+            );
         }
     }
 
     #[test]
     fn spans_show_two_units() {
         let cases = [
-            (0, "0 s"), (-5, "0 s"), (59, "59 s"), (60, "1 min"), (61, "1 min 1 s"), (3_600, "1 h"), (7_530, "2 h 5 min"),
-            (86_400, "1 d"), (97_200, "1 d 3 h"),
+            (0, "0 s"),
+            (-5, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3_600, "1 h"),
+            (7_530, "2 h 5 min"),
+            (86_400, "1 d"),
+            (97_200, "1 d 3 h"),
         ];
         for (seconds, expected) in cases {
             assert_eq!(span(seconds), expected);
@@ -91,7 +141,10 @@ mod tests {
 
     #[test]
     fn mentions_and_links_do_not_come_through() {
-        assert_eq!(escape("<!channel> a&b `x`\nnext", 100), "&lt;!channel&gt; a&amp;b 'x' next");
+        assert_eq!(
+            escape("<!channel> a&b `x`\nnext", 100),
+            "&lt;!channel&gt; a&amp;b 'x' next"
+        );
         assert_eq!(escape("abcdef", 4), "abc…");
         assert_eq!(escape("<<<", 9), "&lt;&lt;…");
     }

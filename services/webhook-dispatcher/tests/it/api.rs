@@ -12,8 +12,16 @@ use crate::harness::{Mesh, SECRET, endpoint, event, signed};
 async fn administrators_see_endpoints_and_deliveries_but_no_secrets() {
     let receiver = Receiver::start().await;
     let mesh = Mesh::start(&[
-        signed("pipeline", &receiver.url("/hook?token=hunter2"), "types = [\"job.*\"]"),
-        endpoint("chat", &receiver.url("/services/hunter3"), "format = \"slack\""),
+        signed(
+            "pipeline",
+            &receiver.url("/hook?token=hunter2"),
+            "types = [\"job.*\"]",
+        ),
+        endpoint(
+            "chat",
+            &receiver.url("/services/hunter3"),
+            "format = \"slack\"",
+        ),
     ])
     .await;
     let event = event(EventType::JobSubmitted, 1);
@@ -23,15 +31,36 @@ async fn administrators_see_endpoints_and_deliveries_but_no_secrets() {
     let (status, list) = mesh.call(Method::GET, "/v1/webhooks").await;
     assert_eq!(status, StatusCode::OK);
     let text = list.to_string();
-    assert!(!text.contains("hunter") && !text.contains("whsec_") && !text.contains(&SECRET[8..]), "{text}");
+    assert!(
+        !text.contains("hunter") && !text.contains("whsec_") && !text.contains(&SECRET[8..]),
+        "{text}"
+    );
     assert_eq!(list["webhooks"][0]["name"], "pipeline");
     assert_eq!(list["webhooks"][0]["counts"]["delivered"], 1);
-    assert_eq!((&list["webhooks"][1]["format"], &list["webhooks"][1]["signed"]), (&"slack".into(), &false.into()));
+    assert_eq!(
+        (
+            &list["webhooks"][1]["format"],
+            &list["webhooks"][1]["signed"]
+        ),
+        (&"slack".into(), &false.into())
+    );
 
-    let (_, page) = mesh.call(Method::GET, "/v1/webhooks/pipeline/deliveries?limit=10").await;
+    let (_, page) = mesh
+        .call(Method::GET, "/v1/webhooks/pipeline/deliveries?limit=10")
+        .await;
     let delivery = &page["deliveries"][0];
-    assert_eq!((&delivery["event_id"], &delivery["state"], &delivery["status"]), (&event.id.into(), &"delivered".into(), &204.into()));
-    assert_eq!(mesh.call(Method::GET, "/v1/webhooks/nobody").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(
+        (
+            &delivery["event_id"],
+            &delivery["state"],
+            &delivery["status"]
+        ),
+        (&event.id.into(), &"delivered".into(), &204.into())
+    );
+    assert_eq!(
+        mesh.call(Method::GET, "/v1/webhooks/nobody").await.0,
+        StatusCode::NOT_FOUND
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,34 +68,89 @@ async fn a_test_sends_a_signed_sample_now_and_tells_what_came_of_it() {
     let receiver = Receiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     let (_, good) = mesh.call(Method::POST, "/v1/webhooks/pipeline/test").await;
-    assert_eq!((&good["delivered"], &good["status"], &good["error"]), (&true.into(), &204.into(), &"".into()), "{good}");
+    assert_eq!(
+        (&good["delivered"], &good["status"], &good["error"]),
+        (&true.into(), &204.into(), &"".into()),
+        "{good}"
+    );
     let request = &receiver.received()[0];
-    Webhook::new(SECRET).unwrap().verify(&request.body, &request.headers).unwrap();
+    Webhook::new(SECRET)
+        .unwrap()
+        .verify(&request.body, &request.headers)
+        .unwrap();
     assert_eq!(request.json()["id"], good["event_id"]);
 
-    receiver.answer_next([Answer { body: b"who are you".to_vec(), ..Answer::status(401) }]);
+    receiver.answer_next([Answer {
+        body: b"who are you".to_vec(),
+        ..Answer::status(401)
+    }]);
     let (_, bad) = mesh.call(Method::POST, "/v1/webhooks/pipeline/test").await;
-    assert_eq!((&bad["delivered"], &bad["status"], &bad["error"]), (&false.into(), &401.into(), &"status 401: who are you".into()));
-    assert_eq!(mesh.count("pipeline", "delivered").await, 0, "a test is no delivery");
+    assert_eq!(
+        (&bad["delivered"], &bad["status"], &bad["error"]),
+        (
+            &false.into(),
+            &401.into(),
+            &"status 401: who are you".into()
+        )
+    );
+    assert_eq!(
+        mesh.count("pipeline", "delivered").await,
+        0,
+        "a test is no delivery"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_may_see_nothing_and_nobody_may_change_endpoints_here() {
     let receiver = Receiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
-    let paths = ["/v1/webhooks", "/v1/webhooks/pipeline", "/v1/webhooks/nobody", "/v1/webhooks/pipeline/deliveries"];
+    let paths = [
+        "/v1/webhooks",
+        "/v1/webhooks/pipeline",
+        "/v1/webhooks/nobody",
+        "/v1/webhooks/pipeline/deliveries",
+    ];
     for path in paths {
-        assert_eq!(mesh.call_as(Method::GET, path, "alice", Role::User).await.0, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(
+            mesh.call_as(Method::GET, path, "alice", Role::User).await.0,
+            StatusCode::FORBIDDEN,
+            "{path}"
+        );
     }
-    let test = mesh.call_as(Method::POST, "/v1/webhooks/pipeline/test", "alice", Role::User).await;
-    assert_eq!((test.0, receiver.received().len()), (StatusCode::FORBIDDEN, 0));
-    assert_eq!(mesh.call_as(Method::POST, "/v1/webhooks", "alice", Role::User).await.0, StatusCode::FORBIDDEN);
+    let test = mesh
+        .call_as(
+            Method::POST,
+            "/v1/webhooks/pipeline/test",
+            "alice",
+            Role::User,
+        )
+        .await;
+    assert_eq!(
+        (test.0, receiver.received().len()),
+        (StatusCode::FORBIDDEN, 0)
+    );
+    assert_eq!(
+        mesh.call_as(Method::POST, "/v1/webhooks", "alice", Role::User)
+            .await
+            .0,
+        StatusCode::FORBIDDEN
+    );
 
-    let changes = [(Method::POST, "/v1/webhooks"), (Method::PATCH, "/v1/webhooks/pipeline"), (Method::DELETE, "/v1/webhooks/pipeline")];
+    let changes = [
+        (Method::POST, "/v1/webhooks"),
+        (Method::PATCH, "/v1/webhooks/pipeline"),
+        (Method::DELETE, "/v1/webhooks/pipeline"),
+    ];
     for (method, path) in changes {
         let (status, problem) = mesh.call(method, path).await;
         assert_eq!(status, StatusCode::CONFLICT);
         let file = mesh.folder.path().join("mesh.toml");
-        assert!(problem["detail"].as_str().unwrap().contains(file.to_str().unwrap()), "{problem}");
+        assert!(
+            problem["detail"]
+                .as_str()
+                .unwrap()
+                .contains(file.to_str().unwrap()),
+            "{problem}"
+        );
     }
 }

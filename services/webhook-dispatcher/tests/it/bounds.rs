@@ -47,8 +47,16 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
     let (start, piece, pause): (&[u8], &[u8], u64) = match badness {
         Badness::Hang => (b"", b"", 60_000),
         Badness::DripHeaders => (b"HTTP/1.1 200 OK\r\nx-slow: ", b"a", 50),
-        Badness::DripBody => (b"HTTP/1.1 500 No\r\ncontent-length: 1000000\r\n\r\n", b"a", 50),
-        Badness::Flood => (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n", &[b'a'; 16 * 1024], 0),
+        Badness::DripBody => (
+            b"HTTP/1.1 500 No\r\ncontent-length: 1000000\r\n\r\n",
+            b"a",
+            50,
+        ),
+        Badness::Flood => (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n",
+            &[b'a'; 16 * 1024],
+            0,
+        ),
     };
     let mut result = stream.write_all(start).await;
     while result.is_ok() {
@@ -74,15 +82,36 @@ async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_
     let start = Instant::now();
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("good", "delivered", 1).await;
-    assert!(start.elapsed() < Duration::from_millis(900), "the good one waited {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_millis(900),
+        "the good one waited {:?}",
+        start.elapsed()
+    );
     for name in ["hang", "headers", "body"] {
         mesh.wait_for_count(name, "dead", 1).await;
     }
-    assert!(start.elapsed() < Duration::from_secs(3), "deadline of 1 s, took {:?}", start.elapsed());
-    let error = async |name: &str| mesh.call(Method::GET, &format!("/v1/webhooks/{name}")).await.1["counts"]["last_error"].to_string();
-    assert!(error("hang").await.contains("no answer within 1s"), "{}", error("hang").await);
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "deadline of 1 s, took {:?}",
+        start.elapsed()
+    );
+    let error = async |name: &str| {
+        mesh.call(Method::GET, &format!("/v1/webhooks/{name}"))
+            .await
+            .1["counts"]["last_error"]
+            .to_string()
+    };
+    assert!(
+        error("hang").await.contains("no answer within 1s"),
+        "{}",
+        error("hang").await
+    );
     assert!(error("headers").await.contains("no answer within 1s"));
-    assert!(error("body").await.contains("status 500"), "its status had arrived: {}", error("body").await);
+    assert!(
+        error("body").await.contains("status 500"),
+        "its status had arrived: {}",
+        error("body").await
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,14 +136,20 @@ async fn redirects_are_not_followed() {
     let (target, redirecting) = (Receiver::start().await, Receiver::start().await);
     for status in [301, 302, 303, 307, 308] {
         let headers = vec![("location".into(), target.url("/secret"))];
-        redirecting.answer_next([Answer { headers, ..Answer::status(status) }]);
+        redirecting.answer_next([Answer {
+            headers,
+            ..Answer::status(status)
+        }]);
     }
     let mesh = Mesh::start(&[signed("redirected", &redirecting.url("/"), "")]).await;
     for job in 1..=5 {
         mesh.publish(&event(EventType::JobStarted, job)).await;
     }
     mesh.wait_for_count("redirected", "dead", 5).await;
-    assert_eq!((redirecting.received().len(), target.received().len()), (5, 0));
+    assert_eq!(
+        (redirecting.received().len(), target.received().len()),
+        (5, 0)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,10 +164,18 @@ async fn a_name_that_leads_to_a_private_address_is_not_dialled() {
         }
     });
     let closed = |name: &str| {
-        let text = signed(name, &format!("http://localhost:{port}/"), "max_attempts = 2");
+        let text = signed(
+            name,
+            &format!("http://localhost:{port}/"),
+            "max_attempts = 2",
+        );
         text.replace("allow_private = [\"127.0.0.0/8\"]\n", "")
     };
-    let open = signed("open", &format!("http://localhost:{port}/"), "max_attempts = 1");
+    let open = signed(
+        "open",
+        &format!("http://localhost:{port}/"),
+        "max_attempts = 1",
+    );
     let mesh = Mesh::start(&[closed("closed"), open]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("closed", "dead", 1).await;

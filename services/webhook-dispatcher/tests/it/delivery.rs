@@ -14,30 +14,67 @@ async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event() {
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/hook?x=1"), "")]).await;
     let event = event(EventType::JobCompleted, 7);
     mesh.publish(&event).await;
-    wait_until("a delivery", DEADLINE, async || receiver.received().len() == 1).await;
+    wait_until("a delivery", DEADLINE, async || {
+        receiver.received().len() == 1
+    })
+    .await;
 
     let request = &receiver.received()[0];
-    Webhook::new(SECRET).unwrap().verify(&request.body, &request.headers).expect("the signature verifies");
+    Webhook::new(SECRET)
+        .unwrap()
+        .verify(&request.body, &request.headers)
+        .expect("the signature verifies");
     assert_eq!(request.path, "/hook?x=1");
-    assert_eq!(request.header("content-type"), "application/cloudevents+json");
+    assert_eq!(
+        request.header("content-type"),
+        "application/cloudevents+json"
+    );
     assert_eq!(request.header("webhook-id"), event.id);
     let body = request.json();
-    assert_eq!((&body["type"], &body["id"]), (&"org.slurm-mesh.job.completed.v1".into(), &event.id.clone().into()));
-    assert_eq!(cloudevents::from_json(&body).unwrap(), event, "the event arrives whole");
+    assert_eq!(
+        (&body["type"], &body["id"]),
+        (
+            &"org.slurm-mesh.job.completed.v1".into(),
+            &event.id.clone().into()
+        )
+    );
+    assert_eq!(
+        cloudevents::from_json(&body).unwrap(),
+        event,
+        "the event arrives whole"
+    );
     mesh.wait_for_count("pipeline", "delivered", 1).await;
 
     let mut forged = request.body.clone();
     forged[10] ^= 1;
-    assert!(Webhook::new(SECRET).unwrap().verify(&forged, &request.headers).is_err(), "and would not verify if it were changed");
+    assert!(
+        Webhook::new(SECRET)
+            .unwrap()
+            .verify(&forged, &request.headers)
+            .is_err(),
+        "and would not verify if it were changed"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_endpoint_gets_what_its_filter_says() {
     let receiver = Receiver::start().await;
     let mesh = Mesh::start(&[
-        signed("ends", &receiver.url("/ends"), "types = [\"job.completed\", \"job.failed\"]"),
-        signed("bob", &receiver.url("/bob"), "types = [\"job.*\"]\nusers = [\"bob\"]"),
-        signed("gpu", &receiver.url("/gpu"), "types = [\"job.*\", \"cost.*\"]\npartitions = [\"gpu\"]"),
+        signed(
+            "ends",
+            &receiver.url("/ends"),
+            "types = [\"job.completed\", \"job.failed\"]",
+        ),
+        signed(
+            "bob",
+            &receiver.url("/bob"),
+            "types = [\"job.*\"]\nusers = [\"bob\"]",
+        ),
+        signed(
+            "gpu",
+            &receiver.url("/gpu"),
+            "types = [\"job.*\", \"cost.*\"]\npartitions = [\"gpu\"]",
+        ),
         signed("all", &receiver.url("/all"), ""),
     ])
     .await;
@@ -62,13 +99,23 @@ async fn each_endpoint_gets_what_its_filter_says() {
 
     let at = |path: &str| -> BTreeSet<String> {
         let requests = receiver.received();
-        requests.iter().filter(|request| request.path == path).map(|request| request.header("webhook-id").to_owned()).collect()
+        requests
+            .iter()
+            .filter(|request| request.path == path)
+            .map(|request| request.header("webhook-id").to_owned())
+            .collect()
     };
-    let of = |events: &[&mesh_events::Event]| -> BTreeSet<String> { events.iter().map(|event| event.id.clone()).collect() };
+    let of = |events: &[&mesh_events::Event]| -> BTreeSet<String> {
+        events.iter().map(|event| event.id.clone()).collect()
+    };
     assert_eq!(at("/ends"), of(&[&completed]));
     assert_eq!(at("/bob"), of(&[&bobs]));
     assert_eq!(at("/gpu"), of(&[&pending, &cost]));
-    assert_eq!(at("/all"), of(&[&started, &completed, &bobs, &pending, &cost]), "everything but baselines");
+    assert_eq!(
+        at("/all"),
+        of(&[&started, &completed, &bobs, &pending, &cost]),
+        "everything but baselines"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,12 +128,17 @@ async fn a_new_endpoint_begins_with_new_events_and_a_removed_one_leaves_no_consu
     mesh.wait_for_count("old", "delivered", 1).await;
     mesh.stop().await;
 
-    mesh.run(&[old, signed("new", &receiver.url("/new"), "")]).await;
+    mesh.run(&[old, signed("new", &receiver.url("/new"), "")])
+        .await;
     let after = event(EventType::JobCompleted, 1);
     mesh.publish(&after).await;
     mesh.wait_for_count("new", "delivered", 1).await;
     mesh.wait_for_count("old", "delivered", 2).await;
-    let new: Vec<_> = receiver.received().into_iter().filter(|request| request.path == "/new").collect();
+    let new: Vec<_> = receiver
+        .received()
+        .into_iter()
+        .filter(|request| request.path == "/new")
+        .collect();
     assert_eq!(ids(&new), [after.id]);
     mesh.stop().await;
 
@@ -99,11 +151,17 @@ async fn a_new_endpoint_begins_with_new_events_and_a_removed_one_leaves_no_consu
 async fn an_event_that_is_on_the_bus_twice_is_sent_once() {
     let receiver = Receiver::start().await;
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
-    let (twice, last) = (event(EventType::JobStarted, 1), event(EventType::JobCompleted, 1));
+    let (twice, last) = (
+        event(EventType::JobStarted, 1),
+        event(EventType::JobCompleted, 1),
+    );
     mesh.publish(&twice).await;
     mesh.wait_for_count("pipeline", "delivered", 1).await;
     // As after the stream's dedupe window: the same event under another message id.
-    mesh.bus.publish_raw(subject::of(&twice).unwrap(), "another", bytes(&twice)).await.unwrap();
+    mesh.bus
+        .publish_raw(subject::of(&twice).unwrap(), "another", bytes(&twice))
+        .await
+        .unwrap();
     mesh.publish(&last).await;
     mesh.wait_for_count("pipeline", "delivered", 2).await;
     assert_eq!(ids(&receiver.received()), [twice.id, last.id]);

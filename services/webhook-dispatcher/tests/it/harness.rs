@@ -63,21 +63,33 @@ impl Mesh {
     /// Starts a server only.
     pub async fn without_dispatcher() -> Self {
         let nats = NatsServer::start().await;
-        let config = mesh_bus::Config { url: nats.url(), ..mesh_bus::Config::default() };
+        let config = mesh_bus::Config {
+            url: nats.url(),
+            ..mesh_bus::Config::default()
+        };
         let bus = Bus::connect(&config, "admin").await.unwrap();
         bus.ready(&CancellationToken::new()).await.unwrap();
-        Self { nats, bus, folder: tempfile::tempdir().unwrap(), running: None }
+        Self {
+            nats,
+            bus,
+            folder: tempfile::tempdir().unwrap(),
+            running: None,
+        }
     }
 
     /// Starts the dispatcher (again), and waits until its consumers are there.
     pub async fn run(&mut self, endpoints: &[String]) {
         self.start_dispatcher(endpoints).await;
-        self.wait_for_consumers(endpoints.iter().filter(|text| text.contains("[[")).count()).await;
+        self.wait_for_consumers(endpoints.iter().filter(|text| text.contains("[[")).count())
+            .await;
     }
 
     pub async fn wait_for_consumers(&self, count: usize) {
         wait_until("consumers of all endpoints", DEADLINE, async || {
-            self.bus.endpoint_consumers().await.is_ok_and(|names| names.len() == count)
+            self.bus
+                .endpoint_consumers()
+                .await
+                .is_ok_and(|names| names.len() == count)
         })
         .await;
     }
@@ -88,7 +100,11 @@ impl Mesh {
         let shutdown = CancellationToken::new();
         let context = Context::new(config, shutdown.clone()).unwrap();
         let started = WebhookDispatcherService::start(context).await.unwrap();
-        self.running = Some(Running { router: started.router, shutdown, work: tokio::spawn(started.run) });
+        self.running = Some(Running {
+            router: started.router,
+            shutdown,
+            work: tokio::spawn(started.run),
+        });
     }
 
     /// Writes `mesh.toml` and returns its path.
@@ -109,11 +125,18 @@ impl Mesh {
     pub async fn stop(&mut self) {
         let running = self.running.take().unwrap();
         running.shutdown.cancel();
-        tokio::time::timeout(DEADLINE, running.work).await.expect("drains in time").unwrap().unwrap();
+        tokio::time::timeout(DEADLINE, running.work)
+            .await
+            .expect("drains in time")
+            .unwrap()
+            .unwrap();
     }
 
     pub async fn publish(&self, event: &Event) {
-        self.bus.publish_until_done(event, &CancellationToken::new()).await.unwrap();
+        self.bus
+            .publish_until_done(event, &CancellationToken::new())
+            .await
+            .unwrap();
     }
 
     /// Calls the API as an administrator.
@@ -121,10 +144,32 @@ impl Mesh {
         self.call_as(method, path, "root", Role::Admin).await
     }
 
-    pub async fn call_as(&self, method: Method, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
-        let mut request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
-        request.extensions_mut().insert(Caller { user: user.into(), uid: Some(1), role });
-        let response = self.running.as_ref().unwrap().router.clone().oneshot(request).await.unwrap();
+    pub async fn call_as(
+        &self,
+        method: Method,
+        path: &str,
+        user: &str,
+        role: Role,
+    ) -> (StatusCode, Value) {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(Body::empty())
+            .unwrap();
+        request.extensions_mut().insert(Caller {
+            user: user.into(),
+            uid: Some(1),
+            role,
+        });
+        let response = self
+            .running
+            .as_ref()
+            .unwrap()
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap();
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
@@ -132,15 +177,27 @@ impl Mesh {
 
     /// What the API says about an endpoint's deliveries, e.g. `delivered`.
     pub async fn count(&self, name: &str, state: &str) -> u64 {
-        self.call(Method::GET, &format!("/v1/webhooks/{name}")).await.1["counts"][state].as_u64().unwrap()
+        self.call(Method::GET, &format!("/v1/webhooks/{name}"))
+            .await
+            .1["counts"][state]
+            .as_u64()
+            .unwrap()
     }
 
     pub async fn wait_for_count(&self, name: &str, state: &str, count: u64) {
-        wait_until(&format!("{count} {state} at {name}"), DEADLINE, async || self.count(name, state).await == count).await;
+        wait_until(
+            &format!("{count} {state} at {name}"),
+            DEADLINE,
+            async || self.count(name, state).await == count,
+        )
+        .await;
     }
 
     /// Everything published on a subject from now on.
-    pub async fn listen<M: prost::Message + Default + 'static>(&self, subject: &str) -> Listener<M> {
+    pub async fn listen<M: prost::Message + Default + 'static>(
+        &self,
+        subject: &str,
+    ) -> Listener<M> {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
         let mut messages = client.subscribe(subject.to_owned()).await.unwrap();
         client.flush().await.unwrap();
@@ -171,7 +228,10 @@ pub struct Listener<M> {
 
 impl<M> Listener<M> {
     pub async fn next(&mut self) -> M {
-        tokio::time::timeout(DEADLINE, self.heard.recv()).await.expect("a message in time").unwrap()
+        tokio::time::timeout(DEADLINE, self.heard.recv())
+            .await
+            .expect("a message in time")
+            .unwrap()
     }
 }
 
@@ -188,7 +248,10 @@ pub fn event(kind: EventType, job_id: u32) -> Event {
 
 /// The ids that a receiver got, in order.
 pub fn ids(received: &[Received]) -> Vec<String> {
-    received.iter().map(|request| request.header("webhook-id").to_owned()).collect()
+    received
+        .iter()
+        .map(|request| request.header("webhook-id").to_owned())
+        .collect()
 }
 
 /// The bytes of an event, as they are on the bus.

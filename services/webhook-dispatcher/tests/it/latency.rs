@@ -33,14 +33,27 @@ async fn latency_at_a_thousand_events_a_second() {
         });
     }
     let stored: HashMap<String, Instant> = publishing.join_all().await.into_iter().collect();
-    wait_until("all deliveries", DEADLINE, async || receiver.received().len() >= stored.len()).await;
+    wait_until("all deliveries", DEADLINE, async || {
+        receiver.received().len() >= stored.len()
+    })
+    .await;
     let mut latencies: Vec<Duration> = receiver
         .received()
         .iter()
-        .map(|request| request.at.saturating_duration_since(stored[request.header("webhook-id")]))
+        .map(|request| {
+            request
+                .at
+                .saturating_duration_since(stored[request.header("webhook-id")])
+        })
         .collect();
     assert_eq!(latencies.len(), stored.len(), "none twice");
     latencies.sort();
     let at = |percent: usize| latencies[latencies.len() * percent / 100];
-    println!("stored on the bus -> POST received, {} events at {RATE}/s: p50 {:?}, p99 {:?}, max {:?}", stored.len(), at(50), at(99), latencies[latencies.len() - 1]);
+    println!(
+        "stored on the bus -> POST received, {} events at {RATE}/s: p50 {:?}, p99 {:?}, max {:?}",
+        stored.len(),
+        at(50),
+        at(99),
+        latencies[latencies.len() - 1]
+    );
 }

@@ -42,15 +42,30 @@ async fn kill_9_loses_nothing_and_repeats_only_what_was_under_way() {
     const EVENTS: u32 = 300;
     const CONCURRENCY: usize = 8;
     let receiver = Receiver::start().await;
-    receiver.answer_always(Answer { delay: Duration::from_millis(20), ..Answer::status(204) });
+    receiver.answer_always(Answer {
+        delay: Duration::from_millis(20),
+        ..Answer::status(204)
+    });
     let mesh = Mesh::without_dispatcher().await;
-    let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), &format!("concurrency = {CONCURRENCY}"))]);
+    let config = mesh.write_config(&[signed(
+        "pipeline",
+        &receiver.url("/"),
+        &format!("concurrency = {CONCURRENCY}"),
+    )]);
     let mut process = Process::start(&config);
     mesh.wait_for_consumers(1).await;
-    let events: Vec<_> = (1..=EVENTS).map(|job| event(EventType::JobStarted, job)).collect();
+    let events: Vec<_> = (1..=EVENTS)
+        .map(|job| event(EventType::JobStarted, job))
+        .collect();
     let expected: BTreeSet<String> = events.iter().map(|event| event.id.clone()).collect();
-    mesh.bus.publish_all(events, &Default::default()).await.unwrap();
-    wait_until("some deliveries", DEADLINE, async || receiver.received().len() >= 50).await;
+    mesh.bus
+        .publish_all(events, &Default::default())
+        .await
+        .unwrap();
+    wait_until("some deliveries", DEADLINE, async || {
+        receiver.received().len() >= 50
+    })
+    .await;
     process.kill();
     let before = receiver.received().len();
     assert!(before < EVENTS as usize, "killed in the middle");
@@ -58,7 +73,10 @@ async fn kill_9_loses_nothing_and_repeats_only_what_was_under_way() {
     let _process = Process::start(&config);
     // Messages that were handed out and not acknowledged come again after the consumer's ack wait, half a minute.
     wait_until("every event", Duration::from_secs(60), async || {
-        ids(&receiver.received()).into_iter().collect::<BTreeSet<_>>() == expected
+        ids(&receiver.received())
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+            == expected
     })
     .await;
     let repeated = receiver.received().len() - expected.len();
@@ -70,13 +88,27 @@ async fn a_wrong_configuration_is_refused_with_every_fault() {
     let mesh = Mesh::without_dispatcher().await;
     let good = signed("pipeline", "https://example.org/", "");
     let config = mesh.write_config(std::slice::from_ref(&good));
-    assert!(command(&config).arg("--check-config").stderr(Stdio::null()).status().unwrap().success());
+    assert!(
+        command(&config)
+            .arg("--check-config")
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    );
 
-    let config = mesh.write_config(&[good, signed("chat", "https://10.0.0.1/", "types = [\"job.exploded\"]")]);
+    let config = mesh.write_config(&[
+        good,
+        signed("chat", "https://10.0.0.1/", "types = [\"job.exploded\"]"),
+    ]);
     let output = command(&config).arg("--check-config").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    for part in ["mesh.toml", "\"chat\": url: 10.0.0.1 may not be reached (private)", "\"chat\": types: unknown event type \"job.exploded\""] {
+    for part in [
+        "mesh.toml",
+        "\"chat\": url: 10.0.0.1 may not be reached (private)",
+        "\"chat\": types: unknown event type \"job.exploded\"",
+    ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
 }

@@ -46,7 +46,13 @@ async fn deliveries_resume_when_nats_comes_back() {
     mesh.nats.restart().await;
     mesh.publish(&event(EventType::JobStarted, 2)).await;
     mesh.wait_for_count("pipeline", "delivered", 2).await;
-    assert_eq!(ids(&receiver.received()).into_iter().collect::<BTreeSet<_>>().len(), 2);
+    assert_eq!(
+        ids(&receiver.received())
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+            .len(),
+        2
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,5 +68,8 @@ async fn retries_go_on_while_nats_is_away() {
     mesh.nats.kill();
     receiver.restart().await;
     mesh.start_dispatcher(&endpoints).await;
-    wait_until("a delivery without NATS", DEADLINE, async || receiver.received().len() == 1).await;
+    wait_until("a delivery without NATS", DEADLINE, async || {
+        receiver.received().len() == 1
+    })
+    .await;
 }

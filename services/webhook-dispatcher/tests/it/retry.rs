@@ -26,19 +26,32 @@ async fn a_receiver_that_was_down_gets_every_event() {
     }
     mesh.wait_for_count("pipeline", "waiting", 20).await;
     let (_, shown) = mesh.call(Method::GET, "/v1/webhooks/pipeline").await;
-    assert!(shown["counts"]["last_error"].as_str().unwrap().contains("refused"), "{shown}");
+    assert!(
+        shown["counts"]["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("refused"),
+        "{shown}"
+    );
 
     receiver.restart().await;
     mesh.wait_for_count("pipeline", "delivered", 20).await;
     let received = receiver.received();
-    assert_eq!(ids(&received).into_iter().collect::<BTreeSet<_>>(), expected);
+    assert_eq!(
+        ids(&received).into_iter().collect::<BTreeSet<_>>(),
+        expected
+    );
     assert_eq!(received.len(), 20, "none twice");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_attempt_has_the_same_id_and_a_signature_of_its_own() {
     let receiver = Receiver::start().await;
-    receiver.answer_next([Answer::status(503), Answer::status(429), Answer::status(408)]);
+    receiver.answer_next([
+        Answer::status(503),
+        Answer::status(429),
+        Answer::status(408),
+    ]);
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     let event = event(EventType::JobStarted, 1);
     mesh.publish(&event).await;
@@ -46,21 +59,31 @@ async fn every_attempt_has_the_same_id_and_a_signature_of_its_own() {
     let received = receiver.received();
     assert_eq!(ids(&received), vec![event.id; 4]);
     for request in received {
-        Webhook::new(SECRET).unwrap().verify(&request.body, &request.headers).unwrap();
+        Webhook::new(SECRET)
+            .unwrap()
+            .verify(&request.body, &request.headers)
+            .unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice() {
     let (bad, good) = (Receiver::start().await, Receiver::start().await);
-    bad.answer_always(Answer { body: b"out of order".to_vec(), ..Answer::status(500) });
+    bad.answer_always(Answer {
+        body: b"out of order".to_vec(),
+        ..Answer::status(500)
+    });
     let mesh = Mesh::start(&[
         signed("bad", &bad.url("/"), "max_attempts = 3"),
         signed("good", &good.url("/"), ""),
     ])
     .await;
-    let mut letters = mesh.listen::<DeadLetter>("mesh.dead.webhook-dispatcher").await;
-    let mut audit = mesh.listen::<AuditEntry>("mesh.testbed.audit.delivery").await;
+    let mut letters = mesh
+        .listen::<DeadLetter>("mesh.dead.webhook-dispatcher")
+        .await;
+    let mut audit = mesh
+        .listen::<AuditEntry>("mesh.testbed.audit.delivery")
+        .await;
     let event = event(EventType::JobStarted, 1);
     mesh.publish(&event).await;
     mesh.wait_for_count("good", "delivered", 1).await;
@@ -68,17 +91,36 @@ async fn a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_no
     assert_eq!((bad.received().len(), good.received().len()), (3, 1));
 
     let letter = letters.next().await;
-    assert_eq!((letter.consumer.as_str(), letter.attempts, letter.stream.as_str()), ("webhook-dispatcher/bad", 3, "SLURM_EVENTS"));
+    assert_eq!(
+        (
+            letter.consumer.as_str(),
+            letter.attempts,
+            letter.stream.as_str()
+        ),
+        ("webhook-dispatcher/bad", 3, "SLURM_EVENTS")
+    );
     assert_eq!(letter.body, bytes(&event), "the original, unchanged");
-    assert!(letter.reason.contains("status 500: out of order"), "{}", letter.reason);
+    assert!(
+        letter.reason.contains("status 500: out of order"),
+        "{}",
+        letter.reason
+    );
 
     let mut outcomes = BTreeSet::new();
     for _ in 0..2 {
         let Act::Delivery(delivery) = audit.next().await.act.unwrap();
         assert_eq!(delivery.event_id, event.id);
-        outcomes.insert((delivery.endpoint, delivery.outcome, delivery.attempts, delivery.status));
+        outcomes.insert((
+            delivery.endpoint,
+            delivery.outcome,
+            delivery.attempts,
+            delivery.status,
+        ));
     }
-    let expected = [("bad".to_owned(), "dead".to_owned(), 3, 500), ("good".to_owned(), "delivered".to_owned(), 1, 204)];
+    let expected = [
+        ("bad".to_owned(), "dead".to_owned(), 3, 500),
+        ("good".to_owned(), "delivered".to_owned(), 1, 204),
+    ];
     assert_eq!(outcomes, expected.into());
 }
 
@@ -88,8 +130,10 @@ async fn what_would_be_refused_again_is_sent_once() {
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     for (dead, status) in [400, 401, 404, 410, 422].into_iter().enumerate() {
         receiver.answer_next([Answer::status(status)]);
-        mesh.publish(&event(EventType::JobStarted, u32::from(status))).await;
-        mesh.wait_for_count("pipeline", "dead", dead as u64 + 1).await;
+        mesh.publish(&event(EventType::JobStarted, u32::from(status)))
+            .await;
+        mesh.wait_for_count("pipeline", "dead", dead as u64 + 1)
+            .await;
     }
     assert_eq!(receiver.received().len(), 5);
 }
@@ -97,29 +141,59 @@ async fn what_would_be_refused_again_is_sent_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_after_is_obeyed_in_both_forms() {
     let receiver = Receiver::start().await;
-    let after = |value: String| Answer { headers: vec![("retry-after".into(), value)], ..Answer::status(429) };
+    let after = |value: String| Answer {
+        headers: vec![("retry-after".into(), value)],
+        ..Answer::status(429)
+    };
     // A date has whole seconds: three seconds on are at least two from now.
-    let date = (Utc::now() + TimeDelta::seconds(3)).format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let date = (Utc::now() + TimeDelta::seconds(3))
+        .format("%a, %d %b %Y %H:%M:%S GMT")
+        .to_string();
     receiver.answer_next([after(date), after("2".into())]);
     let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("pipeline", "delivered", 1).await;
-    let at: Vec<_> = receiver.received().iter().map(|request| request.at).collect();
+    let at: Vec<_> = receiver
+        .received()
+        .iter()
+        .map(|request| request.at)
+        .collect();
     assert_eq!(at.len(), 3);
-    assert!(at[1] - at[0] >= Duration::from_millis(1_000), "by date, after {:?}", at[1] - at[0]);
-    assert!(at[2] - at[1] >= Duration::from_millis(1_990), "by seconds, after {:?}", at[2] - at[1]);
+    assert!(
+        at[1] - at[0] >= Duration::from_millis(1_000),
+        "by date, after {:?}",
+        at[1] - at[0]
+    );
+    assert!(
+        at[2] - at[1] >= Duration::from_millis(1_990),
+        "by seconds, after {:?}",
+        at[2] - at[1]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiting_retries_hold_up_no_new_event() {
     let receiver = Receiver::start().await;
     receiver.answer_always(Answer::status(503));
-    let text = signed("pipeline", &receiver.url("/"), "").replace("100ms", "1h").replace("300ms", "1h");
+    let text = signed("pipeline", &receiver.url("/"), "")
+        .replace("100ms", "1h")
+        .replace("300ms", "1h");
     let mesh = Mesh::start(&[text]).await;
-    let events: Vec<_> = (1..=1_000).map(|job| event(EventType::JobStarted, job)).collect();
-    mesh.bus.publish_all(events, &Default::default()).await.unwrap();
-    wait_until("1000 first attempts", DEADLINE, async || receiver.received().len() >= 1_000).await;
+    let events: Vec<_> = (1..=1_000)
+        .map(|job| event(EventType::JobStarted, job))
+        .collect();
+    mesh.bus
+        .publish_all(events, &Default::default())
+        .await
+        .unwrap();
+    wait_until("1000 first attempts", DEADLINE, async || {
+        receiver.received().len() >= 1_000
+    })
+    .await;
     receiver.answer_always(Answer::status(204));
     mesh.publish(&event(EventType::JobStarted, 2_000)).await;
-    wait_until("the new event", DEADLINE, async || mesh.count("pipeline", "delivered").await >= 1).await;
+    wait_until("the new event", DEADLINE, async || {
+        mesh.count("pipeline", "delivered").await >= 1
+    })
+    .await;
 }

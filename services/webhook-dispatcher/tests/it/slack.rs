@@ -16,8 +16,13 @@ fn chat(url: &str, more: &str) -> String {
 
 fn cost(kind: EventType, job: u32, micros: i64) -> Event {
     let mut event = event(kind, job);
-    let Some(Payload::Cost(cost)) = &mut event.payload else { panic!("no cost") };
-    let money = Some(Money { micros, currency: "EUR".into() });
+    let Some(Payload::Cost(cost)) = &mut event.payload else {
+        panic!("no cost")
+    };
+    let money = Some(Money {
+        micros,
+        currency: "EUR".into(),
+    });
     match kind {
         EventType::CostEstimated => cost.burn_rate = money,
         _ => cost.total = money,
@@ -30,13 +35,18 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost() {
     let receiver = Receiver::start().await;
     let mesh = Mesh::start(&[chat(&receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
-    mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000)).await;
+    mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000))
+        .await;
     mesh.wait_for_count("chat", "delivered", 1).await;
     let start = Instant::now();
     mesh.publish(&event(EventType::JobCompleted, 1)).await;
-    mesh.publish(&cost(EventType::CostFinalized, 1, 4_345_000)).await;
+    mesh.publish(&cost(EventType::CostFinalized, 1, 4_345_000))
+        .await;
     mesh.wait_for_count("chat", "delivered", 2).await;
-    assert!(start.elapsed() < Duration::from_millis(2_500), "sent when the cost came, not at the end of the wait");
+    assert!(
+        start.elapsed() < Duration::from_millis(2_500),
+        "sent when the cost came, not at the end of the wait"
+    );
 
     let received = receiver.received();
     assert_eq!(received.len(), 2, "costs are no messages of their own");
@@ -44,7 +54,10 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost() {
     assert!(received[0].headers.get("webhook-signature").is_none());
     let (started, ended) = (received[0].json(), received[1].json());
     assert_eq!(started["text"], ":arrow_forward: Job 1 started");
-    assert!(started["blocks"].to_string().contains("4.20 EUR per hour"), "{started}");
+    assert!(
+        started["blocks"].to_string().contains("4.20 EUR per hour"),
+        "{started}"
+    );
     assert_eq!(ended["text"], ":white_check_mark: Job 1 completed");
     assert!(ended["blocks"].to_string().contains("4.34 EUR"), "{ended}");
 }
@@ -52,12 +65,23 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_whose_cost_does_not_come_goes_without() {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&["[webhook-dispatcher]\ncost_wait = \"300ms\"".into(), chat(&receiver.url("/"), "")]).await;
+    let mesh = Mesh::start(&[
+        "[webhook-dispatcher]\ncost_wait = \"300ms\"".into(),
+        chat(&receiver.url("/"), ""),
+    ])
+    .await;
     let start = Instant::now();
     mesh.publish(&event(EventType::JobFailed, 1)).await;
-    wait_until("a message", DEADLINE, async || receiver.received().len() == 1).await;
+    wait_until("a message", DEADLINE, async || {
+        receiver.received().len() == 1
+    })
+    .await;
     assert!(start.elapsed() >= Duration::from_millis(300));
-    assert!(receiver.received()[0].json()["blocks"].to_string().contains("not known yet"));
+    assert!(
+        receiver.received()[0].json()["blocks"]
+            .to_string()
+            .contains("not known yet")
+    );
     // Too late: it is not sent again.
     mesh.publish(&cost(EventType::CostFinalized, 1, 1)).await;
     mesh.publish(&event(EventType::JobHeld, 2)).await;
@@ -68,7 +92,11 @@ async fn an_end_whose_cost_does_not_come_goes_without() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_events_become_one_message() {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[chat(&receiver.url("/"), "types = [\"job.held\"]\nmax_event_age = \"1m\"")]).await;
+    let mesh = Mesh::start(&[chat(
+        &receiver.url("/"),
+        "types = [\"job.held\"]\nmax_event_age = \"1m\"",
+    )])
+    .await;
     for job in 1..=7 {
         let mut old = event(EventType::JobHeld, job);
         old.occurred_at = Some(timestamp(Utc::now() - TimeDelta::minutes(2)));
@@ -77,8 +105,20 @@ async fn old_events_become_one_message() {
     mesh.wait_for_count("chat", "expired", 7).await;
     mesh.publish(&event(EventType::JobHeld, 8)).await;
     mesh.wait_for_count("chat", "delivered", 2).await;
-    let texts: Vec<_> = receiver.received().iter().map(|request| request.json()["text"].to_string()).collect();
+    let texts: Vec<_> = receiver
+        .received()
+        .iter()
+        .map(|request| request.json()["text"].to_string())
+        .collect();
     assert_eq!(texts.len(), 2, "{texts:?}");
-    assert!(texts.iter().any(|text| text.contains("7 events of cluster *testbed* while away")), "{texts:?}");
-    assert!(texts.iter().any(|text| text.contains("Job 8 held")), "{texts:?}");
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("7 events of cluster *testbed* while away")),
+        "{texts:?}"
+    );
+    assert!(
+        texts.iter().any(|text| text.contains("Job 8 held")),
+        "{texts:?}"
+    );
 }

@@ -29,7 +29,9 @@ pub fn cause(kind: EventType, job: &Job) -> String {
 
 /// What to try next; empty if there is nothing to do.
 pub fn next(kind: EventType, job: &Job) -> String {
-    let limit = job.time_limit_minutes.map(|minutes| text::span(i64::from(minutes) * 60));
+    let limit = job
+        .time_limit_minutes
+        .map(|minutes| text::span(i64::from(minutes) * 60));
     match kind {
         EventType::JobFailed => failed(job),
         EventType::JobTimeout => {
@@ -60,19 +62,44 @@ pub fn next(kind: EventType, job: &Job) -> String {
 
 /// Shells report a command that was not found as 127, one that may not be executed as 126 (POSIX, Shell Command Language §2.8.2).
 fn failed(job: &Job) -> String {
-    let log = if job.std_err.is_empty() { &job.std_out } else { &job.std_err };
-    let log = if log.is_empty() { String::new() } else { format!(" The end of {} says more.", code(log, LONG)) };
+    let log = if job.std_err.is_empty() {
+        &job.std_out
+    } else {
+        &job.std_err
+    };
+    let log = if log.is_empty() {
+        String::new()
+    } else {
+        format!(" The end of {} says more.", code(log, LONG))
+    };
     let hint = match &job.exit_code {
-        Some(exit) if exit.signal == 9 => "Something killed it; often that is memory: try more `--mem`.",
+        Some(exit) if exit.signal == 9 => {
+            "Something killed it; often that is memory: try more `--mem`."
+        }
         Some(exit) if exit.signal == 11 || exit.signal == 7 => {
             "The program crashed on a memory access: run it with a debugger or keep a core file."
         }
-        Some(exit) if exit.signal == 6 => "The program stopped itself (abort): its last output tells why.",
-        Some(exit) if exit.code == 127 => "A command was not found: check paths and `module load` lines.",
-        Some(exit) if exit.code == 126 => "A file could not be executed: check its permissions and its first line.",
-        Some(exit) if exit.code > 128 && exit.code < 160 => "A process of the script was killed by a signal.",
-        Some(exit) if exit.code != 0 || exit.signal != 0 => "The script ended with an error of its own.",
-        _ => return format!("Slurm could not start it: check the working directory {}.{log}", code(&job.work_dir, LONG)),
+        Some(exit) if exit.signal == 6 => {
+            "The program stopped itself (abort): its last output tells why."
+        }
+        Some(exit) if exit.code == 127 => {
+            "A command was not found: check paths and `module load` lines."
+        }
+        Some(exit) if exit.code == 126 => {
+            "A file could not be executed: check its permissions and its first line."
+        }
+        Some(exit) if exit.code > 128 && exit.code < 160 => {
+            "A process of the script was killed by a signal."
+        }
+        Some(exit) if exit.code != 0 || exit.signal != 0 => {
+            "The script ended with an error of its own."
+        }
+        _ => {
+            return format!(
+                "Slurm could not start it: check the working directory {}.{log}",
+                code(&job.work_dir, LONG)
+            );
+        }
     };
     format!("{hint}{log}")
 }

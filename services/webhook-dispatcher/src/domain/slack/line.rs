@@ -12,12 +12,26 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
     let text = match event.payload.as_ref()? {
         Payload::Job(payload) => {
             let job = payload.job.as_ref()?;
-            let sign = if kind == EventType::JobHeld { ":raised_hand:" } else { ":small_blue_diamond:" };
-            format!("{sign} Job {} {}: {}", id(job), kind.event().replace('_', " "), who(event, job))
+            let sign = if kind == EventType::JobHeld {
+                ":raised_hand:"
+            } else {
+                ":small_blue_diamond:"
+            };
+            format!(
+                "{sign} Job {} {}: {}",
+                id(job),
+                kind.event().replace('_', " "),
+                who(event, job)
+            )
         }
         Payload::Queue(payload) => {
             let job = payload.job.as_ref()?;
-            format!(":hourglass_flowing_sand: Job {} waits: {}\n{}", id(job), explained(payload.explanation.as_ref()?), who(event, job))
+            format!(
+                ":hourglass_flowing_sand: Job {} waits: {}\n{}",
+                id(job),
+                explained(payload.explanation.as_ref()?),
+                who(event, job)
+            )
         }
         Payload::Node(payload) => {
             let node = payload.node.as_ref()?;
@@ -27,8 +41,17 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 EventType::NodeRecovered | EventType::NodeActive => ":large_green_circle:",
                 _ => ":small_blue_diamond:",
             };
-            let reason = if node.reason.is_empty() { String::new() } else { format!(" Reason: {}", escape(&node.reason, LONG)) };
-            format!("{sign} Node {} {}: {}{reason}", code(&node.name, NAME), kind.event().replace('_', " "), kind.summary())
+            let reason = if node.reason.is_empty() {
+                String::new()
+            } else {
+                format!(" Reason: {}", escape(&node.reason, LONG))
+            };
+            format!(
+                "{sign} Node {} {}: {}{reason}",
+                code(&node.name, NAME),
+                kind.event().replace('_', " "),
+                kind.summary()
+            )
         }
         Payload::Cost(payload) => {
             let job = payload.job.as_ref()?;
@@ -38,19 +61,39 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 EventType::CostAdjusted => ("has a corrected cost", total(payload)),
                 _ => ("has cost", total(payload)),
             };
-            format!(":coin: Job {} {word}: {amount}. {}", id(job), who(event, job))
+            format!(
+                ":coin: Job {} {word}: {amount}. {}",
+                id(job),
+                who(event, job)
+            )
         }
         Payload::User(payload) => {
-            let account = if payload.account.is_empty() { String::new() } else { format!(", account {}", code(&payload.account, NAME)) };
-            format!(":bust_in_silhouette: {} User {}{account}", kind.summary(), code(&payload.user, NAME))
+            let account = if payload.account.is_empty() {
+                String::new()
+            } else {
+                format!(", account {}", code(&payload.account, NAME))
+            };
+            format!(
+                ":bust_in_silhouette: {} User {}{account}",
+                kind.summary(),
+                code(&payload.user, NAME)
+            )
         }
         Payload::Capture(payload) => {
             let sign = match kind {
                 EventType::CaptureGapOpened | EventType::CaptureSourceDown => ":warning:",
                 _ => ":satellite_antenna:",
             };
-            let message = if payload.message.is_empty() { kind.summary().to_owned() } else { escape(&payload.message, LONG) };
-            format!("{sign} {message} Source: {}, cluster {}", code(&payload.source, NAME), escape(&event.cluster, NAME))
+            let message = if payload.message.is_empty() {
+                kind.summary().to_owned()
+            } else {
+                escape(&payload.message, LONG)
+            };
+            format!(
+                "{sign} {message} Source: {}, cluster {}",
+                code(&payload.source, NAME),
+                escape(&event.cluster, NAME)
+            )
         }
     };
     Some(Message::line(&text))

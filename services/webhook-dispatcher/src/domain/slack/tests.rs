@@ -33,15 +33,26 @@ fn job() -> Job {
 }
 
 fn ended(seconds: i64) -> Job {
-    Job { end_time: Some(timestamp(at(75 + seconds))), ..job() }
+    Job {
+        end_time: Some(timestamp(at(75 + seconds))),
+        ..job()
+    }
 }
 
 fn event(kind: EventType, payload: Payload) -> Event {
-    let identity = Identity { name: "Alice A.".into(), ..Identity::default() };
+    let identity = Identity {
+        name: "Alice A.".into(),
+        ..Identity::default()
+    };
     Event {
         cluster: "hpc1".into(),
         r#type: kind.to_string(),
-        owner: Some(Owner { user: "alice".into(), account: "physics".into(), identity: Some(identity), uid: None }),
+        owner: Some(Owner {
+            user: "alice".into(),
+            account: "physics".into(),
+            identity: Some(identity),
+            uid: None,
+        }),
         entity: Some(Entity::default()),
         payload: Some(payload),
         ..Event::default()
@@ -49,15 +60,27 @@ fn event(kind: EventType, payload: Payload) -> Event {
 }
 
 fn job_event(kind: EventType, job: Job) -> Event {
-    event(kind, Payload::Job(JobEvent { job: Some(job), ..JobEvent::default() }))
+    event(
+        kind,
+        Payload::Job(JobEvent {
+            job: Some(job),
+            ..JobEvent::default()
+        }),
+    )
 }
 
 fn euros(micros: i64) -> Option<Money> {
-    Some(Money { micros, currency: "EUR".into() })
+    Some(Money {
+        micros,
+        currency: "EUR".into(),
+    })
 }
 
 fn total(micros: i64) -> CostEvent {
-    CostEvent { total: euros(micros), ..CostEvent::default() }
+    CostEvent {
+        total: euros(micros),
+        ..CostEvent::default()
+    }
 }
 
 fn json(message: Option<Message>) -> Value {
@@ -66,7 +89,11 @@ fn json(message: Option<Message>) -> Value {
 
 #[test]
 fn a_start_shows_its_burn_rate() {
-    let cost = CostEvent { burn_rate: euros(4_200_000), estimated: euros(8_400_000), ..CostEvent::default() };
+    let cost = CostEvent {
+        burn_rate: euros(4_200_000),
+        estimated: euros(8_400_000),
+        ..CostEvent::default()
+    };
     let event = job_event(EventType::JobStarted, job());
     insta::assert_json_snapshot!("started", json(render(&event, Some(&cost))));
     assert!(!json(render(&event, None)).to_string().contains("Burn rate"));
@@ -74,39 +101,84 @@ fn a_start_shows_its_burn_rate() {
 
 #[test]
 fn a_failure_shows_cause_node_cost_and_what_to_try() {
-    let job = Job { exit_code: Some(ExitCode { code: 3, signal: 0 }), reason: "NonZeroExitCode".into(), ..ended(3_725) };
-    insta::assert_json_snapshot!("failed", json(render(&job_event(EventType::JobFailed, job), Some(&total(4_345_000)))));
+    let job = Job {
+        exit_code: Some(ExitCode { code: 3, signal: 0 }),
+        reason: "NonZeroExitCode".into(),
+        ..ended(3_725)
+    };
+    insta::assert_json_snapshot!(
+        "failed",
+        json(render(
+            &job_event(EventType::JobFailed, job),
+            Some(&total(4_345_000))
+        ))
+    );
 }
 
 #[test]
 fn out_of_memory_names_what_it_had() {
-    let job = Job { usage: Some(Usage { cpu_seconds: 9, max_rss_kib: 16_700_000 }), reason: "OutOfMemory".into(), ..ended(61) };
-    insta::assert_json_snapshot!("out_of_memory", json(render(&job_event(EventType::JobOutOfMemory, job), None)));
+    let job = Job {
+        usage: Some(Usage {
+            cpu_seconds: 9,
+            max_rss_kib: 16_700_000,
+        }),
+        reason: "OutOfMemory".into(),
+        ..ended(61)
+    };
+    insta::assert_json_snapshot!(
+        "out_of_memory",
+        json(render(&job_event(EventType::JobOutOfMemory, job), None))
+    );
 }
 
 #[test]
 fn a_node_failure_names_the_node() {
-    let job = Job { failed_node: "n2".into(), reason: "NodeFail".into(), ..ended(600) };
+    let job = Job {
+        failed_node: "n2".into(),
+        reason: "NodeFail".into(),
+        ..ended(600)
+    };
     let event = job_event(EventType::JobNodeFail, job);
     insta::assert_json_snapshot!("node_fail", json(render(&event, Some(&total(700_000)))));
 }
 
 #[test]
 fn a_time_out_names_the_limit() {
-    let event = job_event(EventType::JobTimeout, Job { reason: "TimeLimit".into(), ..ended(7_200) });
+    let event = job_event(
+        EventType::JobTimeout,
+        Job {
+            reason: "TimeLimit".into(),
+            ..ended(7_200)
+        },
+    );
     insta::assert_json_snapshot!("timeout", json(render(&event, Some(&total(8_400_000)))));
 }
 
 #[test]
 fn an_end_shows_duration_and_final_cost() {
-    insta::assert_json_snapshot!("completed", json(render(&job_event(EventType::JobCompleted, ended(3_725)), Some(&total(4_345_000)))));
+    insta::assert_json_snapshot!(
+        "completed",
+        json(render(
+            &job_event(EventType::JobCompleted, ended(3_725)),
+            Some(&total(4_345_000))
+        ))
+    );
 }
 
 #[test]
 fn a_cancelled_pending_job_has_neither_duration_nor_cost() {
-    let pending = Job { start_time: None, end_time: Some(timestamp(at(30))), nodes: String::new(), ..job() };
+    let pending = Job {
+        start_time: None,
+        end_time: Some(timestamp(at(30))),
+        nodes: String::new(),
+        ..job()
+    };
     let mut event = job_event(EventType::JobCancelled, pending);
-    event.actor = Some(Actor { kind: ActorKind::Admin.into(), user: "root".into(), ..Actor::default() });
+    event.actor = Some(Actor {
+        kind: ActorKind::Admin.into(),
+        user: "root".into(),
+        ..Actor::default()
+    });
     insta::assert_json_snapshot!("cancelled_pending", json(render(&event, None)));
 }
 
@@ -119,16 +191,35 @@ fn an_explanation_is_told_in_plain_words() {
         expected_start: Some(timestamp(at(5_400))),
         ..Explanation::default()
     };
-    let payload = Payload::Queue(QueueEvent { job: Some(job()), explanation: Some(explanation) });
-    insta::assert_json_snapshot!("explained", json(render(&event(EventType::QueueExplained, payload), None)));
+    let payload = Payload::Queue(QueueEvent {
+        job: Some(job()),
+        explanation: Some(explanation),
+    });
+    insta::assert_json_snapshot!(
+        "explained",
+        json(render(&event(EventType::QueueExplained, payload), None))
+    );
 }
 
 #[test]
 fn a_node_and_a_hold_are_one_line_each() {
-    let node = Node { name: "n7".into(), reason: "Not responding".into(), ..Node::default() };
-    let down = event(EventType::NodeDown, Payload::Node(NodeEvent { node: Some(node), ..NodeEvent::default() }));
+    let node = Node {
+        name: "n7".into(),
+        reason: "Not responding".into(),
+        ..Node::default()
+    };
+    let down = event(
+        EventType::NodeDown,
+        Payload::Node(NodeEvent {
+            node: Some(node),
+            ..NodeEvent::default()
+        }),
+    );
     let held = job_event(EventType::JobHeld, job());
-    let lines: Vec<_> = [down, held].iter().map(|event| render(event, None).unwrap().text).collect();
+    let lines: Vec<_> = [down, held]
+        .iter()
+        .map(|event| render(event, None).unwrap().text)
+        .collect();
     insta::assert_snapshot!("lines", lines.join("\n"));
 }
 

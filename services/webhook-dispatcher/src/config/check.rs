@@ -1,0 +1,224 @@
+//! Checks one endpoint of the configuration.
+
+use std::path::Path;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use url::{Host, Url};
+
+use super::{Config, Endpoint, EndpointConfig, Fault, Format};
+use crate::domain::address::{self, Subnet};
+use crate::domain::filter::{Filter, TypePattern};
+use crate::domain::retry::Policy;
+use crate::domain::slack;
+use crate::signature::Signer;
+
+/// Checks one endpoint and gathers what is wrong.
+pub(super) struct Check<'a> {
+    pub config: &'a Config,
+    pub written: &'a EndpointConfig,
+    pub faults: Vec<Fault>,
+}
+
+impl Check<'_> {
+    pub fn fault(&mut self, key: &'static str, problem: impl Into<String>) {
+        self.faults.push(Fault {
+            endpoint: String::new(),
+            key,
+            problem: problem.into(),
+        });
+    }
+
+    /// The endpoint, if nothing is wrong with it.
+    pub fn endpoint(
+        &mut self,
+        allowed: &[Subnet],
+        read: &impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Option<Endpoint> {
+        let (config, written) = (self.config, self.written);
+        let allowed = self.subnets(allowed);
+        let url = self.url(&allowed, read);
+        let signer = self.signer(read);
+        let filter = self.filter();
+        let policy = Policy {
+            max_attempts: written.max_attempts.unwrap_or(config.max_attempts),
+            first_wait: written.first_wait.unwrap_or(config.first_wait),
+            growth: written.growth.unwrap_or(config.growth),
+            longest_wait: written.longest_wait.unwrap_or(config.longest_wait),
+        };
+        if policy.max_attempts == 0 {
+            self.fault("max_attempts", "at least 1");
+        }
+        if policy.growth == 0 {
+            self.fault("growth", "at least 1");
+        }
+        let timeout = written.timeout.unwrap_or(config.timeout);
+        if timeout.is_zero() || timeout > Duration::from_secs(30) {
+            self.fault(
+                "timeout",
+                "above 0 and at most 30s: so long a request keeps its place",
+            );
+        }
+        // A channel takes about one message a second; one after the other they also keep their order.
+        let concurrency = written
+            .concurrency
+            .unwrap_or(if written.format == Format::Slack {
+                1
+            } else {
+                config.concurrency
+            });
+        if !(1..=1024).contains(&concurrency) {
+            self.fault("concurrency", "from 1 to 1024");
+        }
+        let max_event_age = match written.format {
+            Format::Slack => Some(written.max_event_age.unwrap_or(config.chat_max_event_age)),
+            Format::CloudEvents => written.max_event_age,
+        };
+        Some(Endpoint {
+            name: written.name.clone(),
+            url: url?,
+            signer: signer?,
+            format: written.format,
+            filter: filter?,
+            types: written.types.clone(),
+            max_event_age,
+            allowed,
+            timeout,
+            concurrency,
+            policy,
+        })
+    }
+
+    fn subnets(&mut self, service: &[Subnet]) -> Vec<Subnet> {
+        let mut allowed = service.to_vec();
+        for text in &self.written.allow_private {
+            match text.parse() {
+                Ok(subnet) => allowed.push(subnet),
+                Err(error) => self.fault("allow_private", error.to_string()),
+            }
+        }
+        allowed
+    }
+
+    fn url(
+        &mut self,
+        allowed: &[Subnet],
+        read: &impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Option<Url> {
+        let text = match &self.written.url_file {
+            Some(_) if !self.written.url.is_empty() => {
+                self.fault("url", "given twice: url or url_file, not both");
+                return None;
+            }
+            Some(path) => match read(path) {
+                Ok(text) => text.trim().to_owned(),
+                Err(error) => {
+                    self.fault("url_file", format!("read {}: {error}", path.display()));
+                    return None;
+                }
+            },
+            None => self.written.url.clone(),
+        };
+        let url = match Url::parse(&text) {
+            Ok(url) => url,
+            Err(error) => {
+                self.fault("url", format!("no address: {error}"));
+                return None;
+            }
+        };
+        let allow_http = self.written.allow_http.unwrap_or(self.config.allow_http);
+        match url.scheme() {
+            "https" => {}
+            "http" if allow_http => {}
+            "http" => self.fault(
+                "url",
+                "not https; set allow_http = true if the network in between is trusted",
+            ),
+            other => self.fault("url", format!("https is needed, not {other}")),
+        }
+        // Names are judged when they are dialled: what they resolve to may change.
+        let literal = match url.host() {
+            Some(Host::Ipv4(address)) => Some(address.into()),
+            Some(Host::Ipv6(address)) => Some(address.into()),
+            Some(Host::Domain(_)) => None,
+            None => {
+                self.fault("url", "has no host");
+                None
+            }
+        };
+        if let Some(address) = literal
+            && let Err(why) = address::check(address, allowed)
+        {
+            self.fault("url", format!("{address} may not be reached ({why}); allow_private = [\"{address}/{}\"] allows it", if address.is_ipv4() { 32 } else { 128 }));
+        }
+        if self.faults.iter().any(|fault| fault.key == "url") {
+            None
+        } else {
+            Some(url)
+        }
+    }
+
+    fn signer(
+        &mut self,
+        read: &impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Option<Option<Signer>> {
+        let secret = match (&self.written.secret, &self.written.secret_file) {
+            (Some(_), Some(_)) => {
+                self.fault("secret", "given twice: secret or secret_file, not both");
+                return None;
+            }
+            (Some(secret), None) => secret.clone(),
+            (None, Some(path)) => match read(path) {
+                Ok(text) => SecretString::from(text.trim()),
+                Err(error) => {
+                    self.fault("secret_file", format!("read {}: {error}", path.display()));
+                    return None;
+                }
+            },
+            (None, None) if self.written.format == Format::Slack => return Some(None),
+            (None, None) => {
+                self.fault("secret", "missing: deliveries are signed; `echo whsec_$(openssl rand -base64 32)` makes one");
+                return None;
+            }
+        };
+        match Signer::new(secret.expose_secret()) {
+            Ok(signer) => Some(Some(signer)),
+            Err(error) => {
+                self.fault("secret", error.to_string());
+                None
+            }
+        }
+    }
+
+    fn filter(&mut self) -> Option<Filter> {
+        let mut patterns = Vec::new();
+        for text in &self.written.types {
+            match text.parse::<TypePattern>() {
+                Ok(pattern) => patterns.push(pattern),
+                Err(error) => self.fault(
+                    "types",
+                    format!("{error}; \"job.failed\", \"job.*\" and \"*\" are patterns"),
+                ),
+            }
+        }
+        if patterns.is_empty() && self.written.format == Format::Slack {
+            patterns = slack::DEFAULT_TYPES
+                .iter()
+                .copied()
+                .map(TypePattern::One)
+                .collect();
+        }
+        let filter = Filter::new(&patterns, &self.written.users, &self.written.partitions);
+        if filter.is_empty() {
+            self.fault(
+                "users",
+                "no event can match: nodes and capture belong to no user",
+            );
+        }
+        if self.faults.iter().any(|fault| fault.key == "types") {
+            None
+        } else {
+            Some(filter)
+        }
+    }
+}

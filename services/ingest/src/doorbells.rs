@@ -182,7 +182,7 @@ impl Reader {
         let mut readings: Vec<Reading> = Vec::new();
         let mut hook = None;
         for id in ids {
-            let Some(job) = waiting.get(id) else { continue };
+            let Some(job) = waiting.get_mut(id) else { continue };
             hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
             let found = self.sightings_of(*id, &answer);
             if found.is_empty() {
@@ -197,7 +197,8 @@ impl Reader {
             }
             let (merged, contradicted) = merge(job, found);
             if contradicted {
-                again.push(*id);
+                metrics::doorbell("contradicted");
+                tracing::warn!(job.id = id, "a hook tells an end that the controller's record contradicts; not believed");
             }
             readings.extend(merged);
         }
@@ -300,11 +301,13 @@ pub fn finish(rings: Vec<Ring>, outcome: &'static str) {
 }
 
 /// Puts the controller's records and jobcomp's evidence together, oldest run first. Also tells whether they contradict each other: then
-/// the evidence waits, since the controller's record is the truth.
-fn merge(job: &Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
+/// the evidence counts for nothing, since slurmctld writes its own record before it calls jobcomp, and this one was read afterwards.
+fn merge(job: &mut Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
     let mut contradicted = false;
     let mut sightings = found;
-    for end in job.rings.iter().filter_map(|ring| ring.end.as_deref()) {
+    for ring in &mut job.rings {
+        // Used once: a later look must not meet it again.
+        let Some(end) = ring.end.take() else { continue };
         let Some(position) = sightings
             .iter()
             .position(|sighting| sighting.run == end.run)
@@ -315,7 +318,7 @@ fn merge(job: &Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
                 .iter()
                 .any(|sighting| sighting.run.submit_time > end.run.submit_time)
             {
-                sightings.push(end.clone());
+                sightings.push(*end);
             } else {
                 contradicted = true;
             }
@@ -323,7 +326,7 @@ fn merge(job: &Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
         };
         if sightings[position].in_flux() {
             let sighting = sightings.swap_remove(position);
-            sightings.push(sighting.completed_by(end));
+            sightings.push(sighting.completed_by(&end));
         } else if sightings[position].end_kind().is_none() {
             // A run that was requeued in its first second may keep its submit time (22.05).
             let restarted = end.requeued
@@ -331,7 +334,7 @@ fn merge(job: &Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
                     .restarts
                     .is_some_and(|restarts| restarts > 0);
             match sightings[position].base {
-                Some(JobBaseState::Pending) if restarted => sightings.insert(position, end.clone()),
+                Some(JobBaseState::Pending) if restarted => sightings.insert(position, *end),
                 _ => contradicted = true,
             }
         }

@@ -9,7 +9,7 @@ use mesh_events::EventType;
 use mesh_events::catalogue::MESH_HOOKS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::timestamp;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use slurm_client::{Query, Slurm};
 use slurm_types::UnixTime;
 use tokio::sync::mpsc;
@@ -55,13 +55,10 @@ impl Service for IngestService {
             .map(|path| context.relative(path));
         let identities = Arc::new(IdentityMap::new(identity_file));
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
-        let run = Ingest {
-            context,
-            config: Arc::new(config),
-            slurm,
-            identities,
-            bus,
-        };
+        let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
+        let conditions =
+            Conditions { nats: condition("nats"), slurmctld: condition("slurmctld"), swept: condition("first_sweep") };
+        let run = Ingest { context, conditions, config: Arc::new(config), slurm, identities, bus };
         Ok(Started {
             router: Router::new(),
             run: Box::pin(async move { run.run().await.map_err(BoxError::from) }),
@@ -69,8 +66,17 @@ impl Service for IngestService {
     }
 }
 
+/// What readiness means here.
+#[derive(Clone)]
+struct Conditions {
+    nats: Condition,
+    slurmctld: Condition,
+    swept: Condition,
+}
+
 struct Ingest {
     context: Context,
+    conditions: Conditions,
     config: Arc<Config>,
     slurm: Slurm,
     identities: Arc<IdentityMap>,
@@ -87,8 +93,7 @@ impl Ingest {
 
     async fn work(self) -> Result<(), Error> {
         let shutdown = self.context.shutdown.clone();
-        let nats = self.context.health.condition("ingest.nats");
-        let answers = self.context.health.condition("ingest.slurmctld");
+        let Conditions { nats, slurmctld: answers, swept } = self.conditions.clone();
         self.bus.ready(&shutdown).await?;
         nats.ok();
         let collector = Collector::load(
@@ -138,6 +143,7 @@ impl Ingest {
         tasks.spawn(prover.run(question_receiver));
         // Before the first sweep nothing is known to live: a doorbell would tell a baseline job as new.
         sweeper.first().await?;
+        swept.ok();
         tasks.spawn(reader.run(ring_receiver));
         tasks.spawn(sweeper.run());
         tasks.spawn(catch_up(
@@ -182,7 +188,7 @@ impl Ingest {
 /// Keeps readiness honest about NATS.
 async fn watch_nats(
     bus: Bus,
-    condition: mesh_runtime::Condition,
+    condition: Condition,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     loop {

@@ -102,8 +102,10 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
     }
     let submit = record.submit?;
     let array = record.array_job_id.map(JobId::get);
-    let task = array.and(record.array_task_id);
     let allocated = record.was_allocated();
+    // As in `Place`: with the array's own id and without nodes it is what was left of the array.
+    let is_remainder = array == Some(raw_id) && !allocated;
+    let task = array.and(record.array_task_id).filter(|_| !is_remainder);
     let run = RunKey {
         cluster: cluster.to_owned(),
         job_id: array.unwrap_or(raw_id),

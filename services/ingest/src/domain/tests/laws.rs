@@ -1,1 +1,177 @@
+//! Laws: whoever looks, however often and in whatever order, the same recorded facts come out.
 
+use std::collections::BTreeSet;
+
+use mesh_events::{EventId, RunKey, Slot};
+use proptest::prelude::*;
+
+use super::reading::{EPOCH, apply, step};
+use crate::domain::{Book, FactId};
+
+/// One attempt of a job.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    /// Ends in this state.
+    Ends(&'static str),
+    /// Cancelled while it waits.
+    NeverStarts,
+}
+
+/// How a run that is followed by another one ended: accounting's word, jobcomp's word.
+const REQUEUES: [(&str, &str); 3] = [("REQUEUED", "PENDING"), ("PREEMPTED", "PREEMPTED"), ("NODE_FAIL", "NODE_FAIL")];
+
+/// A job's life: the ends of its earlier runs, and its last run.
+#[derive(Clone, Debug)]
+struct History {
+    requeues: Vec<(&'static str, &'static str)>,
+    last: Attempt,
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    let last = prop_oneof![
+        prop::sample::select(vec!["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "OUT_OF_MEMORY"]).prop_map(Attempt::Ends),
+        Just(Attempt::NeverStarts),
+    ];
+    (prop::collection::vec(prop::sample::select(REQUEUES.to_vec()), 0..3), last).prop_map(|(requeues, last)| History { requeues, last })
+}
+
+impl History {
+    /// Every state the controller goes through, in the table's language.
+    fn controller(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for run in 0..=self.requeues.len() {
+            let base = run * 1000;
+            texts.push(format!("PENDING submit={base} restarts={run}"));
+            let times = format!("submit={base} start={} end={}", base + 10, base + 90);
+            if run < self.requeues.len() {
+                texts.push(format!("RUNNING,CONFIGURING n1 {times} restarts={run}"));
+                texts.push(format!("RUNNING n1 {times} restarts={run}"));
+                // The next restart is counted while the old run is cleaned up.
+                texts.push(format!("COMPLETING n1 {times} restarts={}", run + 1));
+                continue;
+            }
+            match self.last {
+                Attempt::Ends(state) => {
+                    texts.push(format!("RUNNING n1 {times} restarts={run}"));
+                    texts.push(format!("COMPLETING n1 {times} restarts={run}"));
+                    texts.push(format!("{state} n1 {times} restarts={run}"));
+                }
+                Attempt::NeverStarts => texts.push(format!("CANCELLED submit={base} start={0} end={0} restarts={run}", base + 90)),
+            }
+        }
+        texts
+    }
+
+    fn accounting(&self) -> String {
+        let rows = (0..=self.requeues.len()).map(|run| {
+            let base = run * 1000;
+            let times = format!("submit={base} start={} end={}", base + 10, base + 90);
+            match (self.requeues.get(run), self.last) {
+                (Some((state, _)), _) => format!("{state} n1 {times}"),
+                (None, Attempt::Ends(state)) => format!("{state} n1 {times}"),
+                (None, Attempt::NeverStarts) => format!("CANCELLED submit={base} end={}", base + 90),
+            }
+        });
+        format!("sacct: {}", rows.collect::<Vec<_>>().join(" & "))
+    }
+
+    fn jobcomp(&self) -> Vec<String> {
+        let requeued = self.requeues.iter().enumerate().map(|(run, (_, state))| (run, *state, true));
+        let last = self.requeues.len();
+        let end = match self.last {
+            Attempt::Ends(state) => (last, state, true),
+            Attempt::NeverStarts => (last, "CANCELLED", false),
+        };
+        let text = |(run, state, started): (usize, &str, bool)| {
+            let base = run * 1000;
+            let nodes = if started { "n1" } else { "" };
+            format!("jobcomp: {state} {nodes} submit={base} start={} end={}", base + 10, base + 90)
+        };
+        requeued.chain([end]).map(text).collect()
+    }
+
+    /// The recorded facts of this life, by their definition.
+    fn facts(&self) -> BTreeSet<EventId> {
+        let mut ids = BTreeSet::new();
+        for run in 0..=self.requeues.len() {
+            let submit_time = EPOCH + i64::try_from(run * 1000).unwrap();
+            let key = RunKey { cluster: "c".into(), job_id: 9, task_id: None, submit_time, attempt: 0 };
+            let started = run < self.requeues.len() || matches!(self.last, Attempt::Ends(_));
+            ids.extend([EventId::recorded(&key, Slot::Submitted), EventId::recorded(&key, Slot::End)]);
+            ids.extend(started.then(|| EventId::recorded(&key, Slot::Started)));
+        }
+        ids
+    }
+}
+
+/// What is told when these readings are made in this order; panics if anything recorded is told twice.
+fn told(readings: &[String]) -> BTreeSet<EventId> {
+    let mut book = Book::default();
+    let mut ids = BTreeSet::new();
+    for (sweep, text) in readings.iter().enumerate() {
+        for fact in apply(&mut book, step(text, u64::try_from(sweep).unwrap())) {
+            if matches!(fact.id, FactId::Recorded(_)) {
+                assert!(ids.insert(fact.event_id()), "{:?} of {} told twice in {readings:?}", fact.kind, fact.run);
+            }
+        }
+    }
+    ids
+}
+
+proptest! {
+    #[test]
+    fn any_part_of_the_looks_tells_the_same_facts(history in histories(), seen in prop::collection::vec(any::<bool>(), 32)) {
+        let all = history.controller();
+        let mut readings: Vec<String> = all.iter().zip(seen).filter(|(_, seen)| *seen).map(|(text, _)| text.clone()).collect();
+        // In the end accounting is asked, and the controller once more.
+        readings.push(history.accounting());
+        readings.push(all[all.len() - 1].clone());
+        prop_assert_eq!(told(&readings), history.facts());
+    }
+
+    #[test]
+    fn hooks_on_and_hooks_off_tell_the_same_facts(history in histories(), hooks in any::<bool>(), last in any::<bool>()) {
+        let mut readings = history.controller();
+        let mut runs = history.jobcomp().into_iter();
+        if hooks {
+            // Each end is rung for right after the old run's last look.
+            readings = readings.into_iter().flat_map(|text| {
+                let ends = text.starts_with("COMPLETING");
+                std::iter::once(text).chain(ends.then(|| runs.next()).flatten())
+            }).collect();
+        }
+        if last || !hooks {
+            readings.push(history.accounting());
+        }
+        let newest = history.controller().pop().unwrap();
+        readings.push(newest);
+        prop_assert_eq!(told(&readings), history.facts());
+    }
+
+    #[test]
+    fn stale_and_repeated_looks_in_any_order_tell_the_same_facts(
+        history in histories(),
+        order in Just((0..24_usize).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let mut all = history.controller();
+        all.extend(history.jobcomp());
+        all.push(history.accounting());
+        let mut readings: Vec<String> = order.into_iter().filter_map(|index| all.get(index % 24).cloned()).collect();
+        readings.push(history.accounting());
+        readings.push(history.controller().pop().unwrap());
+        prop_assert_eq!(told(&readings), history.facts());
+    }
+
+    #[test]
+    fn any_environment_of_a_hook_is_survived(state in "[A-Z_]{0,12}", submit in ".{0,12}", nodes in ".{0,8}", task in any::<u32>()) {
+        let environment = [("JOBID", "9".into()), ("JOBSTATE", state), ("SUBMIT", submit), ("NODES", nodes), ("ARRAYJOBID", "9".into()), ("ARRAYTASKID", task.to_string())];
+        let bell = mesh_events::proto::mesh::hook::v1::Doorbell {
+            hook: "JobComp".into(),
+            cluster: "c".into(),
+            job_id: 9,
+            environment: environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            ..Default::default()
+        };
+        let _ = crate::domain::Evidence::read("c", &bell);
+    }
+}

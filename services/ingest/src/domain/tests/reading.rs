@@ -46,7 +46,7 @@ impl<'a> Words<'a> {
 }
 
 /// Times count from here, so that none is 0, which Slurm uses for "not set".
-const EPOCH: i64 = 1_000_000;
+pub const EPOCH: i64 = 1_000_000;
 
 pub fn step(text: &str, sweep: u64) -> Step {
     let (source, body) = match text.split_once(": ") {

@@ -1,0 +1,103 @@
+//! Doorbells: answered at once, distrusted always. The sweep is so slow here that only doorbells can be the cause.
+
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::{subject, timestamp};
+use prost::Message as _;
+
+use crate::cluster::{self, Cluster, NAME};
+use crate::mesh::Mesh;
+
+const SLOW: &str = "sweep_interval = \"1h\"";
+
+async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]) {
+    let bell = Doorbell {
+        id: format!("{hook}-{job_id}-{}", environment.len()),
+        hook: hook.to_owned(),
+        cluster: NAME.to_owned(),
+        job_id,
+        called_at: Some(timestamp(chrono::Utc::now())),
+        environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        ..Doorbell::default()
+    };
+    mesh.bus.publish_raw(subject::doorbell(NAME, hook), &bell.id, bell.encode_to_vec()).await.unwrap();
+}
+
+async fn submit_time(cluster: &Cluster, job: u32) -> String {
+    cluster.run("root", &["env", "SLURM_TIME_FORMAT=%s", "squeue", "-h", "-t", "all", "-o", "%V", "-j", &job.to_string()]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doorbell_makes_ingest_look_at_the_job_now() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    let started = mesh.of_job(job).pop().unwrap();
+    assert_eq!(started.source_detail, "PrologSlurmctld");
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started cancelled").await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_that_the_controller_contradicts_is_not_believed() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    let (id, submit) = (job.to_string(), submit_time(cluster, job).await);
+    let forged = [("JOBID", id.as_str()), ("JOBSTATE", "FAILED"), ("SUBMIT", &submit), ("START", &submit), ("END", &submit), ("NODES", "n1")];
+    ring(&mesh, "JobComp", job, &forged).await;
+    mesh.wait_story(job, "submitted started").await;
+    cluster.run("alice", &["scancel", &id]).await;
+    cluster.wait_state(job, "CANCELLED").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started cancelled").await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_only_its_hook_knows_is_told_as_inferred() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let environment = [
+        ("JOBID", "66000001"),
+        ("JOBSTATE", "TIMEOUT"),
+        ("SUBMIT", "1763760000"),
+        ("START", "1763760010"),
+        ("END", "1763760070"),
+        ("NODES", "n1"),
+        ("USERNAME", "bob"),
+        ("PARTITION", "cpu"),
+    ];
+    ring(&mesh, "JobComp", 66_000_001, &environment).await;
+    mesh.wait_story(66_000_001, "submitted started timeout").await;
+    for event in mesh.of_job(66_000_001) {
+        assert_eq!(event.confidence, i32::from(mesh_events::proto::mesh::event::v1::Confidence::Inferred as u8), "{}", event.r#type);
+        assert!(event.late);
+    }
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doorbells_that_are_none_are_parked_and_nothing_else_suffers() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    mesh.bus.publish_raw(subject::doorbell(NAME, "JobComp"), "garbage", vec![0xff; 40]).await.unwrap();
+    ring(&mesh, "PrologSlurmctld", 0, &[]).await;
+    ring(&mesh, "PrologSlurmctld", 66_000_002, &[]).await;
+    ring(&mesh, "JobComp", 66_000_003, &[("JOBSTATE", "odd")]).await;
+    let job = cluster.sbatch(&[], "true").await;
+    cluster.wait_state(job, "COMPLETED").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started completed").await;
+    assert!(mesh.of_job(66_000_002).is_empty() && mesh.of_job(66_000_003).is_empty());
+    ingest.stop().await;
+}

@@ -1,0 +1,96 @@
+//! One real Slurm cluster for all tests of this binary; it is wiped when the process ends.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mesh_testkit::wait_for;
+use tokio::process::Command;
+use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// ClusterName.
+pub const NAME: &str = "ingest";
+/// First of a hundred ports.
+const BASE_PORT: u16 = 23_000;
+
+static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+
+/// Tests share the cluster; a test that stops a daemon has it for itself.
+static DAEMONS: RwLock<()> = RwLock::const_new(());
+
+/// A cluster in a folder.
+pub struct Cluster {
+    pub folder: PathBuf,
+}
+
+/// The cluster, with its daemons left alone meanwhile.
+pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
+    let guard = DAEMONS.read().await;
+    (CLUSTER.get_or_init(Cluster::up).await, guard)
+}
+
+/// The cluster, for a test that stops daemons.
+pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
+    let guard = DAEMONS.write().await;
+    (CLUSTER.get_or_init(Cluster::up).await, guard)
+}
+
+fn script(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/cluster").join(name)
+}
+
+impl Cluster {
+    async fn up() -> Self {
+        let folder = std::env::temp_dir().join(format!("mesh-ingest-{}", std::process::id()));
+        let output = Command::new(script("up"))
+            .arg(&folder)
+            .arg(BASE_PORT.to_string())
+            .env("CLUSTER", NAME)
+            .env("CLOUD", "0")
+            .env("CG", "0")
+            .env("OWNER", std::process::id().to_string())
+            .output()
+            .await
+            .expect("run tests/cluster/up");
+        assert!(output.status.success(), "tests/cluster/up: {}", String::from_utf8_lossy(&output.stderr));
+        Self { folder }
+    }
+
+    /// slurm.conf.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.join("etc/slurm.conf")
+    }
+
+    /// Runs a command as a user and returns what it prints.
+    pub async fn run(&self, user: &str, command: &[&str]) -> String {
+        let output = Command::new(script("as")).arg(&self.folder).arg(user).args(command).output().await.expect("run as");
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Submits a batch job of alice and returns its id.
+    pub async fn sbatch(&self, arguments: &[&str], script: &str) -> u32 {
+        let wrap = format!("--wrap={script}");
+        let mut command = vec!["sbatch", "--parsable", "--mem=10", "--output=/dev/null"];
+        command.extend(arguments);
+        command.push(&wrap);
+        let id = self.run("alice", &command).await;
+        id.parse().unwrap_or_else(|_| panic!("sbatch printed {id:?}"))
+    }
+
+    /// Waits until squeue shows a job (or one of its tasks) in a state.
+    pub async fn wait_state(&self, job: u32, state: &str) {
+        let id = job.to_string();
+        let what = format!("job {job} is {state}");
+        wait_for(&what, Duration::from_secs(60), async || {
+            let shown = self.run("root", &["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id]).await;
+            shown.lines().any(|line| line == state).then_some(())
+        })
+        .await;
+    }
+
+    /// Starts or kills a daemon.
+    pub async fn ctl(&self, action: &str, daemon: &str) {
+        let status = Command::new(script("ctl")).arg(&self.folder).args([action, daemon]).status().await.expect("run ctl");
+        assert!(status.success(), "ctl {action} {daemon}");
+    }
+}

@@ -1,0 +1,188 @@
+//! An ingest under test, and everything that is on the bus.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use ingest::IngestService;
+use mesh_bus::{Bus, Start};
+use mesh_events::{Event, RunKey};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::JobEvent;
+use mesh_runtime::{ConfigFile, Context, Service as _};
+use mesh_testkit::{NatsServer, wait_for};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{Cluster, NAME};
+
+/// How long anything may take here.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A nats-server, and what was published on it.
+pub struct Mesh {
+    pub nats: NatsServer,
+    pub bus: Bus,
+    folder: tempfile::TempDir,
+    events: Arc<Mutex<Vec<Event>>>,
+    follower: JoinHandle<()>,
+}
+
+/// A running ingest.
+pub struct Running {
+    shutdown: CancellationToken,
+    work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
+    pub context: Context,
+}
+
+impl Mesh {
+    pub async fn start() -> Self {
+        let nats = NatsServer::start().await;
+        let config = mesh_bus::Config { url: nats.url(), ..mesh_bus::Config::default() };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        bus.ready(&CancellationToken::new()).await.unwrap();
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (seen, follow) = (Arc::clone(&events), bus.clone());
+        let follower = tokio::spawn(async move {
+            let messages = follow.follow(vec!["slurm.>".into()], Start::Sequence(1)).await.unwrap();
+            let mut messages = std::pin::pin!(messages);
+            while let Some(message) = messages.next().await {
+                if let Ok(message) = message {
+                    seen.lock().unwrap().push(message.event().unwrap());
+                }
+            }
+        });
+        Self { nats, bus, folder: tempfile::tempdir().unwrap(), events, follower }
+    }
+
+    /// Starts ingest with more lines for its section.
+    pub async fn ingest(&self, cluster: &Cluster, settings: &str) -> Running {
+        let path = self.write_config(cluster, settings);
+        let shutdown = CancellationToken::new();
+        let config = ConfigFile::load(&[IngestService::DEFAULTS, "[slurm]\n"], Some(&path)).unwrap();
+        let context = Context::new(config, shutdown.clone()).unwrap();
+        let started = IngestService::start(context.clone()).await.unwrap();
+        Running { shutdown, work: tokio::spawn(started.run), context }
+    }
+
+    fn write_config(&self, cluster: &Cluster, settings: &str) -> PathBuf {
+        let path = self.folder.path().join("mesh.toml");
+        let identities = self.folder.path().join("identities.toml");
+        std::fs::write(&identities, "[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n").unwrap();
+        let text = format!(
+            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n[ingest]\n{settings}\n",
+            self.folder.path(),
+            self.nats.url(),
+            cluster.conf(),
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Every event so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// Events about a job: an array's id also finds its tasks.
+    pub fn of_job(&self, id: u32) -> Vec<Event> {
+        let about = |event: &Event| event.job().is_some_and(|job| job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id));
+        self.events().into_iter().filter(about).collect()
+    }
+
+    /// The lifecycle of a job's runs in words: runs in order, separated by ` | `. Waiting facts are left out: they depend on the scheduler.
+    pub fn story(&self, id: u32) -> String {
+        let mut runs: Vec<(String, Vec<(u64, String)>)> = Vec::new();
+        for event in self.of_job(id) {
+            let word = event.r#type.trim_start_matches("job.").to_owned();
+            if word == "pending" {
+                continue;
+            }
+            let key = event.entity_key().to_owned();
+            let position = runs.iter().position(|(run, _)| *run == key).unwrap_or_else(|| {
+                runs.push((key, Vec::new()));
+                runs.len() - 1
+            });
+            runs[position].1.push((event.run_seq, word));
+        }
+        // By key: the array before its tasks, an earlier run before a later one.
+        runs.sort_by(|a, b| natural(&a.0).cmp(&natural(&b.0)));
+        let words = |events: &mut Vec<(u64, String)>| {
+            events.sort();
+            events.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        runs.iter_mut().map(|(_, events)| words(events)).collect::<Vec<_>>().join(" | ")
+    }
+
+    /// Waits until a job's story is this one.
+    pub async fn wait_story(&self, id: u32, story: &str) {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while self.story(id) != story {
+            assert!(tokio::time::Instant::now() < deadline, "job {id}: expected {story:?}, found {:?}", self.story(id));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits for an event.
+    pub async fn wait_event(&self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
+        wait_for(what, DEADLINE, async || self.events().into_iter().find(|event| wanted(event))).await
+    }
+
+    /// Asserts that no fact was stored twice.
+    pub fn assert_no_duplicates(&self) {
+        let mut counts: HashMap<String, u32> = HashMap::new();
+        for event in self.events() {
+            *counts.entry(event.id).or_default() += 1;
+        }
+        let twice: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 1).collect();
+        assert_eq!(twice, [], "told twice");
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.follower.abort();
+    }
+}
+
+impl Running {
+    /// Waits until ingest is ready.
+    pub async fn ready(self) -> Self {
+        let what = "ingest is ready";
+        wait_for(what, DEADLINE, async || self.context.health.problems().is_empty().then_some(())).await;
+        self
+    }
+
+    /// Stops it in order.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.work.await.unwrap().unwrap();
+    }
+
+    /// Ends it like a crash: nothing more is written.
+    pub async fn crash(self) {
+        self.work.abort();
+        assert!(self.work.await.unwrap_err().is_cancelled());
+    }
+
+    /// Waits for its end.
+    pub async fn ended(self) -> Result<(), mesh_runtime::BoxError> {
+        tokio::time::timeout(DEADLINE, self.work).await.expect("ingest ends").unwrap()
+    }
+}
+
+/// `job/7_12/100` as (task, submit time): the array before its tasks, 9 before 10.
+fn natural(key: &str) -> (Option<u32>, i64) {
+    let run = RunKey::parse(NAME, key).unwrap();
+    (run.task_id, run.submit_time)
+}
+
+/// The job payload of an event.
+pub fn payload(event: &Event) -> &JobEvent {
+    match event.payload.as_ref() {
+        Some(Payload::Job(job)) => job,
+        other => panic!("no job event: {other:?}"),
+    }
+}

@@ -1,0 +1,40 @@
+//! Slurm's daemons and NATS away for a while.
+
+use crate::cluster;
+use crate::mesh::Mesh;
+
+const FAST: &str = "sweep_interval = \"500ms\"";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
+    let (cluster, _guard) = cluster::exclusive().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(job, "submitted started").await;
+    cluster.ctl("kill", "slurmctld").await;
+    mesh.wait_event("slurmctld is down", |event| event.r#type == "capture.source_down").await;
+    assert!(ingest.context.health.problems().contains_key("ingest.slurmctld"));
+    cluster.ctl("start", "slurmctld").await;
+    mesh.wait_event("slurmctld is up", |event| event.r#type == "capture.source_up").await;
+    assert_eq!(mesh.story(job), "submitted started");
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_away_while_a_job_starts_and_ends_loses_nothing() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mut mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let before = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(before, "submitted started completed").await;
+    mesh.nats.kill();
+    let job = cluster.sbatch(&[], "exit 3").await;
+    cluster.wait_state(job, "FAILED").await;
+    mesh.nats.restart().await;
+    mesh.wait_story(job, "submitted started failed").await;
+    ingest.stop().await;
+}

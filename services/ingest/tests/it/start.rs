@@ -1,0 +1,89 @@
+//! Starts: the first one, one after an absence, one after a crash, a second ingest beside the first.
+
+use std::collections::BTreeSet;
+
+use crate::cluster;
+use crate::mesh::Mesh;
+
+const FAST: &str = "sweep_interval = \"500ms\"";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
+    let (cluster, _guard) = cluster::shared().await;
+    let running = cluster.sbatch(&[], "sleep 300").await;
+    let waiting = cluster.sbatch(&["--begin=now+1hour"], "true").await;
+    let over = cluster.sbatch(&[], "true").await;
+    cluster.wait_state(running, "RUNNING").await;
+    cluster.wait_state(over, "COMPLETED").await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    mesh.wait_story(running, "baseline").await;
+    mesh.wait_story(waiting, "baseline").await;
+    assert_eq!(mesh.story(over), "");
+    cluster.run("alice", &["scancel", &running.to_string(), &waiting.to_string()]).await;
+    mesh.wait_story(running, "baseline cancelled").await;
+    mesh.wait_story(waiting, "baseline cancelled").await;
+    assert_eq!(mesh.story(over), "");
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_during_an_absence_is_told_afterwards_and_nothing_twice() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let long = cluster.sbatch(&[], "sleep 300").await;
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    mesh.wait_story(long, "submitted started").await;
+    mesh.wait_story(held, "submitted held").await;
+    ingest.stop().await;
+    let short = cluster.sbatch(&[], "exit 7").await;
+    cluster.wait_state(short, "FAILED").await;
+    cluster.run("alice", &["scancel", &long.to_string()]).await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    mesh.wait_story(short, "submitted started failed").await;
+    mesh.wait_story(long, "submitted started cancelled").await;
+    mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up").await;
+    cluster.run("alice", &["scancel", &held.to_string()]).await;
+    mesh.wait_story(held, "submitted held cancelled").await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let mut ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let mut jobs = BTreeSet::new();
+    for round in 0..4 {
+        for _ in 0..3 {
+            jobs.insert(cluster.sbatch(&[], "sleep 1").await);
+        }
+        let newest = *jobs.iter().next_back().unwrap();
+        if round % 2 == 0 {
+            mesh.wait_event("something of the newest job", |event| event.job().is_some_and(|job| job.job_id == newest)).await;
+        }
+        ingest.crash().await;
+        ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    }
+    for job in &jobs {
+        mesh.wait_story(*job, "submitted started completed").await;
+    }
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_ingest_of_the_same_cluster_ends_one_of_them() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let first = mesh.ingest(cluster, FAST).await.ready().await;
+    let second = mesh.ingest(cluster, FAST).await;
+    let (ended, alive) = tokio::select! {
+        result = first.ended() => (result, "second"),
+        result = second.ended() => (result, "first"),
+    };
+    let error = mesh_runtime::chain(ended.unwrap_err().as_ref());
+    assert!(error.contains("another ingest writes ingest."), "{error} ({alive} goes on)");
+}

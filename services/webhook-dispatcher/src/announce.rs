@@ -103,6 +103,10 @@ async fn round(shared: &Shared) -> Result<Round, Error> {
 }
 
 async fn announce(bus: &Bus, cluster: &str, outcome: &Delivery) -> Result<(), mesh_bus::Error> {
+    if !names::is_event(&outcome.event_id) {
+        // Our own message about missed events: those have their entries already.
+        return Ok(());
+    }
     let id = names::delivery_id(&outcome.endpoint, &outcome.event_id);
     if outcome.state == State::Dead {
         let letter = dead_letter(&id, outcome);

@@ -105,21 +105,19 @@ impl Bus {
         while let Some(messages) = self.reopen(stream, durable, most, shutdown).await {
             let mut batches = messages.ready_chunks(most);
             loop {
-                let batch = tokio::select! {
+                let mut batch = tokio::select! {
                     () = shutdown.cancelled() => break,
                     batch = batches.next() => match batch { Some(batch) => batch, None => break },
                 };
                 // One span per message, so that each event's trace shows this service.
-                let spans: Vec<_> = batch
-                    .iter()
-                    .map(|message| message.span(self.role()))
-                    .collect();
+                for message in &mut batch {
+                    message.handling = message.span(self.role());
+                }
                 let outcomes = handler.handle(&batch).await;
                 debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
-                let answers = batch.iter().zip(outcomes).zip(spans);
-                stream::iter(answers)
-                    .for_each_concurrent(64, |((message, outcome), span)| {
-                        self.answer(message, outcome).instrument(span)
+                stream::iter(batch.iter().zip(outcomes))
+                    .for_each_concurrent(64, |(message, outcome)| {
+                        self.answer(message, outcome).instrument(message.handling())
                     })
                     .await;
             }

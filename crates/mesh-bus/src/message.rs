@@ -26,6 +26,8 @@ pub struct Message {
     /// When the server stored it.
     pub published: DateTime<Utc>,
     pub(crate) inner: jetstream::Message,
+    /// Span of handling it, where it is handled in a batch.
+    pub(crate) handling: Span,
 }
 
 impl Message {
@@ -40,6 +42,7 @@ impl Message {
             delivery: u64::try_from(info.delivered).unwrap_or(1),
             published: DateTime::from_timestamp_nanos(nanos),
             inner,
+            handling: Span::none(),
         })
     }
 
@@ -68,6 +71,12 @@ impl Message {
                 Span::current().add_link(sender);
             }
         }
+    }
+
+    /// The span of handling this message in a batch: what follows from it is published inside, so that it stays in the fact's trace.
+    /// Outside of batches the current span is the message's.
+    pub fn handling(&self) -> Span {
+        self.handling.clone()
     }
 
     /// The span of handling this message: part of the event's own trace on the public bus, else a trace of its own.

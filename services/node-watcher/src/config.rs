@@ -21,7 +21,10 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { poll_interval: Duration::from_secs(5), max_interval: Duration::from_secs(60) }
+        Self {
+            poll_interval: Duration::from_secs(5),
+            max_interval: Duration::from_secs(60),
+        }
     }
 }
 
@@ -40,12 +43,15 @@ impl Config {
 
     /// The pause after an answer that took `took`: at most a twentieth of the time is spent asking.
     pub fn pause(&self, took: Duration) -> Duration {
-        took.saturating_mul(20).clamp(self.poll_interval, self.max_interval)
+        took.saturating_mul(20)
+            .clamp(self.poll_interval, self.max_interval)
     }
 
     /// The pause after `failures` failures in a row.
     pub fn pause_after_failures(&self, failures: u32) -> Duration {
-        self.poll_interval.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(self.max_interval)
+        self.poll_interval
+            .saturating_mul(1 << failures.saturating_sub(1).min(16))
+            .min(self.max_interval)
     }
 }
 
@@ -57,9 +63,15 @@ mod tests {
     fn the_default_file_says_what_the_code_does() {
         let mut file: toml::Table = toml::from_str(DEFAULTS).expect("valid TOML");
         let section = file.remove("node-watcher").expect("the section");
-        assert_eq!(section.try_into::<Config>().expect("valid"), Config::default());
+        assert_eq!(
+            section.try_into::<Config>().expect("valid"),
+            Config::default()
+        );
         let slurm = file.remove("slurm").expect("the section of the client");
-        assert_eq!(slurm.try_into::<slurm_client::Config>().expect("valid"), slurm_client::Config::default());
+        assert_eq!(
+            slurm.try_into::<slurm_client::Config>().expect("valid"),
+            slurm_client::Config::default()
+        );
     }
 
     #[test]
@@ -69,12 +81,19 @@ mod tests {
         assert_eq!(config.pause(Duration::from_millis(20)), seconds(5));
         assert_eq!(config.pause(seconds(1)), seconds(20));
         assert_eq!(config.pause(seconds(10)), seconds(60));
-        assert_eq!([1, 2, 3, 9].map(|failures| config.pause_after_failures(failures)), [5, 10, 20, 60].map(seconds));
+        assert_eq!(
+            [1, 2, 3, 9].map(|failures| config.pause_after_failures(failures)),
+            [5, 10, 20, 60].map(seconds)
+        );
     }
 
     #[test]
     fn every_fault_names_its_key() {
-        let faults = Config { poll_interval: Duration::ZERO, max_interval: Duration::ZERO }.validate();
+        let faults = Config {
+            poll_interval: Duration::ZERO,
+            max_interval: Duration::ZERO,
+        }
+        .validate();
         assert!(faults.len() == 1 && faults[0].starts_with("node-watcher.poll_interval"));
     }
 }

@@ -9,7 +9,9 @@ pub enum Error {
     #[error("ask Slurm for its nodes")]
     Slurm(#[from] slurm_client::Error),
     /// The state is not what this version writes.
-    #[error("read state {key}; written by a newer version? start that one, or delete the cluster's keys for a new baseline")]
+    #[error(
+        "read state {key}; written by a newer version? start that one, or delete the cluster's keys for a new baseline"
+    )]
     State {
         /// Key in the bucket.
         key: String,

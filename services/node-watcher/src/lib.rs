@@ -53,6 +53,9 @@ impl Service for NodeWatcherService {
             watcher.bus.close().await;
             Ok(())
         };
-        Ok(Started { router: Router::new(), run: Box::pin(run) })
+        Ok(Started {
+            router: Router::new(),
+            run: Box::pin(run),
+        })
     }
 }

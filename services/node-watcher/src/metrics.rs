@@ -37,7 +37,8 @@ pub(crate) fn swept(nodes: &BTreeMap<String, TrackedNode>, took: Duration) {
     histogram!(SWEEP).record(took.as_secs_f64());
     let present = || nodes.values().filter(|node| !node.gone);
     for stage in STAGES {
-        gauge!(NODES, "lifecycle" => stage.as_str()).set(present().filter(|node| node.lifecycle == stage).count() as f64);
+        gauge!(NODES, "lifecycle" => stage.as_str())
+            .set(present().filter(|node| node.lifecycle == stage).count() as f64);
     }
     gauge!(SUSPECT).set(present().filter(|node| node.suspect).count() as f64);
 }

@@ -44,10 +44,15 @@ impl Watcher {
                     metrics::conflict();
                     tracing::info!(key, "another instance wrote the state, reading it again");
                 }
-                Err(error) if self.shutdown.is_cancelled() => tracing::debug!(error = mesh_runtime::chain(&error), "stopped"),
+                Err(error) if self.shutdown.is_cancelled() => {
+                    tracing::debug!(error = mesh_runtime::chain(&error), "stopped")
+                }
                 Err(error) => {
                     self.nats_health.fail(mesh_runtime::chain(&error));
-                    tracing::warn!(error = mesh_runtime::chain(&error), "watch nodes, beginning again");
+                    tracing::warn!(
+                        error = mesh_runtime::chain(&error),
+                        "watch nodes, beginning again"
+                    );
                 }
             }
             self.sleep(Duration::from_secs(1)).await;
@@ -55,7 +60,11 @@ impl Watcher {
     }
 
     async fn session(&self) -> Result<(), Error> {
-        let mut store = Store::load(self.bus.bucket(catalogue::BUCKET_NODES).await?, &self.cluster).await?;
+        let mut store = Store::load(
+            self.bus.bucket(catalogue::BUCKET_NODES).await?,
+            &self.cluster,
+        )
+        .await?;
         // What was written before a crash, but perhaps not published.
         self.publish(store.outbox()).await?;
         store.settle().await?;
@@ -80,7 +89,10 @@ impl Watcher {
                     self.slurm_health.fail(mesh_runtime::chain(&error));
                     // Once is enough; readiness tells the rest.
                     if failures == 1 {
-                        tracing::warn!(error = mesh_runtime::chain(&error), "Slurm does not tell its nodes, asking again");
+                        tracing::warn!(
+                            error = mesh_runtime::chain(&error),
+                            "Slurm does not tell its nodes, asking again"
+                        );
                     }
                     self.config.pause_after_failures(failures)
                 }
@@ -93,17 +105,30 @@ impl Watcher {
 
     /// One look at all nodes.
     #[tracing::instrument(name = "sweep", skip_all, fields(cluster = %self.cluster))]
-    async fn look(&self, store: &mut Store, nodes: &mut BTreeMap<String, TrackedNode>) -> Result<(), Error> {
+    async fn look(
+        &self,
+        store: &mut Store,
+        nodes: &mut BTreeMap<String, TrackedNode>,
+    ) -> Result<(), Error> {
         let answer = tokio::select! {
             () = self.shutdown.cancelled() => return Ok(()),
             answer = self.slurm.nodes() => answer?,
         };
         let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
-        let events: Vec<Event> = seen.iter().flat_map(|seen| event::of(&self.cluster, seen)).collect();
+        let events: Vec<Event> = seen
+            .iter()
+            .flat_map(|seen| event::of(&self.cluster, seen))
+            .collect();
         let mut changed = Vec::new();
         for seen in seen {
             let name = seen.record.name;
-            let same = nodes.get(&name).is_some_and(|node| seen.after == TrackedNode { missing: seen.after.missing, ..node.clone() });
+            let same = nodes.get(&name).is_some_and(|node| {
+                seen.after
+                    == TrackedNode {
+                        missing: seen.after.missing,
+                        ..node.clone()
+                    }
+            });
             if !same {
                 changed.push((name.clone(), seen.after.clone()));
             }
@@ -120,12 +145,17 @@ impl Watcher {
 
     /// Publishes events, each in a trace of its own: one trace per fact.
     async fn publish(&self, events: Vec<Event>) -> Result<(), Error> {
-        let names: Vec<_> = events.iter().filter_map(|event| event.kind().ok()).collect();
+        let names: Vec<_> = events
+            .iter()
+            .filter_map(|event| event.kind().ok())
+            .collect();
         let traced = events.into_iter().map(|event| {
             let span = tracing::info_span!(parent: None, "node.change", event.id = event.id, event.r#type = event.r#type, entity = event.entity_key());
             (event, span)
         });
-        self.bus.publish_all_traced(traced.collect(), &self.shutdown).await?;
+        self.bus
+            .publish_all_traced(traced.collect(), &self.shutdown)
+            .await?;
         for kind in names {
             metrics::event(kind.event());
         }

@@ -22,7 +22,10 @@ pub type Loaded = Arc<OnceLock<Explainer>>;
 const MOST: usize = 1_000;
 
 pub(crate) fn router(loaded: Loaded) -> Router {
-    Router::new().route("/v1/queue", get(list)).route("/v1/queue/{cluster}/{job}", get(one)).with_state(loaded)
+    Router::new()
+        .route("/v1/queue", get(list))
+        .route("/v1/queue/{cluster}/{job}", get(one))
+        .with_state(loaded)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,22 +84,48 @@ struct Detail {
 }
 
 fn explainer(loaded: &Loaded) -> Result<&Explainer, Problem> {
-    loaded.get().ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the state is not loaded yet: NATS does not answer"))
+    loaded.get().ok_or_else(|| {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the state is not loaded yet: NATS does not answer",
+        )
+    })
 }
 
-async fn list(State(loaded): State<Loaded>, caller: Caller, Query(filter): Query<Filter>) -> Result<Json<List>, Problem> {
+async fn list(
+    State(loaded): State<Loaded>,
+    caller: Caller,
+    Query(filter): Query<Filter>,
+) -> Result<Json<List>, Problem> {
     let explainer = explainer(&loaded)?;
     let now = Utc::now();
     let mut jobs = Vec::new();
     for shard in explainer.store.shards().await {
-        if filter.cluster.as_deref().is_some_and(|cluster| cluster != shard.cluster()) {
+        if filter
+            .cluster
+            .as_deref()
+            .is_some_and(|cluster| cluster != shard.cluster())
+        {
             continue;
         }
-        let queue = explainer.queues.read().unwrap_or_else(PoisonError::into_inner).get(shard.cluster()).cloned();
+        let queue = explainer
+            .queues
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(shard.cluster())
+            .cloned();
         shard.read(|runs| {
-            let visible = runs.iter().filter(|(_, run)| run.left_at.is_none() && caller.may_see(&run.owner.user));
-            for (key, run) in visible.filter(|(_, run)| filter.user.as_deref().is_none_or(|user| user == run.owner.user)) {
-                let explanation = run.explain(queue.as_deref().and_then(|queue| queue.place(key)), now);
+            let visible = runs
+                .iter()
+                .filter(|(_, run)| run.left_at.is_none() && caller.may_see(&run.owner.user));
+            for (key, run) in visible.filter(|(_, run)| {
+                filter
+                    .user
+                    .as_deref()
+                    .is_none_or(|user| user == run.owner.user)
+            }) {
+                let explanation =
+                    run.explain(queue.as_deref().and_then(|queue| queue.place(key)), now);
                 jobs.push(row(shard.cluster(), run, explanation));
             }
         });
@@ -125,13 +154,30 @@ fn row(cluster: &str, run: &Run, explanation: Explanation) -> Row {
     }
 }
 
-async fn one(State(loaded): State<Loaded>, caller: Caller, Path((cluster, job)): Path<(String, String)>) -> Result<Json<Detail>, Problem> {
+async fn one(
+    State(loaded): State<Loaded>,
+    caller: Caller,
+    Path((cluster, job)): Path<(String, String)>,
+) -> Result<Json<Detail>, Problem> {
     let explainer = explainer(&loaded)?;
-    let queue = explainer.queues.read().unwrap_or_else(PoisonError::into_inner).get(&cluster).cloned();
+    let queue = explainer
+        .queues
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(&cluster)
+        .cloned();
     let mut found: Option<Run> = None;
-    for shard in explainer.store.shards().await.iter().filter(|shard| shard.cluster() == cluster) {
+    for shard in explainer
+        .store
+        .shards()
+        .await
+        .iter()
+        .filter(|shard| shard.cluster() == cluster)
+    {
         shard.read(|runs| {
-            let wanted = runs.values().filter(|run| is_called(run, &job) && caller.may_see(&run.owner.user));
+            let wanted = runs
+                .values()
+                .filter(|run| is_called(run, &job) && caller.may_see(&run.owner.user));
             for run in wanted {
                 if found.as_ref().is_none_or(|best| rank(run) > rank(best)) {
                     found = Some(run.clone());
@@ -140,7 +186,11 @@ async fn one(State(loaded): State<Loaded>, caller: Caller, Path((cluster, job)):
         });
     }
     // One answer for "does not wait" and "is not yours": whose jobs wait is nobody else's business.
-    let run = found.ok_or_else(|| Problem::not_found(format!("no waiting job {job} of yours is known on cluster {cluster}")))?;
+    let run = found.ok_or_else(|| {
+        Problem::not_found(format!(
+            "no waiting job {job} of yours is known on cluster {cluster}"
+        ))
+    })?;
     let place = queue.as_deref().and_then(|queue| queue.place(&run.job.run));
     Ok(Json(Detail {
         cluster,
@@ -161,11 +211,21 @@ async fn one(State(loaded): State<Loaded>, caller: Caller, Path((cluster, job)):
 
 /// Whether people call the run by this id: Slurm's form, the raw id, or the array's id for its remainder.
 fn is_called(run: &Run, id: &str) -> bool {
-    let remainder = run.job.array.as_ref().filter(|array| array.task_id.is_none());
-    run.job.display_id == id || run.job.job_id.to_string() == id || remainder.is_some_and(|array| array.job_id.to_string() == id)
+    let remainder = run
+        .job
+        .array
+        .as_ref()
+        .filter(|array| array.task_id.is_none());
+    run.job.display_id == id
+        || run.job.job_id.to_string() == id
+        || remainder.is_some_and(|array| array.job_id.to_string() == id)
 }
 
 /// What waits counts before what has left, later submissions before earlier ones.
 fn rank(run: &Run) -> (bool, i64, u64) {
-    (run.left_at.is_none(), run.job.submit_time.as_ref().map_or(0, |time| time.seconds), run.seq)
+    (
+        run.left_at.is_none(),
+        run.job.submit_time.as_ref().map_or(0, |time| time.seconds),
+        run.seq,
+    )
 }

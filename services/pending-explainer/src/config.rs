@@ -14,13 +14,19 @@ pub struct Config {
     /// How often the queue snapshot is looked at.
     #[serde(with = "humantime_serde")]
     pub queue_interval: Duration,
-    /// How many events are handled at the same time.
+    /// How many events are handled in one go.
+    pub batch: usize,
+    /// How many shards of state are written at the same time.
     pub concurrency: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { queue_interval: Duration::from_secs(10), concurrency: 32 }
+        Self {
+            queue_interval: Duration::from_secs(10),
+            batch: 256,
+            concurrency: 32,
+        }
     }
 }
 
@@ -30,6 +36,9 @@ impl Config {
         let mut faults = Vec::new();
         if self.queue_interval < Duration::from_millis(100) {
             faults.push("pending-explainer.queue_interval: at least 100ms".to_owned());
+        }
+        if !(1..=1000).contains(&self.batch) {
+            faults.push("pending-explainer.batch: from 1 to 1000".to_owned());
         }
         if !(1..=1024).contains(&self.concurrency) {
             faults.push("pending-explainer.concurrency: from 1 to 1024".to_owned());
@@ -46,13 +55,25 @@ mod tests {
     fn the_default_file_says_what_the_code_does() {
         let mut file: toml::Table = toml::from_str(DEFAULTS).expect("valid TOML");
         let section = file.remove("pending-explainer").expect("the section");
-        assert_eq!(section.try_into::<Config>().expect("valid"), Config::default());
+        assert_eq!(
+            section.try_into::<Config>().expect("valid"),
+            Config::default()
+        );
     }
 
     #[test]
     fn every_fault_names_its_key() {
-        let faults = Config { queue_interval: Duration::ZERO, concurrency: 0 }.validate();
-        assert_eq!(faults.len(), 2);
-        assert!(faults.iter().all(|fault| fault.starts_with("pending-explainer.")));
+        let faults = Config {
+            queue_interval: Duration::ZERO,
+            batch: 0,
+            concurrency: 0,
+        }
+        .validate();
+        assert_eq!(faults.len(), 3);
+        assert!(
+            faults
+                .iter()
+                .all(|fault| fault.starts_with("pending-explainer."))
+        );
     }
 }

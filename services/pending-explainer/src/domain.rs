@@ -5,11 +5,14 @@
 //! - [`queue`]: the newest snapshot of the queue, put together from its chunks.
 
 mod dependency;
+mod described;
 mod estimate;
 mod explain;
 mod limit;
 pub mod queue;
+mod rare;
 mod reason;
+mod request;
 pub mod said;
 mod words;
 

@@ -6,7 +6,9 @@ use mesh_bus::PutError;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The state is not what this version writes.
-    #[error("read state {key}; written by a newer version? start that one, or delete the key to explain anew")]
+    #[error(
+        "read state {key}; written by a newer version? start that one, or delete the key to explain anew"
+    )]
     State {
         /// Key in the bucket.
         key: String,

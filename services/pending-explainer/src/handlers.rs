@@ -1,21 +1,23 @@
 //! Per message and per snapshot: decide, write, publish.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use chrono::Utc;
-use mesh_bus::{Bus, Handler, Message, Outcome};
+use futures_util::{StreamExt as _, stream};
+use mesh_bus::{BatchHandler, Bus, Message, Outcome};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::queue::v1::QueueSnapshot;
 use mesh_events::{Event, catalogue, subject};
 use mesh_runtime::Condition;
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::adapters::store::{Shard, Store};
 use crate::domain::queue::Queue;
-use crate::domain::said::{self, Heard};
+use crate::domain::said;
 use crate::error::Error;
 use crate::metrics;
 
@@ -33,62 +35,142 @@ pub struct Explainer {
     pub queues: Queues,
     /// The configured cluster.
     pub cluster: String,
+    /// How many shards are written at the same time.
+    pub concurrency: usize,
     /// Told to stop.
     pub shutdown: CancellationToken,
 }
 
-impl Handler for Explainer {
-    async fn handle(&self, message: &Message) -> Outcome {
-        let event = match message.event() {
-            Ok(event) => event,
-            Err(error) => return Outcome::Reject { reason: mesh_runtime::chain(&error) },
-        };
-        match self.hear(&event).await {
-            Ok(()) => Outcome::Done,
-            // Another instance was faster: its state is read now, so the next try is right away.
-            Err(Error::Conflict { .. }) => Outcome::Retry { after: Duration::from_millis(100) },
-            Err(error @ Error::State { .. }) => {
-                tracing::error!(error = mesh_runtime::chain(&error), "state cannot be used");
-                Outcome::Retry { after: Duration::from_secs(30) }
+impl BatchHandler for Explainer {
+    /// Events are taken in one after the other, since those of one run tell a story; their shards are then written at the same time.
+    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+        let now = Utc::now();
+        let mut outcomes = vec![Outcome::Done; messages.len()];
+        let mut by_shard: BTreeMap<String, (Arc<Shard>, Vec<Heard>)> = BTreeMap::new();
+        for (index, message) in messages.iter().enumerate() {
+            let event = match message.event() {
+                Ok(event) => event,
+                Err(error) => {
+                    outcomes[index] = Outcome::Reject {
+                        reason: mesh_runtime::chain(&error),
+                    };
+                    continue;
+                }
+            };
+            let Some(job) = event.job() else { continue };
+            let shard = match self.store.shard(&event.cluster, &job.run).await {
+                Ok(shard) => shard,
+                Err(error) => {
+                    outcomes[index] = outcome_of(&error);
+                    continue;
+                }
+            };
+            let mut explanation = None;
+            shard.change(|runs| match said::heard(runs, &event, now) {
+                said::Heard::Nothing => (false, Vec::new()),
+                said::Heard::Noted => (true, Vec::new()),
+                said::Heard::Say(event) => {
+                    explanation = Some((*event).clone());
+                    (true, vec![*event])
+                }
+            });
+            let (_, heard) = by_shard
+                .entry(shard.key().to_owned())
+                .or_insert_with(|| (shard, Vec::new()));
+            heard.push(Heard {
+                index,
+                explanation,
+                span: message.handling(),
+            });
+        }
+        let shards = by_shard
+            .into_values()
+            .map(|(shard, heard)| self.settle_shard(shard, heard));
+        let settled: Vec<_> = stream::iter(shards)
+            .buffer_unordered(self.concurrency)
+            .collect()
+            .await;
+        for (index, outcome) in settled.into_iter().flatten() {
+            outcomes[index] = outcome;
+        }
+        outcomes
+    }
+}
+
+/// A message of a batch that was taken in.
+struct Heard {
+    index: usize,
+    explanation: Option<Event>,
+    span: Span,
+}
+
+fn outcome_of(error: &Error) -> Outcome {
+    match error {
+        // Another instance was faster: its state is read now, so the next try is right away.
+        Error::Conflict { .. } => Outcome::Retry {
+            after: Duration::from_millis(100),
+        },
+        Error::State { .. } => {
+            tracing::error!(error = mesh_runtime::chain(error), "state cannot be used");
+            Outcome::Retry {
+                after: Duration::from_secs(30),
             }
-            Err(Error::Bus(error)) => {
-                tracing::debug!(error = &error as &dyn std::error::Error, "explain again later");
-                Outcome::Retry { after: Duration::from_secs(1) }
+        }
+        Error::Bus(_) => {
+            tracing::debug!(error = mesh_runtime::chain(error), "explain again later");
+            Outcome::Retry {
+                after: Duration::from_secs(1),
             }
         }
     }
 }
 
 impl Explainer {
-    async fn hear(&self, event: &Event) -> Result<(), Error> {
-        let Some(job) = event.job() else { return Ok(()) };
-        let shard = self.store.shard(&event.cluster, &job.run).await?;
-        let now = Utc::now();
-        let mut saying = None;
-        let changed = shard.change(|runs| match said::heard(runs, event, now) {
-            Heard::Nothing => (false, Vec::new()),
-            Heard::Noted => (true, Vec::new()),
-            Heard::Say(event) => {
-                saying = Some(event.clone());
-                (true, vec![*event])
-            }
-        });
-        if !changed {
-            return Ok(());
+    /// Writes a shard, then publishes what its messages led to, in their order.
+    async fn settle_shard(&self, shard: Arc<Shard>, heard: Vec<Heard>) -> Vec<(usize, Outcome)> {
+        if let Err(error) = self.store.commit(&shard, &self.shutdown).await {
+            let outcome = outcome_of(&error);
+            return heard
+                .into_iter()
+                .map(|heard| (heard.index, outcome.clone()))
+                .collect();
         }
-        self.store.commit(&shard, &self.shutdown).await?;
-        match saying {
-            Some(event) => self.publish(&shard, &event, "event").await,
-            None => Ok(()),
+        let mut outcomes = Vec::with_capacity(heard.len());
+        for Heard {
+            index,
+            explanation,
+            span,
+        } in heard
+        {
+            let published = match &explanation {
+                Some(event) => self.publish(&shard, event, "event").instrument(span).await,
+                None => Ok(()),
+            };
+            outcomes.push((
+                index,
+                published.map_or_else(|error| outcome_of(&error), |()| Outcome::Done),
+            ));
         }
+        outcomes
     }
 
-    async fn publish(&self, shard: &Shard, event: &Event, cause: &'static str) -> Result<(), Error> {
+    async fn publish(
+        &self,
+        shard: &Shard,
+        event: &Event,
+        cause: &'static str,
+    ) -> Result<(), Error> {
         match self.bus.publish_until_done(event, &self.shutdown).await {
             Ok(_) => {
                 shard.published(&event.id);
                 if let Some(Payload::Queue(queue)) = &event.payload {
-                    metrics::explained(cause, queue.explanation.as_ref().map_or("", |explanation| &explanation.reason_class));
+                    metrics::explained(
+                        cause,
+                        queue
+                            .explanation
+                            .as_ref()
+                            .map_or("", |explanation| &explanation.reason_class),
+                    );
                 }
                 Ok(())
             }
@@ -107,7 +189,9 @@ impl Explainer {
         loop {
             match self.tick().await {
                 Ok(()) => health.ok(),
-                Err(Error::Conflict { key }) => tracing::debug!(key, "another instance wrote the state, looking again"),
+                Err(Error::Conflict { key }) => {
+                    tracing::debug!(key, "another instance wrote the state, looking again")
+                }
                 Err(error) => {
                     health.fail(mesh_runtime::chain(&error));
                     tracing::warn!(error = mesh_runtime::chain(&error), "look at the queue");
@@ -128,14 +212,25 @@ impl Explainer {
                 self.publish(shard, &event, "event").await?;
             }
         }
-        let clusters: BTreeSet<&str> = shards.iter().map(|shard| shard.cluster()).chain([self.cluster.as_str()]).collect();
+        let clusters: BTreeSet<&str> = shards
+            .iter()
+            .map(|shard| shard.cluster())
+            .chain([self.cluster.as_str()])
+            .collect();
         for cluster in clusters {
             if let Some(queue) = self.read_queue(cluster).await? {
                 self.look(cluster, &queue, &shards).await?;
             }
         }
         self.forget(&shards).await?;
-        metrics::waiting(shards.iter().map(|shard| shard.read(|runs| runs.values().filter(|run| run.left_at.is_none()).count())).sum());
+        metrics::waiting(
+            shards
+                .iter()
+                .map(|shard| {
+                    shard.read(|runs| runs.values().filter(|run| run.left_at.is_none()).count())
+                })
+                .sum(),
+        );
         self.store.settle(&self.shutdown).await
     }
 
@@ -149,10 +244,18 @@ impl Explainer {
                 Err(error) => tracing::warn!(%error, key = entry.key, "read queue snapshot"),
             }
         }
-        let Some(queue) = Queue::from_chunks(chunks) else { return Ok(None) };
+        let Some(queue) = Queue::from_chunks(chunks) else {
+            return Ok(None);
+        };
         metrics::snapshot_age((Utc::now() - queue.taken_at).num_seconds());
-        let mut queues = self.queues.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if queues.get(cluster).is_some_and(|last| last.taken_at >= queue.taken_at) {
+        let mut queues = self
+            .queues
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if queues
+            .get(cluster)
+            .is_some_and(|last| last.taken_at >= queue.taken_at)
+        {
             return Ok(None);
         }
         let queue = Arc::new(queue);

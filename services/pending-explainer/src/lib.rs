@@ -3,7 +3,7 @@
 //! - [`domain`]: pure: [`domain::explain`] turns a record into sentences; [`domain::said`] decides when they are worth an event.
 //! - [`handlers`]: events about jobs come in, `queue.explained` goes out; the queue snapshot is looked at for expected starts.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
-//! - [`api`]: `/v1/queue`.
+//! - [`api`]: why jobs wait, as of now: `/v1/queue`.
 //!
 //! Deliberately absent: Slurm. Everything comes from events and from the snapshot that ingest leaves after each sweep.
 
@@ -45,31 +45,55 @@ impl Service for PendingExplainerService {
         let health = context.health.condition("pending-explainer.nats");
         let loaded = api::Loaded::default();
         let router = api::router(Arc::clone(&loaded));
-        Ok(Started { router, run: Box::pin(run(context, config, bus, health, loaded)) })
+        Ok(Started {
+            router,
+            run: Box::pin(run(context, config, bus, health, loaded)),
+        })
     }
 }
 
-async fn run(context: Context, config: Config, bus: Bus, health: Condition, loaded: Arc<OnceLock<Explainer>>) -> Result<(), BoxError> {
+async fn run(
+    context: Context,
+    config: Config,
+    bus: Bus,
+    health: Condition,
+    loaded: Arc<OnceLock<Explainer>>,
+) -> Result<(), BoxError> {
     let shutdown = context.shutdown.clone();
     if bus.ready(&shutdown).await.is_err() {
         return Ok(());
     }
-    let Some(store) = load(&context, &bus, &health).await else { return Ok(()) };
+    let Some(store) = load(&context, &bus, &health).await else {
+        return Ok(());
+    };
     let explainer = Explainer {
         bus: bus.clone(),
         store: Arc::new(store),
         queues: handlers::Queues::default(),
         cluster: context.mesh.cluster.clone(),
+        concurrency: config.concurrency,
         shutdown: shutdown.clone(),
     };
     let explainer = loaded.get_or_init(|| explainer);
     health.ok();
-    let consume = bus.consume(catalogue::SLURM_EVENTS, PendingExplainerService::NAME, config.concurrency, explainer.clone(), &shutdown);
-    let (consumed, ()) = tokio::join!(consume, explainer.follow_queue(config.queue_interval, &health));
+    let consume = bus.consume_batches(
+        catalogue::SLURM_EVENTS,
+        PendingExplainerService::NAME,
+        config.batch,
+        explainer.clone(),
+        &shutdown,
+    );
+    let (consumed, ()) = tokio::join!(
+        consume,
+        explainer.follow_queue(config.queue_interval, &health)
+    );
     consumed?;
     // The signal to stop has come, but this one write may still be made.
     if let Err(error) = explainer.store.settle(&shutdown).await {
-        tracing::debug!(error = mesh_runtime::chain(&error), "note what is published");
+        tracing::debug!(
+            error = mesh_runtime::chain(&error),
+            "note what is published"
+        );
     }
     bus.close().await;
     Ok(())
@@ -78,12 +102,21 @@ async fn run(context: Context, config: Config, bus: Bus, health: Condition, load
 /// Loads the state, trying again while NATS is away; `None` when told to stop.
 async fn load(context: &Context, bus: &Bus, health: &Condition) -> Option<Store> {
     loop {
-        let loaded = async { Store::load(bus.bucket(catalogue::BUCKET_EXPLAINER).await?, &context.mesh.cluster).await };
+        let loaded = async {
+            Store::load(
+                bus.bucket(catalogue::BUCKET_EXPLAINER).await?,
+                &context.mesh.cluster,
+            )
+            .await
+        };
         match loaded.await {
             Ok(store) => return Some(store),
             Err(error) => {
                 let error: Error = error;
-                tracing::warn!(error = mesh_runtime::chain(&error), "load state, trying again");
+                tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    "load state, trying again"
+                );
                 health.fail(mesh_runtime::chain(&error));
             }
         }

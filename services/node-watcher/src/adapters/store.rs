@@ -44,8 +44,12 @@ impl Serialize for OutboxEntry {
 
 impl<'de> Deserialize<'de> for OutboxEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = STANDARD.decode(String::deserialize(deserializer)?).map_err(de::Error::custom)?;
-        Event::decode(bytes.as_slice()).map(Self).map_err(de::Error::custom)
+        let bytes = STANDARD
+            .decode(String::deserialize(deserializer)?)
+            .map_err(de::Error::custom)?;
+        Event::decode(bytes.as_slice())
+            .map(Self)
+            .map_err(de::Error::custom)
     }
 }
 
@@ -70,18 +74,35 @@ impl Store {
     /// If NATS does not answer, or the state is not what this version writes.
     pub async fn load(bucket: Bucket, cluster: &str) -> Result<Self, Error> {
         let cluster = subject::token(cluster);
-        let mut store = Self { bucket, cluster, shards: BTreeMap::new(), started: false };
+        let mut store = Self {
+            bucket,
+            cluster,
+            shards: BTreeMap::new(),
+            started: false,
+        };
         for entry in store.bucket.load(&store.cluster).await? {
             if entry.key == store.key(STARTED) {
                 store.started = true;
                 continue;
             }
-            let state = |source| Error::State { key: entry.key.clone(), source };
+            let state = |source| Error::State {
+                key: entry.key.clone(),
+                source,
+            };
             let stored: Stored = serde_json::from_slice(&entry.value).map_err(state)?;
             if stored.version > VERSION {
-                return Err(state(de::Error::custom(format!("version {} is newer than {VERSION}", stored.version))));
+                return Err(state(de::Error::custom(format!(
+                    "version {} is newer than {VERSION}",
+                    stored.version
+                ))));
             }
-            store.shards.insert(entry.key, Shard { revision: Some(entry.revision), stored });
+            store.shards.insert(
+                entry.key,
+                Shard {
+                    revision: Some(entry.revision),
+                    stored,
+                },
+            );
         }
         Ok(store)
     }
@@ -93,29 +114,50 @@ impl Store {
 
     /// Every node known, by name.
     pub fn nodes(&self) -> BTreeMap<String, TrackedNode> {
-        self.shards.values().flat_map(|shard| shard.stored.nodes.clone()).collect()
+        self.shards
+            .values()
+            .flat_map(|shard| shard.stored.nodes.clone())
+            .collect()
     }
 
     /// Events that are not known to be on the bus.
     pub fn outbox(&self) -> Vec<Event> {
-        self.shards.values().flat_map(|shard| shard.stored.outbox.iter().map(|entry| entry.0.clone())).collect()
+        self.shards
+            .values()
+            .flat_map(|shard| shard.stored.outbox.iter().map(|entry| entry.0.clone()))
+            .collect()
     }
 
     /// Writes nodes and the events about them. Returns once all is stored.
     ///
     /// # Errors
     /// [`Error::Conflict`] if another instance wrote in between; after any error the state is to be loaded anew.
-    pub async fn write(&mut self, nodes: Vec<(String, TrackedNode)>, events: &[Event]) -> Result<(), Error> {
+    pub async fn write(
+        &mut self,
+        nodes: Vec<(String, TrackedNode)>,
+        events: &[Event],
+    ) -> Result<(), Error> {
         let mut touched: BTreeMap<String, Stored> = BTreeMap::new();
-        let known = |shards: &BTreeMap<String, Shard>, key: &str| shards.get(key).map(|shard| shard.stored.clone()).unwrap_or_default();
+        let known = |shards: &BTreeMap<String, Shard>, key: &str| {
+            shards
+                .get(key)
+                .map(|shard| shard.stored.clone())
+                .unwrap_or_default()
+        };
         for (name, node) in nodes {
             let key = self.key(&shard_of(&name));
-            let stored = touched.entry(key).or_insert_with_key(|key| Stored { outbox: Vec::new(), ..known(&self.shards, key) });
+            let stored = touched.entry(key).or_insert_with_key(|key| Stored {
+                outbox: Vec::new(),
+                ..known(&self.shards, key)
+            });
             stored.nodes.insert(name, node);
         }
         for event in events {
             let key = self.key(&shard_of(event.entity_key().trim_start_matches("node/")));
-            let stored = touched.entry(key).or_insert_with_key(|key| Stored { outbox: Vec::new(), ..known(&self.shards, key) });
+            let stored = touched.entry(key).or_insert_with_key(|key| Stored {
+                outbox: Vec::new(),
+                ..known(&self.shards, key)
+            });
             stored.outbox.push(OutboxEntry(event.clone()));
         }
         for (key, stored) in touched {
@@ -129,9 +171,17 @@ impl Store {
     /// # Errors
     /// As [`Store::write`].
     pub async fn settle(&mut self) -> Result<(), Error> {
-        let stale: Vec<_> = self.shards.iter().filter(|(_, shard)| !shard.stored.outbox.is_empty()).map(|(key, _)| key.clone()).collect();
+        let stale: Vec<_> = self
+            .shards
+            .iter()
+            .filter(|(_, shard)| !shard.stored.outbox.is_empty())
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in stale {
-            let stored = Stored { outbox: Vec::new(), ..self.shards[&key].stored.clone() };
+            let stored = Stored {
+                outbox: Vec::new(),
+                ..self.shards[&key].stored.clone()
+            };
             self.put(key, stored).await?;
         }
         Ok(())
@@ -142,17 +192,25 @@ impl Store {
     /// # Errors
     /// If NATS does not store it.
     pub async fn mark_started(&mut self) -> Result<(), Error> {
-        self.bucket.put_any(&self.key(STARTED), Bytes::from_static(b"1")).await?;
+        self.bucket
+            .put_any(&self.key(STARTED), Bytes::from_static(b"1"))
+            .await?;
         self.started = true;
         Ok(())
     }
 
     async fn put(&mut self, key: String, mut stored: Stored) -> Result<(), Error> {
         stored.version = VERSION;
-        let value = serde_json::to_vec(&stored).map_err(|source| Error::State { key: key.clone(), source })?;
+        let value = serde_json::to_vec(&stored).map_err(|source| Error::State {
+            key: key.clone(),
+            source,
+        })?;
         let shard = self.shards.entry(key.clone()).or_default();
         let revision = self.bucket.put(&key, value.into(), shard.revision).await?;
-        *shard = Shard { revision: Some(revision), stored };
+        *shard = Shard {
+            revision: Some(revision),
+            stored,
+        };
         Ok(())
     }
 

@@ -23,18 +23,31 @@ pub fn of(node: &NodeRecord, lifecycle: Lifecycle) -> Cause {
     match lifecycle {
         // Nothing is wrong with it, so an old reason explains nothing. Slurm does not say who resumed a node.
         Lifecycle::Active | Lifecycle::Unknown => Cause::default(),
-        Lifecycle::Provisioning if rebooting(node) => by_reason(node).unwrap_or_else(|| Cause::slurm("reboot")),
+        Lifecycle::Provisioning if rebooting(node) => {
+            by_reason(node).unwrap_or_else(|| Cause::slurm("reboot"))
+        }
         Lifecycle::Provisioning => Cause::slurm("power_saving"),
-        Lifecycle::Terminating | Lifecycle::Terminated => by_reason(node).unwrap_or_else(|| Cause::slurm("power_saving")),
-        Lifecycle::Draining | Lifecycle::Drained if in_maintenance_only(node) => Cause::slurm("maintenance"),
-        Lifecycle::Down if node.state.has(NodeFlag::InvalidReg) => by_reason(node).unwrap_or_else(|| Cause::slurm("bad_registration")),
-        Lifecycle::Down | Lifecycle::Draining | Lifecycle::Drained => by_reason(node).unwrap_or_default(),
+        Lifecycle::Terminating | Lifecycle::Terminated => {
+            by_reason(node).unwrap_or_else(|| Cause::slurm("power_saving"))
+        }
+        Lifecycle::Draining | Lifecycle::Drained if in_maintenance_only(node) => {
+            Cause::slurm("maintenance")
+        }
+        Lifecycle::Down if node.state.has(NodeFlag::InvalidReg) => {
+            by_reason(node).unwrap_or_else(|| Cause::slurm("bad_registration"))
+        }
+        Lifecycle::Down | Lifecycle::Draining | Lifecycle::Drained => {
+            by_reason(node).unwrap_or_default()
+        }
     }
 }
 
 /// Whether the provider took the node back.
 pub fn is_preemption(cause: &Cause) -> bool {
-    matches!(cause.word.as_str(), "spot_preempted" | "spot_preempted_or_stopped")
+    matches!(
+        cause.word.as_str(),
+        "spot_preempted" | "spot_preempted_or_stopped"
+    )
 }
 
 /// Whether a reboot is under way.
@@ -44,7 +57,8 @@ pub fn rebooting(node: &NodeRecord) -> bool {
 
 /// Whether only a maintenance reservation keeps jobs off, nobody drained it.
 pub fn in_maintenance_only(node: &NodeRecord) -> bool {
-    node.state.has(NodeFlag::Maintenance) && !node.state.flags.any(&[NodeFlag::Drain, NodeFlag::Fail])
+    node.state.has(NodeFlag::Maintenance)
+        && !node.state.flags.any(&[NodeFlag::Drain, NodeFlag::Fail])
 }
 
 fn by_reason(node: &NodeRecord) -> Option<Cause> {
@@ -52,11 +66,22 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
         return None;
     }
     Some(match NodeReason::lookup(&node.reason) {
-        Some(known) => Cause { word: known.cause.to_owned(), source: known.source.to_owned(), actor: system() },
+        Some(known) => Cause {
+            word: known.cause.to_owned(),
+            source: known.source.to_owned(),
+            actor: system(),
+        },
         None => {
-            let actor = (!node.reason_user.is_empty())
-                .then(|| Actor { kind: ActorKind::Admin.into(), user: node.reason_user.clone(), ..Actor::default() });
-            Cause { word: "admin".to_owned(), source: String::new(), actor }
+            let actor = (!node.reason_user.is_empty()).then(|| Actor {
+                kind: ActorKind::Admin.into(),
+                user: node.reason_user.clone(),
+                ..Actor::default()
+            });
+            Cause {
+                word: "admin".to_owned(),
+                source: String::new(),
+                actor,
+            }
         }
     })
 }
@@ -64,12 +89,19 @@ fn by_reason(node: &NodeRecord) -> Option<Cause> {
 impl Cause {
     /// A cause that the state itself shows.
     fn slurm(word: &str) -> Self {
-        Self { word: word.to_owned(), source: "slurm".to_owned(), actor: system() }
+        Self {
+            word: word.to_owned(),
+            source: "slurm".to_owned(),
+            actor: system(),
+        }
     }
 }
 
 /// Slurm itself, or the cloud tools that act for it.
 #[allow(clippy::unnecessary_wraps, reason = "the type of the field")]
 fn system() -> Option<Actor> {
-    Some(Actor { kind: ActorKind::System.into(), ..Actor::default() })
+    Some(Actor {
+        kind: ActorKind::System.into(),
+        ..Actor::default()
+    })
 }

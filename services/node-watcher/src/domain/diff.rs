@@ -80,36 +80,68 @@ pub struct NodeChange {
 }
 
 /// What happened to a node since `previous`; nothing known of it means that it is new in the cluster.
-pub fn diff(previous: Option<&TrackedNode>, current: &NodeRecord, now: DateTime<Utc>) -> Vec<NodeChange> {
+pub fn diff(
+    previous: Option<&TrackedNode>,
+    current: &NodeRecord,
+    now: DateTime<Utc>,
+) -> Vec<NodeChange> {
     let after = TrackedNode::after(previous, current);
     let cause = cause::of(current, after.lifecycle);
-    let change = |kind, previous: Option<Lifecycle>| NodeChange { kind, previous, cause: cause.clone(), at: now };
+    let change = |kind, previous: Option<Lifecycle>| NodeChange {
+        kind,
+        previous,
+        cause: cause.clone(),
+        at: now,
+    };
     let Some(before) = previous else {
         // `scontrol -a show node` leaves out cloud nodes that are powered down (seen on 22.05; PrivateData=cloud in slurm.conf(5)), so the
         // first sight of one that is powered up is no new node.
-        let appeared = after.cloud && !matches!(after.lifecycle, Lifecycle::Terminated | Lifecycle::Unknown);
-        let kind = if appeared { stage_event(None, &after, &cause) } else { EventType::NodeAdded };
+        let appeared =
+            after.cloud && !matches!(after.lifecycle, Lifecycle::Terminated | Lifecycle::Unknown);
+        let kind = if appeared {
+            stage_event(None, &after, &cause)
+        } else {
+            EventType::NodeAdded
+        };
         return vec![change(kind, None)];
     };
     let from = Some(before.lifecycle);
     if before.lifecycle == after.lifecycle {
         return match after.lifecycle {
             Lifecycle::Active if new_incarnation(before, &after) => {
-                let stages: &[EventType] = if after.cloud || before.instance_id != after.instance_id {
-                    &[EventType::NodeTerminated, EventType::NodeProvisioning, EventType::NodeActive]
+                let stages: &[EventType] = if after.cloud || before.instance_id != after.instance_id
+                {
+                    &[
+                        EventType::NodeTerminated,
+                        EventType::NodeProvisioning,
+                        EventType::NodeActive,
+                    ]
                 } else {
                     &[EventType::NodeReboot, EventType::NodeActive]
                 };
-                let replaced = Cause { word: "new_incarnation".to_owned(), ..Cause::default() };
-                stages.iter().map(|kind| NodeChange { cause: replaced.clone(), ..change(*kind, from) }).collect()
+                let replaced = Cause {
+                    word: "new_incarnation".to_owned(),
+                    ..Cause::default()
+                };
+                stages
+                    .iter()
+                    .map(|kind| NodeChange {
+                        cause: replaced.clone(),
+                        ..change(*kind, from)
+                    })
+                    .collect()
             }
-            Lifecycle::Provisioning if after.rebooting && !before.rebooting => vec![change(EventType::NodeReboot, from)],
+            Lifecycle::Provisioning if after.rebooting && !before.rebooting => {
+                vec![change(EventType::NodeReboot, from)]
+            }
             // The maintenance begins on a node that is drained already, or ends and leaves it drained.
             Lifecycle::Draining | Lifecycle::Drained if after.maintenance != before.maintenance => {
                 vec![change(stage_event(previous, &after, &cause), from)]
             }
             // The provider's word comes after the silence: first down, then the reason.
-            Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated if cause::is_preemption(&cause) && before.cause != after.cause => {
+            Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
+                if cause::is_preemption(&cause) && before.cause != after.cause =>
+            {
                 vec![change(EventType::NodePreempted, from)]
             }
             _ => Vec::new(),
@@ -121,7 +153,11 @@ pub fn diff(previous: Option<&TrackedNode>, current: &NodeRecord, now: DateTime<
         return Vec::new();
     }
     let recovered = after.lifecycle == Lifecycle::Active && before.impaired;
-    let kind = if recovered { EventType::NodeRecovered } else { stage_event(previous, &after, &cause) };
+    let kind = if recovered {
+        EventType::NodeRecovered
+    } else {
+        stage_event(previous, &after, &cause)
+    };
     vec![change(kind, from)]
 }
 
@@ -136,7 +172,11 @@ fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause)
         Lifecycle::Draining | Lifecycle::Drained if after.maintenance => EventType::NodeMaintenance,
         Lifecycle::Draining => EventType::NodeDraining,
         Lifecycle::Drained => EventType::NodeDrained,
-        Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated if cause::is_preemption(cause) && !told => EventType::NodePreempted,
+        Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
+            if cause::is_preemption(cause) && !told =>
+        {
+            EventType::NodePreempted
+        }
         Lifecycle::Down => EventType::NodeDown,
         Lifecycle::Terminating => EventType::NodeTerminating,
         Lifecycle::Terminated => EventType::NodeTerminated,
@@ -146,7 +186,9 @@ fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause)
 }
 
 fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
-    let instance = !before.instance_id.is_empty() && !after.instance_id.is_empty() && before.instance_id != after.instance_id;
+    let instance = !before.instance_id.is_empty()
+        && !after.instance_id.is_empty()
+        && before.instance_id != after.instance_id;
     let boot = matches!((before.boot_time, after.boot_time), (Some(before), Some(after)) if after - before > BOOT_TIME_SLACK);
     instance || boot
 }
@@ -156,7 +198,8 @@ impl TrackedNode {
     pub fn after(previous: Option<&Self>, current: &NodeRecord) -> Self {
         let seen = current.lifecycle();
         // Silence alone changes no stage, and neither does a controller that has not heard of the node since its own start.
-        let undecided = current.state.is_suspect() && seen == Lifecycle::Active || seen == Lifecycle::Unknown;
+        let undecided =
+            current.state.is_suspect() && seen == Lifecycle::Active || seen == Lifecycle::Unknown;
         let lifecycle = match previous {
             Some(previous) if undecided => previous.lifecycle,
             _ => seen,
@@ -164,25 +207,38 @@ impl TrackedNode {
         let impaired = match lifecycle {
             Lifecycle::Down | Lifecycle::Draining | Lifecycle::Drained => true,
             Lifecycle::Active | Lifecycle::Terminated | Lifecycle::Terminating => false,
-            Lifecycle::Provisioning | Lifecycle::Unknown => previous.is_some_and(|previous| previous.impaired),
+            Lifecycle::Provisioning | Lifecycle::Unknown => {
+                previous.is_some_and(|previous| previous.impaired)
+            }
         };
-        let kept = |now: Option<i64>, before: fn(&Self) -> Option<i64>| now.or_else(|| previous.and_then(before));
-        let instance = || previous.map_or_else(String::new, |previous| previous.instance_id.clone());
+        let kept = |now: Option<i64>, before: fn(&Self) -> Option<i64>| {
+            now.or_else(|| previous.and_then(before))
+        };
+        let instance =
+            || previous.map_or_else(String::new, |previous| previous.instance_id.clone());
         Self {
             n: previous.map_or(0, |previous| previous.n),
             lifecycle,
             suspect: current.state.is_suspect(),
             impaired,
-            maintenance: matches!(lifecycle, Lifecycle::Draining | Lifecycle::Drained) && cause::in_maintenance_only(current),
+            maintenance: matches!(lifecycle, Lifecycle::Draining | Lifecycle::Drained)
+                && cause::in_maintenance_only(current),
             rebooting: cause::rebooting(current),
             cause: cause::of(current, lifecycle).word,
-            boot_time: kept(current.boot_time.map(|time| time.as_secs()), |previous| previous.boot_time),
-            instance_id: if current.instance_id.is_empty() { instance() } else { current.instance_id.clone() },
+            boot_time: kept(current.boot_time.map(|time| time.as_secs()), |previous| {
+                previous.boot_time
+            }),
+            instance_id: if current.instance_id.is_empty() {
+                instance()
+            } else {
+                current.instance_id.clone()
+            },
             cpus: current.cpus_effective,
             memory_mib: current.real_memory_mib,
             gres: current.gres.clone(),
             partitions: current.partitions.clone(),
-            cloud: current.state.has(NodeFlag::Cloud) || previous.is_some_and(|previous| previous.cloud),
+            cloud: current.state.has(NodeFlag::Cloud)
+                || previous.is_some_and(|previous| previous.cloud),
             gone: false,
             missing: 0,
         }

@@ -6,8 +6,8 @@ use mesh_events::proto::mesh::event::v1::ActorKind;
 use proptest::prelude::*;
 use slurm_types::{NodeState, UnixTime};
 
-use super::super::sweep::{PROOF, PROOF_IF_SHORT, sweep};
 use super::super::event;
+use super::super::sweep::{PROOF, PROOF_IF_SHORT, sweep};
 use super::*;
 
 fn now() -> DateTime<Utc> {
@@ -19,7 +19,14 @@ fn record(text: &str) -> NodeRecord {
     let mut parts = text.split('|');
     let state = NodeState::parse(parts.next().unwrap_or_default());
     let [reason, user] = [(); 2].map(|()| parts.next().unwrap_or_default().to_owned());
-    NodeRecord { name: "n1".into(), state, reason, reason_user: user, boot_time: Some(UnixTime::from_secs(1_000)), ..NodeRecord::default() }
+    NodeRecord {
+        name: "n1".into(),
+        state,
+        reason,
+        reason_user: user,
+        boot_time: Some(UnixTime::from_secs(1_000)),
+        ..NodeRecord::default()
+    }
 }
 
 /// The events of a node that goes through these states, after the first.
@@ -30,7 +37,11 @@ fn events(states: &[&str]) -> Vec<String> {
         let current = record(state);
         if tracked.is_some() {
             let changes = diff(tracked.as_ref(), &current, now());
-            told.extend(changes.into_iter().map(|change| format!("{} {}", change.kind.event(), change.cause.word).trim_end().to_owned()));
+            told.extend(changes.into_iter().map(|change| {
+                format!("{} {}", change.kind.event(), change.cause.word)
+                    .trim_end()
+                    .to_owned()
+            }));
         }
         tracked = Some(TrackedNode::after(tracked.as_ref(), &current));
     }
@@ -43,14 +54,49 @@ fn check(states: &[&str], expected: &[&str]) {
 
 #[test]
 fn life_of_fixed_nodes() {
-    check(&["IDLE", "MIXED", "ALLOCATED", "IDLE+PLANNED", "IDLE+COMPLETING", "IDLE+RESERVED"], &[]);
-    check(&["MIXED", "MIXED+DRAIN|bad disk|root", "IDLE+DRAIN|bad disk|root", "IDLE"], &["draining admin", "drained admin", "recovered"]);
-    check(&["IDLE", "DOWN|x|root", "IDLE+NOT_RESPONDING", "IDLE"], &["down admin", "recovered"]);
-    check(&["ALLOCATED", "ALLOCATED+NOT_RESPONDING", "DOWN+NOT_RESPONDING|Not responding|slurm", "IDLE"], &["down unreachable", "recovered"]);
+    check(
+        &[
+            "IDLE",
+            "MIXED",
+            "ALLOCATED",
+            "IDLE+PLANNED",
+            "IDLE+COMPLETING",
+            "IDLE+RESERVED",
+        ],
+        &[],
+    );
+    check(
+        &[
+            "MIXED",
+            "MIXED+DRAIN|bad disk|root",
+            "IDLE+DRAIN|bad disk|root",
+            "IDLE",
+        ],
+        &["draining admin", "drained admin", "recovered"],
+    );
+    check(
+        &["IDLE", "DOWN|x|root", "IDLE+NOT_RESPONDING", "IDLE"],
+        &["down admin", "recovered"],
+    );
+    check(
+        &[
+            "ALLOCATED",
+            "ALLOCATED+NOT_RESPONDING",
+            "DOWN+NOT_RESPONDING|Not responding|slurm",
+            "IDLE",
+        ],
+        &["down unreachable", "recovered"],
+    );
     check(&["IDLE", "IDLE+NOT_RESPONDING", "IDLE"], &[]);
     check(&["IDLE", "IDLE+FAIL|failing|root"], &["down admin"]);
-    check(&["IDLE", "IDLE+INVALID_REG|Low RealMemory|slurm"], &["down bad_registration"]);
-    check(&["IDLE", "IDLE+DRAIN|Epilog error|root"], &["drained node_fault"]);
+    check(
+        &["IDLE", "IDLE+INVALID_REG|Low RealMemory|slurm"],
+        &["down bad_registration"],
+    );
+    check(
+        &["IDLE", "IDLE+DRAIN|Epilog error|root"],
+        &["drained node_fault"],
+    );
 }
 
 #[test]
@@ -64,22 +110,48 @@ fn life_of_cloud_nodes() {
             "IDLE+CLOUD+POWERING_DOWN",
             "IDLE+CLOUD+POWERED_DOWN",
         ],
-        &["provisioning power_saving", "active", "terminating power_saving", "terminated power_saving"],
+        &[
+            "provisioning power_saving",
+            "active",
+            "terminating power_saving",
+            "terminated power_saving",
+        ],
     );
     check(
-        &["ALLOCATED+CLOUD+POWERING_UP", "DOWN+CLOUD+POWERED_DOWN|ResumeTimeout reached|slurm", "MIXED+CLOUD+POWERING_UP", "MIXED+CLOUD"],
-        &["terminated launch_failed", "provisioning power_saving", "active"],
+        &[
+            "ALLOCATED+CLOUD+POWERING_UP",
+            "DOWN+CLOUD+POWERED_DOWN|ResumeTimeout reached|slurm",
+            "MIXED+CLOUD+POWERING_UP",
+            "MIXED+CLOUD",
+        ],
+        &[
+            "terminated launch_failed",
+            "provisioning power_saving",
+            "active",
+        ],
     );
     check(
-        &["IDLE+CLOUD", "DOWN+CLOUD|Preempted instance|slurm", "IDLE+CLOUD+POWERED_DOWN|Preempted instance|slurm"],
+        &[
+            "IDLE+CLOUD",
+            "DOWN+CLOUD|Preempted instance|slurm",
+            "IDLE+CLOUD+POWERED_DOWN|Preempted instance|slurm",
+        ],
         &["preempted spot_preempted", "terminated spot_preempted"],
     );
     check(
-        &["IDLE+CLOUD", "DOWN+CLOUD|Not responding|slurm", "DOWN+CLOUD|Preempted instance|slurm", "DOWN+CLOUD|Preempted instance|slurm"],
+        &[
+            "IDLE+CLOUD",
+            "DOWN+CLOUD|Not responding|slurm",
+            "DOWN+CLOUD|Preempted instance|slurm",
+            "DOWN+CLOUD|Preempted instance|slurm",
+        ],
         &["down unreachable", "preempted spot_preempted"],
     );
     check(
-        &["IDLE+CLOUD+POWERING_UP", "IDLE+CLOUD+POWER_DOWN|(Code:InsufficientInstanceCapacity)Failure when resuming nodes|slurm"],
+        &[
+            "IDLE+CLOUD+POWERING_UP",
+            "IDLE+CLOUD+POWER_DOWN|(Code:InsufficientInstanceCapacity)Failure when resuming nodes|slurm",
+        ],
         &["terminating insufficient_capacity"],
     );
 }
@@ -87,25 +159,68 @@ fn life_of_cloud_nodes() {
 #[test]
 fn reboots_maintenance_and_controller_restarts() {
     check(
-        &["IDLE", "IDLE+DRAIN+REBOOT_REQUESTED|Reboot ASAP|root", "DOWN+REBOOT_ISSUED|reboot issued|root", "IDLE"],
+        &[
+            "IDLE",
+            "IDLE+DRAIN+REBOOT_REQUESTED|Reboot ASAP|root",
+            "DOWN+REBOOT_ISSUED|reboot issued|root",
+            "IDLE",
+        ],
         &["drained reboot", "reboot reboot", "recovered"],
     );
-    check(&["IDLE", "IDLE+MAINTENANCE", "MIXED+MAINTENANCE", "IDLE+MAINTENANCE", "IDLE"], &["maintenance maintenance", "recovered"]);
-    check(&["IDLE", "IDLE+MAINTENANCE", "IDLE+MAINTENANCE+DRAIN|disk|root", "IDLE+DRAIN|disk|root"], &["maintenance maintenance", "drained admin"]);
+    check(
+        &[
+            "IDLE",
+            "IDLE+MAINTENANCE",
+            "MIXED+MAINTENANCE",
+            "IDLE+MAINTENANCE",
+            "IDLE",
+        ],
+        &["maintenance maintenance", "recovered"],
+    );
+    check(
+        &[
+            "IDLE",
+            "IDLE+MAINTENANCE",
+            "IDLE+MAINTENANCE+DRAIN|disk|root",
+            "IDLE+DRAIN|disk|root",
+        ],
+        &["maintenance maintenance", "drained admin"],
+    );
     check(&["IDLE", "UNKNOWN", "IDLE"], &[]);
-    check(&["IDLE+DRAIN|x|root", "UNKNOWN+DRAIN|x|root", "IDLE"], &["recovered"]);
+    check(
+        &["IDLE+DRAIN|x|root", "UNKNOWN+DRAIN|x|root", "IDLE"],
+        &["recovered"],
+    );
     check(&["UNKNOWN", "IDLE"], &["active"]);
 }
 
 #[test]
 fn another_machine_behind_the_same_name_is_told() {
     let before = TrackedNode::after(None, &record("IDLE+CLOUD"));
-    let kinds = |record: &NodeRecord| diff(Some(&before), record, now()).into_iter().map(|change| change.kind.event()).collect::<Vec<_>>();
-    let booted = |state: &str, at| NodeRecord { boot_time: Some(UnixTime::from_secs(at)), ..record(state) };
-    assert_eq!(kinds(&booted("IDLE+CLOUD", 1_002)), [""; 0], "boot times wobble");
-    assert_eq!(kinds(&booted("IDLE+CLOUD", 9_000)), ["terminated", "provisioning", "active"]);
+    let kinds = |record: &NodeRecord| {
+        diff(Some(&before), record, now())
+            .into_iter()
+            .map(|change| change.kind.event())
+            .collect::<Vec<_>>()
+    };
+    let booted = |state: &str, at| NodeRecord {
+        boot_time: Some(UnixTime::from_secs(at)),
+        ..record(state)
+    };
+    assert_eq!(
+        kinds(&booted("IDLE+CLOUD", 1_002)),
+        [""; 0],
+        "boot times wobble"
+    );
+    assert_eq!(
+        kinds(&booted("IDLE+CLOUD", 9_000)),
+        ["terminated", "provisioning", "active"]
+    );
     let fixed = TrackedNode::after(None, &record("IDLE"));
-    let kinds: Vec<_> = diff(Some(&fixed), &booted("IDLE", 9_000), now()).into_iter().map(|change| change.kind.event()).collect();
+    let kinds: Vec<_> = diff(Some(&fixed), &booted("IDLE", 9_000), now())
+        .into_iter()
+        .map(|change| change.kind.event())
+        .collect();
     assert_eq!(kinds, ["reboot", "active"]);
 }
 
@@ -116,10 +231,22 @@ fn who_did_it() {
         let change = diff(Some(&before), &record(state), now()).remove(0);
         change.cause.actor.map(|actor| (actor.kind(), actor.user))
     };
-    assert_eq!(actor("IDLE+DRAIN|bad disk|root"), Some((ActorKind::Admin, "root".into())));
-    assert_eq!(actor("IDLE+DRAIN|bad disk|carol"), Some((ActorKind::Admin, "carol".into())));
-    assert_eq!(actor("IDLE+DRAIN|Kill task failed|root"), Some((ActorKind::System, String::new())));
-    assert_eq!(actor("DOWN|Not responding|slurm"), Some((ActorKind::System, String::new())));
+    assert_eq!(
+        actor("IDLE+DRAIN|bad disk|root"),
+        Some((ActorKind::Admin, "root".into()))
+    );
+    assert_eq!(
+        actor("IDLE+DRAIN|bad disk|carol"),
+        Some((ActorKind::Admin, "carol".into()))
+    );
+    assert_eq!(
+        actor("IDLE+DRAIN|Kill task failed|root"),
+        Some((ActorKind::System, String::new()))
+    );
+    assert_eq!(
+        actor("DOWN|Not responding|slurm"),
+        Some((ActorKind::System, String::new()))
+    );
     assert_eq!(actor("DOWN"), None);
 }
 
@@ -130,12 +257,20 @@ impl Cluster {
     fn sweep(&mut self, first: bool, nodes: &[&str]) -> Vec<String> {
         let answer = nodes.iter().map(|text| {
             let (name, state) = text.split_once(' ').expect("name and state");
-            NodeRecord { name: name.into(), ..record(state) }
+            NodeRecord {
+                name: name.into(),
+                ..record(state)
+            }
         });
         let seen = sweep(&self.0, first, answer.collect(), now());
-        let told = seen.iter().flat_map(|seen| seen.changes.iter().map(|change| format!("{} {}", seen.record.name, change.kind.event())));
+        let told = seen.iter().flat_map(|seen| {
+            seen.changes
+                .iter()
+                .map(|change| format!("{} {}", seen.record.name, change.kind.event()))
+        });
         let told = told.collect();
-        self.0.extend(seen.into_iter().map(|seen| (seen.record.name, seen.after)));
+        self.0
+            .extend(seen.into_iter().map(|seen| (seen.record.name, seen.after)));
         told
     }
 }
@@ -143,10 +278,22 @@ impl Cluster {
 #[test]
 fn the_first_look_is_baseline_and_later_nodes_are_added() {
     let mut cluster = Cluster(BTreeMap::new());
-    assert_eq!(cluster.sweep(true, &["a IDLE", "b DOWN"]), ["a baseline", "b baseline"]);
-    assert_eq!(cluster.sweep(false, &["a IDLE", "b DOWN", "c IDLE"]), ["c added"]);
+    assert_eq!(
+        cluster.sweep(true, &["a IDLE", "b DOWN"]),
+        ["a baseline", "b baseline"]
+    );
+    assert_eq!(
+        cluster.sweep(false, &["a IDLE", "b DOWN", "c IDLE"]),
+        ["c added"]
+    );
     // Hidden while it was switched off.
-    assert_eq!(cluster.sweep(false, &["a IDLE", "b DOWN", "c IDLE", "d MIXED+CLOUD+POWERING_UP"]), ["d provisioning"]);
+    assert_eq!(
+        cluster.sweep(
+            false,
+            &["a IDLE", "b DOWN", "c IDLE", "d MIXED+CLOUD+POWERING_UP"]
+        ),
+        ["d provisioning"]
+    );
 }
 
 #[test]
@@ -154,13 +301,20 @@ fn a_node_is_removed_after_two_answers_without_it() {
     let mut cluster = Cluster(BTreeMap::new());
     cluster.sweep(true, &["a IDLE", "b IDLE", "c IDLE"]);
     assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
-    assert!(cluster.sweep(false, &["a IDLE", "b IDLE", "c IDLE"]).is_empty());
+    assert!(
+        cluster
+            .sweep(false, &["a IDLE", "b IDLE", "c IDLE"])
+            .is_empty()
+    );
     for _ in 1..PROOF {
         assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
     }
     assert_eq!(cluster.sweep(false, &["a IDLE", "b IDLE"]), ["c removed"]);
     assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
-    assert_eq!(cluster.sweep(false, &["a IDLE", "b IDLE", "c IDLE"]), ["c added"]);
+    assert_eq!(
+        cluster.sweep(false, &["a IDLE", "b IDLE", "c IDLE"]),
+        ["c added"]
+    );
     assert_eq!(cluster.0["c"].n, 3, "numbers go on, or ids would repeat");
 }
 
@@ -171,7 +325,10 @@ fn a_short_answer_is_doubted_for_longer() {
     for _ in 1..PROOF_IF_SHORT {
         assert!(cluster.sweep(false, &["a IDLE"]).is_empty());
     }
-    assert_eq!(cluster.sweep(false, &["a IDLE"]), ["b removed", "c removed"]);
+    assert_eq!(
+        cluster.sweep(false, &["a IDLE"]),
+        ["b removed", "c removed"]
+    );
 }
 
 #[test]
@@ -179,16 +336,40 @@ fn a_cloud_node_that_vanishes_is_switched_off_not_removed() {
     let mut cluster = Cluster(BTreeMap::new());
     cluster.sweep(true, &["a IDLE", "b IDLE", "c IDLE+CLOUD"]);
     assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
-    assert_eq!(cluster.sweep(false, &["a IDLE", "b IDLE"]), ["c terminated"]);
+    assert_eq!(
+        cluster.sweep(false, &["a IDLE", "b IDLE"]),
+        ["c terminated"]
+    );
     assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
-    assert_eq!(cluster.sweep(false, &["a IDLE", "b IDLE", "c MIXED+CLOUD+POWERING_UP"]), ["c provisioning"]);
+    assert_eq!(
+        cluster.sweep(false, &["a IDLE", "b IDLE", "c MIXED+CLOUD+POWERING_UP"]),
+        ["c provisioning"]
+    );
 }
 
 fn states() -> impl Strategy<Value = String> {
-    let base = prop::sample::select(vec!["UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "MIXED", "FUTURE", "SOMETHINGNEW"]);
-    let flags = prop::collection::vec(prop::sample::select(NodeFlag::ALL.map(|(_, name)| name).to_vec()), 0..4);
-    let reason = prop::sample::select(vec!["", "|bad disk|root", "|Not responding|slurm", "|Preempted instance|slurm", "|ResumeTimeout reached|slurm"]);
-    (base, flags, reason).prop_map(|(base, flags, reason)| [vec![base], flags].concat().join("+") + reason)
+    let base = prop::sample::select(vec![
+        "UNKNOWN",
+        "DOWN",
+        "IDLE",
+        "ALLOCATED",
+        "MIXED",
+        "FUTURE",
+        "SOMETHINGNEW",
+    ]);
+    let flags = prop::collection::vec(
+        prop::sample::select(NodeFlag::ALL.map(|(_, name)| name).to_vec()),
+        0..4,
+    );
+    let reason = prop::sample::select(vec![
+        "",
+        "|bad disk|root",
+        "|Not responding|slurm",
+        "|Preempted instance|slurm",
+        "|ResumeTimeout reached|slurm",
+    ]);
+    (base, flags, reason)
+        .prop_map(|(base, flags, reason)| [vec![base], flags].concat().join("+") + reason)
 }
 
 proptest! {

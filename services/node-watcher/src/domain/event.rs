@@ -25,12 +25,18 @@ pub fn of(cluster: &str, seen: &Seen) -> Vec<Event> {
         source_detail: "scontrol show node".to_owned(),
         confidence: Confidence::Observed.into(),
         actor: change.cause.actor.clone(),
-        entity: Some(Entity { kind: "node".to_owned(), key: entity.clone() }),
+        entity: Some(Entity {
+            kind: "node".to_owned(),
+            key: entity.clone(),
+        }),
         run_seq: n,
         schema_version: SCHEMA_VERSION,
         payload: Some(Payload::Node(NodeEvent {
             node: Some(node(&seen.record, &seen.after)),
-            previous_lifecycle: change.previous.map_or("", |previous| previous.as_str()).to_owned(),
+            previous_lifecycle: change
+                .previous
+                .map_or("", |previous| previous.as_str())
+                .to_owned(),
             cause: change.cause.word.clone(),
             cause_source: change.cause.source.clone(),
         })),
@@ -41,8 +47,14 @@ pub fn of(cluster: &str, seen: &Seen) -> Vec<Event> {
 
 /// The snapshot an event carries.
 fn node(record: &NodeRecord, tracked: &TrackedNode) -> Node {
-    let flags = NodeFlag::ALL.iter().filter(|(flag, _)| record.state.has(*flag)).map(|(_, name)| (*name).to_owned());
-    let time = |time: Option<UnixTime>| time.and_then(|time| chrono::DateTime::from_timestamp(time.as_secs(), 0)).map(timestamp);
+    let flags = NodeFlag::ALL
+        .iter()
+        .filter(|(flag, _)| record.state.has(*flag))
+        .map(|(_, name)| (*name).to_owned());
+    let time = |time: Option<UnixTime>| {
+        time.and_then(|time| chrono::DateTime::from_timestamp(time.as_secs(), 0))
+            .map(timestamp)
+    };
     Node {
         name: record.name.clone(),
         state: record.state.base.map_or("", |base| base.name()).to_owned(),
@@ -61,7 +73,11 @@ fn node(record: &NodeRecord, tracked: &TrackedNode) -> Node {
         features: record.active_features.clone(),
         boot_time: time(record.boot_time),
         slurmd_start_time: time(record.slurmd_start_time),
-        instance_id: if record.instance_id.is_empty() { tracked.instance_id.clone() } else { record.instance_id.clone() },
+        instance_id: if record.instance_id.is_empty() {
+            tracked.instance_id.clone()
+        } else {
+            record.instance_id.clone()
+        },
         instance_type: record.instance_type.clone(),
     }
 }

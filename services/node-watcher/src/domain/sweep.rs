@@ -33,14 +33,31 @@ pub struct Seen {
 }
 
 /// Compares an answer with what is known. `first` is the very first look at this cluster: what is there then is `baseline`, not new.
-pub fn sweep(known: &BTreeMap<String, TrackedNode>, first: bool, answer: Vec<NodeRecord>, now: DateTime<Utc>) -> Vec<Seen> {
+pub fn sweep(
+    known: &BTreeMap<String, TrackedNode>,
+    first: bool,
+    answer: Vec<NodeRecord>,
+    now: DateTime<Utc>,
+) -> Vec<Seen> {
     let names: BTreeSet<String> = answer.iter().map(|node| node.name.clone()).collect();
-    let expected = known.iter().filter(|(name, node)| !node.gone && !may_hide(node) && !names.contains(*name));
+    let expected = known
+        .iter()
+        .filter(|(name, node)| !node.gone && !may_hide(node) && !names.contains(*name));
     let missing = expected.clone().count();
     let present = known.values().filter(|node| !node.gone).count();
-    let proof = if missing * 2 > present { PROOF_IF_SHORT } else { PROOF };
-    let absent: Vec<Seen> = expected.map(|(name, node)| miss(name, node, proof, now)).collect();
-    answer.into_iter().map(|record| look(known.get(&record.name), first, record, now)).chain(absent).collect()
+    let proof = if missing * 2 > present {
+        PROOF_IF_SHORT
+    } else {
+        PROOF
+    };
+    let absent: Vec<Seen> = expected
+        .map(|(name, node)| miss(name, node, proof, now))
+        .collect();
+    answer
+        .into_iter()
+        .map(|record| look(known.get(&record.name), first, record, now))
+        .chain(absent)
+        .collect()
 }
 
 /// A cloud node that is switched off may be left out of the list at any time.
@@ -52,26 +69,57 @@ fn look(known: Option<&TrackedNode>, first: bool, record: NodeRecord, now: DateT
     let before = known.filter(|node| !node.gone);
     let mut after = TrackedNode::after(before, &record);
     let changes = if first && before.is_none() {
-        vec![NodeChange { kind: EventType::NodeBaseline, previous: None, cause: cause::of(&record, after.lifecycle), at: now }]
+        vec![NodeChange {
+            kind: EventType::NodeBaseline,
+            previous: None,
+            cause: cause::of(&record, after.lifecycle),
+            at: now,
+        }]
     } else {
         diff(before, &record, now)
     };
     after.n = known.map_or(0, |node| node.n) + changes.len() as u64;
-    Seen { record, after, changes }
+    Seen {
+        record,
+        after,
+        changes,
+    }
 }
 
 fn miss(name: &str, node: &TrackedNode, proof: u32, now: DateTime<Utc>) -> Seen {
-    let mut after = TrackedNode { missing: node.missing + 1, ..node.clone() };
+    let mut after = TrackedNode {
+        missing: node.missing + 1,
+        ..node.clone()
+    };
     let mut changes = Vec::new();
     if after.missing >= proof {
         let (kind, cause) = if node.cloud {
-            (EventType::NodeTerminated, Cause { word: "power_saving".to_owned(), source: "slurm".to_owned(), actor: None })
+            (
+                EventType::NodeTerminated,
+                Cause {
+                    word: "power_saving".to_owned(),
+                    source: "slurm".to_owned(),
+                    actor: None,
+                },
+            )
         } else {
             after.gone = true;
             (EventType::NodeRemoved, Cause::default())
         };
-        changes.push(NodeChange { kind, previous: Some(node.lifecycle), cause, at: now });
-        after = TrackedNode { n: node.n + 1, lifecycle: Lifecycle::Terminated, suspect: false, impaired: false, missing: 0, ..after };
+        changes.push(NodeChange {
+            kind,
+            previous: Some(node.lifecycle),
+            cause,
+            at: now,
+        });
+        after = TrackedNode {
+            n: node.n + 1,
+            lifecycle: Lifecycle::Terminated,
+            suspect: false,
+            impaired: false,
+            missing: 0,
+            ..after
+        };
     }
     let record = NodeRecord {
         name: name.to_owned(),
@@ -81,5 +129,9 @@ fn miss(name: &str, node: &TrackedNode, proof: u32, now: DateTime<Utc>) -> Seen 
         partitions: node.partitions.clone(),
         ..NodeRecord::default()
     };
-    Seen { record, after, changes }
+    Seen {
+        record,
+        after,
+        changes,
+    }
 }

@@ -28,7 +28,13 @@ pub struct Cluster {
 impl Cluster {
     /// Each test has a base port of its own.
     pub fn start(port: u16) -> Self {
-        let cluster = Self { name: format!("nodes{port}"), folder: tempfile::Builder::new().prefix("nw-").tempdir_in("/tmp").unwrap() };
+        let cluster = Self {
+            name: format!("nodes{port}"),
+            folder: tempfile::Builder::new()
+                .prefix("nw-")
+                .tempdir_in("/tmp")
+                .unwrap(),
+        };
         // Every user of the cluster has to enter it.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(cluster.folder.path(), everybody).unwrap();
@@ -59,7 +65,9 @@ impl Cluster {
     }
 
     fn script(&self, name: &str, arguments: &[&str]) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cluster").join(name);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/cluster")
+            .join(name);
         let output = Command::new(script)
             .arg(self.dir())
             .args(arguments)
@@ -70,7 +78,11 @@ impl Cluster {
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{name} {arguments:?}: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{name} {arguments:?}: {text}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         text
     }
 }
@@ -104,7 +116,11 @@ impl Running {
         let context = Context::new(config, shutdown.clone()).unwrap();
         let health = context.health.clone();
         let started = NodeWatcherService::start(context).await.unwrap();
-        Self { health, shutdown, task: tokio::spawn(started.run) }
+        Self {
+            health,
+            shutdown,
+            task: tokio::spawn(started.run),
+        }
     }
 
     /// Stops as after SIGTERM.
@@ -122,17 +138,39 @@ impl Running {
 
 /// The test's own connection, with streams and buckets declared.
 pub async fn bus(nats: &NatsServer) -> Bus {
-    let bus = Bus::connect(&Config { url: nats.url(), ..Config::default() }, "admin").await.unwrap();
+    let bus = Bus::connect(
+        &Config {
+            url: nats.url(),
+            ..Config::default()
+        },
+        "admin",
+    )
+    .await
+    .unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
     bus
 }
 
 /// Every event about nodes so far, up to a mark that is published for the purpose.
 pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
-    let mark = EventId::sampled("mark", &format!("{:?}", std::time::Instant::now()), EventType::UserLogin, 1).to_string();
+    let mark = EventId::sampled(
+        "mark",
+        &format!("{:?}", std::time::Instant::now()),
+        EventType::UserLogin,
+        1,
+    )
+    .to_string();
     let template = build::job_event(EventType::JobSuspended, build::job(1));
-    bus.publish(&Event { id: mark.clone(), ..template }).await.unwrap();
-    let filters = vec!["slurm.*.node.>".to_owned(), "slurm.*.job.suspended.>".to_owned()];
+    bus.publish(&Event {
+        id: mark.clone(),
+        ..template
+    })
+    .await
+    .unwrap();
+    let filters = vec![
+        "slurm.*.node.>".to_owned(),
+        "slurm.*.job.suspended.>".to_owned(),
+    ];
     let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await.unwrap());
     let mut said = Vec::new();
     while let Some(message) = messages.next().await {
@@ -151,14 +189,21 @@ pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
 pub fn of_node(said: &[Event], node: &str) -> Vec<String> {
     let key = format!("node/{node}");
     let told = said.iter().filter(|event| event.entity_key() == key);
-    told.map(|event| format!("{} {}", event.kind().unwrap().event(), payload(event).cause).trim_end().to_owned()).collect()
+    told.map(|event| {
+        format!("{} {}", event.kind().unwrap().event(), payload(event).cause)
+            .trim_end()
+            .to_owned()
+    })
+    .collect()
 }
 
 /// Waits until the node's events end with `last`, and returns all of them.
 pub async fn until(bus: &Bus, node: &str, last: &str) -> Vec<Event> {
     wait_for(&format!("{node}: {last}"), DEADLINE, async || {
         let said = said_so_far(bus).await;
-        let done = of_node(&said, node).last().is_some_and(|event| event == last);
+        let done = of_node(&said, node)
+            .last()
+            .is_some_and(|event| event == last);
         if !done {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -13,33 +13,98 @@ async fn drain_down_and_resume_are_told_with_cause_and_actor() {
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n4", "baseline").await;
 
-    let job = cluster.run_as("alice", &["sbatch", "--parsable", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 300"]);
+    let job = cluster.run_as(
+        "alice",
+        &[
+            "sbatch",
+            "--parsable",
+            "-w",
+            "n1",
+            "-o",
+            "/dev/null",
+            "--wrap",
+            "sleep 300",
+        ],
+    );
     let job = job.trim();
-    wait_until("the job runs", DEADLINE, async || cluster.run_as("alice", &["squeue", "-h", "-o", "%T", "-j", job]).trim() == "RUNNING").await;
-    cluster.run_as("root", &["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=bad disk"]);
+    wait_until("the job runs", DEADLINE, async || {
+        cluster
+            .run_as("alice", &["squeue", "-h", "-o", "%T", "-j", job])
+            .trim()
+            == "RUNNING"
+    })
+    .await;
+    cluster.run_as(
+        "root",
+        &[
+            "scontrol",
+            "update",
+            "NodeName=n1",
+            "State=DRAIN",
+            "Reason=bad disk",
+        ],
+    );
     let said = until(&bus, "n1", "draining admin").await;
     let draining = said.last().unwrap();
     let node = payload(draining).node.as_ref().unwrap();
-    assert_eq!((node.lifecycle.as_str(), node.reason.as_str(), node.reason_user.as_str()), ("draining", "bad disk", "root"));
+    assert_eq!(
+        (
+            node.lifecycle.as_str(),
+            node.reason.as_str(),
+            node.reason_user.as_str()
+        ),
+        ("draining", "bad disk", "root")
+    );
     assert_eq!(node.state_flags, ["DRAIN"]);
     assert_eq!(payload(draining).previous_lifecycle, "active");
     let actor = draining.actor.as_ref().unwrap();
-    assert_eq!((actor.kind(), actor.user.as_str()), (ActorKind::Admin, "root"));
-    assert_eq!(subject::of(draining).unwrap(), format!("slurm.{}.node.draining.n1", subject::token(cluster.name())));
+    assert_eq!(
+        (actor.kind(), actor.user.as_str()),
+        (ActorKind::Admin, "root")
+    );
+    assert_eq!(
+        subject::of(draining).unwrap(),
+        format!("slurm.{}.node.draining.n1", subject::token(cluster.name()))
+    );
 
     cluster.run_as("alice", &["scancel", job]);
     until(&bus, "n1", "drained admin").await;
-    cluster.run_as("root", &["scontrol", "update", "NodeName=n1", "State=RESUME"]);
+    cluster.run_as(
+        "root",
+        &["scontrol", "update", "NodeName=n1", "State=RESUME"],
+    );
     let said = until(&bus, "n1", "recovered").await;
-    assert_eq!(of_node(&said, "n1"), ["baseline", "draining admin", "drained admin", "recovered"]);
-    let numbers: Vec<_> = said.iter().filter(|event| event.entity_key() == "node/n1").map(|event| event.run_seq).collect();
+    assert_eq!(
+        of_node(&said, "n1"),
+        ["baseline", "draining admin", "drained admin", "recovered"]
+    );
+    let numbers: Vec<_> = said
+        .iter()
+        .filter(|event| event.entity_key() == "node/n1")
+        .map(|event| event.run_seq)
+        .collect();
     assert_eq!(numbers, [1, 2, 3, 4]);
 
-    cluster.run_as("root", &["scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=replaced"]);
+    cluster.run_as(
+        "root",
+        &[
+            "scontrol",
+            "update",
+            "NodeName=n2",
+            "State=DOWN",
+            "Reason=replaced",
+        ],
+    );
     until(&bus, "n2", "down admin").await;
-    cluster.run_as("root", &["scontrol", "update", "NodeName=n2", "State=RESUME"]);
+    cluster.run_as(
+        "root",
+        &["scontrol", "update", "NodeName=n2", "State=RESUME"],
+    );
     let said = until(&bus, "n2", "recovered").await;
-    assert_eq!(of_node(&said, "n2"), ["baseline", "down admin", "recovered"]);
+    assert_eq!(
+        of_node(&said, "n2"),
+        ["baseline", "down admin", "recovered"]
+    );
     assert_eq!(of_node(&said, "n3"), ["baseline"]);
     service.stop().await;
 }
@@ -50,15 +115,44 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
     let bus = bus(&nats).await;
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n4", "baseline").await;
-    cluster.run_as("alice", &["sbatch", "-p", "cloud", "-w", "c1", "-o", "/dev/null", "--wrap", "true"]);
+    cluster.run_as(
+        "alice",
+        &[
+            "sbatch",
+            "-p",
+            "cloud",
+            "-w",
+            "c1",
+            "-o",
+            "/dev/null",
+            "--wrap",
+            "true",
+        ],
+    );
     until(&bus, "c1", "terminating power_saving").await;
     let said = until(&bus, "c1", "terminated power_saving").await;
     // Slurm 22.05 hides cloud nodes that are off; where it shows them, they are part of the baseline.
-    let shown = |node| of_node(&said, node).into_iter().filter(|event| event != "baseline power_saving").collect::<Vec<_>>();
-    assert_eq!(shown("c1"), ["provisioning power_saving", "active", "terminating power_saving", "terminated power_saving"]);
+    let shown = |node| {
+        of_node(&said, node)
+            .into_iter()
+            .filter(|event| event != "baseline power_saving")
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown("c1"),
+        [
+            "provisioning power_saving",
+            "active",
+            "terminating power_saving",
+            "terminated power_saving"
+        ]
+    );
     assert_eq!(shown("c2"), [""; 0]);
     let node = payload(said.last().unwrap()).node.as_ref().unwrap();
-    assert_eq!((node.lifecycle.as_str(), node.cpus, &node.partitions[..]), ("terminated", 4, &["cloud".to_owned()][..]));
+    assert_eq!(
+        (node.lifecycle.as_str(), node.cpus, &node.partitions[..]),
+        ("terminated", 4, &["cloud".to_owned()][..])
+    );
     service.stop().await;
 }
 
@@ -75,6 +169,9 @@ async fn a_node_that_falls_silent_is_down_by_slurms_own_word() {
     assert_eq!(payload(down).cause_source, "slurm");
     cluster.ctl(&["start", "slurmd:n3"]);
     let said = until(&bus, "n3", "recovered").await;
-    assert_eq!(of_node(&said, "n3"), ["baseline", "down unreachable", "recovered"]);
+    assert_eq!(
+        of_node(&said, "n3"),
+        ["baseline", "down unreachable", "recovered"]
+    );
     service.stop().await;
 }

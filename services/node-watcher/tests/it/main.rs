@@ -1,6 +1,9 @@
 //! The watcher against a real nats-server and a real Slurm cluster.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is missing"
+)]
 
 mod harness;
 mod lives;

@@ -6,12 +6,17 @@ use serde::de::Error as _;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
 /// Writes a message.
-pub fn serialize<M: prost::Message, S: Serializer>(message: &M, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize<M: prost::Message, S: Serializer>(
+    message: &M,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&STANDARD.encode(message.encode_to_vec()))
 }
 
 /// Reads a message.
-pub fn deserialize<'de, M: prost::Message + Default, D: Deserializer<'de>>(deserializer: D) -> Result<M, D::Error> {
+pub fn deserialize<'de, M: prost::Message + Default, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<M, D::Error> {
     let text = String::deserialize(deserializer)?;
     let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
     M::decode(bytes.as_slice()).map_err(D::Error::custom)

@@ -76,10 +76,16 @@ impl Store {
         let mut shards = HashMap::new();
         for entry in bucket.load(&subject::token(cluster)).await? {
             let shard = Shard::new(&entry.key, cluster);
-            shard.take_in(&mut *shard.writer.lock().await, Some((entry.value, entry.revision)))?;
+            shard.take_in(
+                &mut *shard.writer.lock().await,
+                Some((entry.value, entry.revision)),
+            )?;
             shards.insert(entry.key, Arc::new(shard));
         }
-        Ok(Self { bucket, shards: tokio::sync::Mutex::new(shards) })
+        Ok(Self {
+            bucket,
+            shards: tokio::sync::Mutex::new(shards),
+        })
     }
 
     /// The shard of a run.
@@ -94,7 +100,10 @@ impl Store {
         // Of another cluster than the configured one, or new.
         let shard = Shard::new(&key, cluster);
         let entry = self.bucket.get(&key).await?;
-        shard.take_in(&mut *shard.writer.lock().await, entry.map(|entry| (entry.value, entry.revision)))?;
+        shard.take_in(
+            &mut *shard.writer.lock().await,
+            entry.map(|entry| (entry.value, entry.revision)),
+        )?;
         let shard = Arc::new(shard);
         shards.insert(key, Arc::clone(&shard));
         Ok(shard)
@@ -116,18 +125,31 @@ impl Store {
         while writer.stored < wanted {
             let (value, changes, outbox) = shard.serialised()?;
             match self.bucket.put(&shard.key, value, writer.revision).await {
-                Ok(revision) => *writer = Writer { revision: Some(revision), stored: changes, outbox },
+                Ok(revision) => {
+                    *writer = Writer {
+                        revision: Some(revision),
+                        stored: changes,
+                        outbox,
+                    }
+                }
                 Err(PutError::Conflict { key }) => {
                     metrics::conflict();
                     let entry = self.bucket.get(&key).await?;
-                    shard.take_in(&mut writer, entry.map(|entry| (entry.value, entry.revision)))?;
+                    shard.take_in(
+                        &mut writer,
+                        entry.map(|entry| (entry.value, entry.revision)),
+                    )?;
                     return Err(Error::Conflict { key });
                 }
                 Err(PutError::Bus(error)) if shutdown.is_cancelled() => return Err(error.into()),
                 Err(PutError::Bus(error)) => {
                     if !told {
                         told = true;
-                        tracing::warn!(error = &error as &dyn std::error::Error, key = shard.key, "write state again until it is stored");
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            key = shard.key,
+                            "write state again until it is stored"
+                        );
                     }
                     tokio::select! {
                         () = shutdown.cancelled() => {}
@@ -154,7 +176,17 @@ impl Store {
 
 impl Shard {
     fn new(key: &str, cluster: &str) -> Self {
-        Self { key: key.to_owned(), cluster: cluster.to_owned(), memory: Mutex::default(), writer: tokio::sync::Mutex::default() }
+        Self {
+            key: key.to_owned(),
+            cluster: cluster.to_owned(),
+            memory: Mutex::default(),
+            writer: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Its key in the bucket.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// The cluster its runs belong to.
@@ -197,24 +229,47 @@ impl Shard {
             runs: memory.runs.clone(),
             outbox: memory.outbox.iter().cloned().map(OutboxEntry).collect(),
         };
-        let value = serde_json::to_vec(&stored).map_err(|source| Error::State { key: self.key.clone(), source })?;
+        let value = serde_json::to_vec(&stored).map_err(|source| Error::State {
+            key: self.key.clone(),
+            source,
+        })?;
         Ok((value.into(), memory.changes, memory.outbox.len()))
     }
 
     /// Replaces memory by what is stored.
     fn take_in(&self, writer: &mut Writer, entry: Option<(Bytes, u64)>) -> Result<(), Error> {
-        let state = |source| Error::State { key: self.key.clone(), source };
+        let state = |source| Error::State {
+            key: self.key.clone(),
+            source,
+        };
         let mut memory = self.memory();
         let (stored, revision) = match entry {
-            Some((value, revision)) => (serde_json::from_slice::<Stored>(&value).map_err(state)?, Some(revision)),
-            None => (Stored { version: VERSION, runs: Runs::new(), outbox: Vec::new() }, None),
+            Some((value, revision)) => (
+                serde_json::from_slice::<Stored>(&value).map_err(state)?,
+                Some(revision),
+            ),
+            None => (
+                Stored {
+                    version: VERSION,
+                    runs: Runs::new(),
+                    outbox: Vec::new(),
+                },
+                None,
+            ),
         };
         if stored.version > VERSION {
-            return Err(state(serde::de::Error::custom(format!("version {} is newer than {VERSION}", stored.version))));
+            return Err(state(serde::de::Error::custom(format!(
+                "version {} is newer than {VERSION}",
+                stored.version
+            ))));
         }
         memory.runs = stored.runs;
         memory.outbox = stored.outbox.into_iter().map(|entry| entry.0).collect();
-        *writer = Writer { revision, stored: memory.changes, outbox: memory.outbox.len() };
+        *writer = Writer {
+            revision,
+            stored: memory.changes,
+            outbox: memory.outbox.len(),
+        };
         Ok(())
     }
 }

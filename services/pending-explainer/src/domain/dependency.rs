@@ -16,7 +16,11 @@ pub struct Term {
 
 /// The parts that are not fulfilled yet. What cannot be read is left out: the expression itself is quoted beside it.
 pub fn unfulfilled(expression: &str) -> Vec<Term> {
-    expression.split([',', '?']).filter_map(term).flatten().collect()
+    expression
+        .split([',', '?'])
+        .filter_map(term)
+        .flatten()
+        .collect()
 }
 
 /// True if any one part is enough.
@@ -26,14 +30,20 @@ pub fn any_suffices(expression: &str) -> bool {
 
 fn term(text: &str) -> Option<Vec<Term>> {
     let text = text.trim();
-    let (text, state) = text.split_once('(').map_or((text, ""), |(text, state)| (text, state.trim_end_matches(')')));
+    let (text, state) = text.split_once('(').map_or((text, ""), |(text, state)| {
+        (text, state.trim_end_matches(')'))
+    });
     if state == "fulfilled" || text.is_empty() {
         return None;
     }
     let failed = state == "failed";
     if text == "singleton" {
         let wait = "your other jobs of the same name to end".to_owned();
-        return Some(vec![Term { wait, job: String::new(), failed }]);
+        return Some(vec![Term {
+            wait,
+            job: String::new(),
+            failed,
+        }]);
     }
     let (kind, jobs) = text.split_once(':')?;
     let what = match kind {
@@ -47,14 +57,21 @@ fn term(text: &str) -> Option<Vec<Term>> {
         _ => return None,
     };
     // `after:123+10`: ten minutes after its start.
-    let terms = jobs.split(':').filter(|job| job.starts_with(|c: char| c.is_ascii_digit())).map(|job| {
-        let (job, delay) = match job.split_once('+') {
-            Some((job, minutes)) if kind == "after" => (job, format!(", then {minutes} min")),
-            _ => (job, String::new()),
-        };
-        let job = job.trim_end_matches("_*");
-        Term { wait: format!("job {job} {what}{delay}"), job: job.to_owned(), failed }
-    });
+    let terms = jobs
+        .split(':')
+        .filter(|job| job.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|job| {
+            let (job, delay) = match job.split_once('+') {
+                Some((job, minutes)) if kind == "after" => (job, format!(", then {minutes} min")),
+                _ => (job, String::new()),
+            };
+            let job = job.trim_end_matches("_*");
+            Term {
+                wait: format!("job {job} {what}{delay}"),
+                job: job.to_owned(),
+                failed,
+            }
+        });
     Some(terms.collect())
 }
 
@@ -71,17 +88,33 @@ mod tests {
             ("afterany:5_*(unfulfilled)", "job 5 to end"),
             ("after:8+10(unfulfilled)", "job 8 to start, then 10 min"),
             ("afternotok:9_3", "job 9_3 to fail"),
-            ("singleton(unfulfilled)", "your other jobs of the same name to end"),
+            (
+                "singleton(unfulfilled)",
+                "your other jobs of the same name to end",
+            ),
         ];
         for (text, wait) in cases {
-            assert_eq!(unfulfilled(text).into_iter().map(|term| term.wait).collect::<Vec<_>>(), [wait], "{text}");
+            assert_eq!(
+                unfulfilled(text)
+                    .into_iter()
+                    .map(|term| term.wait)
+                    .collect::<Vec<_>>(),
+                [wait],
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn several_jobs_and_fulfilled_parts() {
         let terms = unfulfilled("afterok:3(failed),afterok:4(fulfilled),afterany:5:6(unfulfilled)");
-        assert_eq!(terms.iter().map(|term| (term.job.as_str(), term.failed)).collect::<Vec<_>>(), [("3", true), ("5", false), ("6", false)]);
+        assert_eq!(
+            terms
+                .iter()
+                .map(|term| (term.job.as_str(), term.failed))
+                .collect::<Vec<_>>(),
+            [("3", true), ("5", false), ("6", false)]
+        );
     }
 
     proptest! {

@@ -23,7 +23,10 @@ pub struct Estimate {
 
 impl Estimate {
     const fn none(because: &'static str) -> Self {
-        Self { start: None, none_because: because }
+        Self {
+            start: None,
+            none_because: because,
+        }
     }
 }
 
@@ -32,35 +35,68 @@ pub fn of(found: &Match, waiting: &Waiting<'_>) -> Estimate {
     let reason = found.row.map_or("", |row| row.reason);
     // What never starts by itself has no plan, whatever an old record says.
     match found.class() {
-        ReasonClass::Held => return Estimate::none("held: a held job is not planned until it is released"),
+        ReasonClass::Held => {
+            return Estimate::none("held: a held job is not planned until it is released");
+        }
         ReasonClass::Dependency if reason == "DependencyNeverSatisfied" => {
             return Estimate::none("dependency: it can never be satisfied");
         }
-        ReasonClass::Failure => return Estimate::none("ended: the reason tells how the job ended, not what it waits for"),
+        ReasonClass::Failure => {
+            return Estimate::none(
+                "ended: the reason tells how the job ended, not what it waits for",
+            );
+        }
         _ => {}
     }
     match planned(waiting) {
-        Some(start) if start + STALE >= waiting.now => return Estimate { start: Some(start), none_because: "" },
-        Some(_) => return Estimate::none("overdue: the planned time has passed; the next backfill cycle plans anew"),
+        Some(start) if start + STALE >= waiting.now => {
+            return Estimate {
+                start: Some(start),
+                none_because: "",
+            };
+        }
+        Some(_) => {
+            return Estimate::none(
+                "overdue: the planned time has passed; the next backfill cycle plans anew",
+            );
+        }
         None => {}
     }
     Estimate::none(match found.class() {
-        ReasonClass::Dependency => "dependency: it is planned only when the jobs it depends on have got there",
-        ReasonClass::Limit => "over a limit: jobs over a limit are not planned until they fit under it",
-        ReasonClass::NotEvaluated => "not looked at yet: the scheduler has not reached this job since it was submitted or changed",
+        ReasonClass::Dependency => {
+            "dependency: it is planned only when the jobs it depends on have got there"
+        }
+        ReasonClass::Limit => {
+            "over a limit: jobs over a limit are not planned until they fit under it"
+        }
+        ReasonClass::NotEvaluated => {
+            "not looked at yet: the scheduler has not reached this job since it was submitted or changed"
+        }
         ReasonClass::NodeUnavailable => "nodes unavailable: Slurm cannot know when they come back",
-        ReasonClass::Request => "not possible as requested: there is nothing to plan until the request is changed",
-        ReasonClass::Partition => "partition: nothing is planned while the partition or its limits do not allow it",
+        ReasonClass::Request => {
+            "not possible as requested: there is nothing to plan until the request is changed"
+        }
+        ReasonClass::Partition => {
+            "partition: nothing is planned while the partition or its limits do not allow it"
+        }
         ReasonClass::Starting => "starting: it waits for nodes or clean-up, not for its turn",
-        _ => "not reached by backfill: too far down the queue, beyond its window, or not planned yet in this cycle",
+        _ => {
+            "not reached by backfill: too far down the queue, beyond its window, or not planned yet in this cycle"
+        }
     })
 }
 
 /// The start of the newest plan: the snapshot's if the job is in it, else the one in its record.
 fn planned(waiting: &Waiting<'_>) -> Option<DateTime<Utc>> {
     match waiting.place {
-        Some(place) if place.row.expected_start > 0 => DateTime::from_timestamp(place.row.expected_start, 0),
+        Some(place) if place.row.expected_start > 0 => {
+            DateTime::from_timestamp(place.row.expected_start, 0)
+        }
         Some(_) => None,
-        None => waiting.job.expected_start_time.as_ref().and_then(from_timestamp),
+        None => waiting
+            .job
+            .expected_start_time
+            .as_ref()
+            .and_then(from_timestamp),
     }
 }

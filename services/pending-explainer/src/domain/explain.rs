@@ -2,7 +2,7 @@
 //!
 //! 1. The reason text is recognised: the free text if Slurm prints one in place of the reason, else the word; the row of the newest
 //!    queue snapshot counts before the record of an older event.
-//! 2. The sentence and the advice come from the free text ([`reason::described`]), the limit ([`limit`](super::limit)) or the word
+//! 2. The sentence and the advice come from the free text ([`described`]), the limit ([`limit`](super::limit)) or the word
 //!    ([`reason`](super::reason)), in this order. A text no table knows is quoted.
 //! 3. The expected start is Slurm's own plan, or there is a stated cause why there is none ([`estimate`](super::estimate)).
 
@@ -15,7 +15,7 @@ use slurm_types::{Actor, Reason};
 
 use super::queue::Place;
 use super::words::{LONGEST, clip, name};
-use super::{estimate, limit, reason};
+use super::{described, estimate, limit, reason};
 
 /// A waiting job and what is known around it.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,14 @@ pub struct Words {
 
 /// The reason of a waiting job, recognised.
 pub fn recognise(job: &Job, place: Option<Place<'_>>) -> Match {
-    let newest = place.map(|place| place.row.reason.trim()).filter(|text| !text.is_empty());
-    let recorded = if job.reason_description.trim().is_empty() { &job.reason } else { &job.reason_description };
+    let newest = place
+        .map(|place| place.row.reason.trim())
+        .filter(|text| !text.is_empty());
+    let recorded = if job.reason_description.trim().is_empty() {
+        &job.reason
+    } else {
+        &job.reason_description
+    };
     let text = newest.unwrap_or(recorded);
     // squeue prints "None" or nothing for a job the scheduler has not looked at.
     Reason::lookup(if text.trim().is_empty() { "None" } else { text })
@@ -57,7 +63,10 @@ pub fn explain(waiting: &Waiting<'_>) -> Explanation {
     let mut summary = words.summary;
     // The words of some reasons name the start already; else it completes the sentence where the bound leaves room.
     if let Some(start) = estimate.start {
-        let sentence = format!(" Slurm plans its start for {}.", super::words::moment(start, waiting.now));
+        let sentence = format!(
+            " Slurm plans its start for {}.",
+            super::words::moment(start, waiting.now)
+        );
         if summary.chars().count() + sentence.chars().count() <= LONGEST {
             summary.push_str(&sentence);
         }
@@ -70,16 +79,24 @@ pub fn explain(waiting: &Waiting<'_>) -> Explanation {
         // Advice names the job as JOB, so that the sentences stay data; who reads it can paste the command.
         advice: words.advice.replace("JOB", &name(&waiting.job.display_id)),
         limit: found.row.map_or("", |row| row.limit).to_owned(),
-        limit_source: found.row.filter(|row| !row.limit.is_empty()).map_or("", |row| row.limit_source).to_owned(),
+        limit_source: found
+            .row
+            .filter(|row| !row.limit.is_empty())
+            .map_or("", |row| row.limit_source)
+            .to_owned(),
         expected_start: estimate.start.map(timestamp),
         no_estimate_because: estimate.none_because.to_owned(),
-        method: if estimate.start.is_some() { "slurm-plan".to_owned() } else { String::new() },
+        method: if estimate.start.is_some() {
+            "slurm-plan".to_owned()
+        } else {
+            String::new()
+        },
         evidence: words.evidence,
     }
 }
 
 fn words(found: &Match, waiting: &Waiting<'_>) -> Words {
-    reason::described(found, waiting)
+    described::words(found, waiting)
         .or_else(|| limit::words(found.row?, waiting))
         .or_else(|| reason::words(found.row?.reason, waiting))
         .or_else(|| {

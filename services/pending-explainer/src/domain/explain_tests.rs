@@ -23,20 +23,33 @@ fn job() -> Job {
         priority: 10,
         node_count: 2,
         time_limit_minutes: Some(150),
-        req_tres: "cpu=16,mem=64G,node=2,billing=16,gres/gpu=4,gres/gpu:a100=4,license/matlab=2".into(),
+        req_tres: "cpu=16,mem=64G,node=2,billing=16,gres/gpu=4,gres/gpu:a100=4,license/matlab=2"
+            .into(),
         dependency: "afterok:17(unfulfilled),afterany:18(unfulfilled)".into(),
         licenses: "matlab:2".into(),
         features: "a100".into(),
         failed_node: "n7".into(),
-        array: Some(ArrayInfo { max_running: 5, ..ArrayInfo::default() }),
+        array: Some(ArrayInfo {
+            max_running: 5,
+            ..ArrayInfo::default()
+        }),
         eligible_time: Some(timestamp(at(7_200))),
         ..Job::default()
     }
 }
 
 fn explained(reason: &str, description: &str) -> Explanation {
-    let job = Job { reason: reason.into(), reason_description: description.into(), ..job() };
-    explain(&Waiting { job: &job, account: "physics", place: None, now: at(0) })
+    let job = Job {
+        reason: reason.into(),
+        reason_description: description.into(),
+        ..job()
+    };
+    explain(&Waiting {
+        job: &job,
+        account: "physics",
+        place: None,
+        now: at(0),
+    })
 }
 
 /// Texts for every pattern of the table of free texts, in its order.
@@ -61,18 +74,49 @@ const DESCRIPTIONS: [&str; 17] = [
 ];
 
 fn check(text: &str, explanation: &Explanation) {
-    let Explanation { summary, advice, actor, reason, reason_class, .. } = explanation;
+    let Explanation {
+        summary,
+        advice,
+        actor,
+        reason,
+        reason_class,
+        ..
+    } = explanation;
     for sentence in [summary, advice] {
-        assert!(sentence.chars().count() > 10 && sentence.chars().count() <= LONGEST, "{text}: {sentence}");
-        assert!(!sentence.contains(['{', '}', '<', '>', '\n']), "{text}: {sentence}");
+        assert!(
+            sentence.chars().count() > 10 && sentence.chars().count() <= LONGEST,
+            "{text}: {sentence}"
+        );
+        assert!(
+            !sentence.contains(['{', '}', '<', '>', '\n']),
+            "{text}: {sentence}"
+        );
         assert!(!sentence.contains("JOB"), "{text}: {sentence}");
-        assert!(!sentence.contains("  ") && !sentence.contains("the the") && !sentence.contains(" ."), "{text}: {sentence}");
-        assert!(sentence.starts_with(|c: char| c.is_uppercase() || c.is_ascii_digit()) || sentence.starts_with("scontrol"), "{text}: {sentence}");
+        assert!(
+            !sentence.contains("  ") && !sentence.contains("the the") && !sentence.contains(" ."),
+            "{text}: {sentence}"
+        );
+        assert!(
+            sentence.starts_with(|c: char| c.is_uppercase() || c.is_ascii_digit())
+                || sentence.starts_with("scontrol"),
+            "{text}: {sentence}"
+        );
     }
-    assert!(["wait", "user", "admin"].contains(&actor.as_str()), "{text}: {actor}");
+    assert!(
+        ["wait", "user", "admin"].contains(&actor.as_str()),
+        "{text}: {actor}"
+    );
     assert!(!reason.is_empty() && !reason_class.is_empty(), "{text}");
-    assert_eq!(explanation.expected_start.is_none(), !explanation.no_estimate_because.is_empty(), "{text}");
-    assert_eq!(explanation.expected_start.is_some(), explanation.method == "slurm-plan", "{text}");
+    assert_eq!(
+        explanation.expected_start.is_none(),
+        !explanation.no_estimate_because.is_empty(),
+        "{text}"
+    );
+    assert_eq!(
+        explanation.expected_start.is_some(),
+        explanation.method == "slurm-plan",
+        "{text}"
+    );
 }
 
 #[test]
@@ -83,8 +127,15 @@ fn every_reason_has_a_sentence_of_its_own() {
         check(row.reason, &explanation);
         assert_eq!(explanation.reason, row.reason);
         assert_eq!(explanation.limit, row.limit);
-        assert_ne!(explanation.summary, row.meaning, "{} has no words of its own", row.reason);
-        text.push_str(&format!("{} [{}] {}\n  {}\n", row.reason, explanation.actor, explanation.summary, explanation.advice));
+        assert_ne!(
+            explanation.summary, row.meaning,
+            "{} has no words of its own",
+            row.reason
+        );
+        text.push_str(&format!(
+            "{} [{}] {}\n  {}\n",
+            row.reason, explanation.actor, explanation.summary, explanation.advice
+        ));
     }
     insta::assert_snapshot!("reasons", text);
 }
@@ -95,9 +146,18 @@ fn every_free_text_has_a_sentence_of_its_own() {
     for (row, description) in reasons::descriptions().iter().zip(DESCRIPTIONS) {
         let explanation = explained("Resources", description);
         check(description, &explanation);
-        assert_eq!(explanation.reason, row.reason, "{description} matched another pattern");
-        assert_ne!(explanation.summary, row.meaning, "{description} has no words of its own");
-        text.push_str(&format!("{description} [{}] {}\n  {}\n", explanation.actor, explanation.summary, explanation.advice));
+        assert_eq!(
+            explanation.reason, row.reason,
+            "{description} matched another pattern"
+        );
+        assert_ne!(
+            explanation.summary, row.meaning,
+            "{description} has no words of its own"
+        );
+        text.push_str(&format!(
+            "{description} [{}] {}\n  {}\n",
+            explanation.actor, explanation.summary, explanation.advice
+        ));
     }
     assert_eq!(reasons::descriptions().len(), DESCRIPTIONS.len());
     insta::assert_snapshot!("descriptions", text);
@@ -106,15 +166,31 @@ fn every_free_text_has_a_sentence_of_its_own() {
 #[test]
 fn a_bare_record_still_makes_whole_sentences() {
     for row in reasons::rows() {
-        let job = Job { display_id: "7".into(), reason: row.reason.into(), ..Job::default() };
-        check(row.reason, &explain(&Waiting { job: &job, account: "", place: None, now: at(0) }));
+        let job = Job {
+            display_id: "7".into(),
+            reason: row.reason.into(),
+            ..Job::default()
+        };
+        check(
+            row.reason,
+            &explain(&Waiting {
+                job: &job,
+                account: "",
+                place: None,
+                now: at(0),
+            }),
+        );
     }
 }
 
 #[test]
 fn scontrols_spelling_is_understood_alike() {
     for description in DESCRIPTIONS {
-        assert_eq!(explained("", &description.replace(' ', "_")).reason, explained("", description).reason, "{description}");
+        assert_eq!(
+            explained("", &description.replace(' ', "_")).reason,
+            explained("", description).reason,
+            "{description}"
+        );
     }
 }
 
@@ -123,39 +199,96 @@ fn a_reason_no_table_knows_is_quoted() {
     let explanation = explained("SomethingNewIn27.11", "");
     check("unknown", &explanation);
     assert!(explanation.summary.contains("SomethingNewIn27.11"));
-    assert_eq!((explanation.reason_class.as_str(), explanation.actor.as_str()), ("unknown", "admin"));
+    assert_eq!(
+        (
+            explanation.reason_class.as_str(),
+            explanation.actor.as_str()
+        ),
+        ("unknown", "admin")
+    );
 }
 
 #[test]
 fn the_snapshot_counts_before_the_older_record() {
-    let job = Job { reason: "Priority".into(), ..job() };
-    let row = QueuedJob { reason: "ReqNodeNotAvail, UnavailableNodes:n4".into(), ..QueuedJob::default() };
-    let place = Place { row: &row, ahead: 0, taken_at: at(0) };
-    let explanation = explain(&Waiting { job: &job, account: "physics", place: Some(place), now: at(0) });
+    let job = Job {
+        reason: "Priority".into(),
+        ..job()
+    };
+    let row = QueuedJob {
+        reason: "ReqNodeNotAvail, UnavailableNodes:n4".into(),
+        ..QueuedJob::default()
+    };
+    let place = Place {
+        row: &row,
+        ahead: 0,
+        taken_at: at(0),
+    };
+    let explanation = explain(&Waiting {
+        job: &job,
+        account: "physics",
+        place: Some(place),
+        now: at(0),
+    });
     assert_eq!(explanation.reason_class, "node_unavailable");
     assert_eq!(explanation.evidence, ["nodes n4"]);
 }
 
 #[test]
 fn says_how_many_jobs_are_ahead_and_when_slurm_plans_the_start() {
-    let row = QueuedJob { reason: "Priority".into(), expected_start: at(3_600).timestamp(), ..QueuedJob::default() };
-    let place = Place { row: &row, ahead: 3, taken_at: at(0) };
-    let explanation = explain(&Waiting { job: &job(), account: "", place: Some(place), now: at(0) });
+    let row = QueuedJob {
+        reason: "Priority".into(),
+        expected_start: at(3_600).timestamp(),
+        ..QueuedJob::default()
+    };
+    let place = Place {
+        row: &row,
+        ahead: 3,
+        taken_at: at(0),
+    };
+    let explanation = explain(&Waiting {
+        job: &job(),
+        account: "",
+        place: Some(place),
+        now: at(0),
+    });
     assert_eq!(explanation.expected_start, Some(timestamp(at(3_600))));
     insta::assert_snapshot!(explanation.summary, @"3 waiting jobs of higher priority are ahead of it in partition gpu. Slurm plans its start for 2026-11-18 12:06 UTC (in 1 h).");
 }
 
 #[test]
 fn held_jobs_have_no_estimate_even_if_an_old_plan_is_left() {
-    let job = Job { reason: "JobHeldUser".into(), expected_start_time: Some(timestamp(at(60))), ..job() };
-    let explanation = explain(&Waiting { job: &job, account: "", place: None, now: at(0) });
-    assert!(explanation.expected_start.is_none() && explanation.no_estimate_because.starts_with("held"));
+    let job = Job {
+        reason: "JobHeldUser".into(),
+        expected_start_time: Some(timestamp(at(60))),
+        ..job()
+    };
+    let explanation = explain(&Waiting {
+        job: &job,
+        account: "",
+        place: None,
+        now: at(0),
+    });
+    assert!(
+        explanation.expected_start.is_none() && explanation.no_estimate_because.starts_with("held")
+    );
 }
 
 #[test]
 fn a_plan_that_has_passed_is_no_estimate() {
-    let job = Job { reason: "Resources".into(), expected_start_time: Some(timestamp(at(0))), ..job() };
-    let start = |now| explain(&Waiting { job: &job, account: "", place: None, now }).expected_start;
+    let job = Job {
+        reason: "Resources".into(),
+        expected_start_time: Some(timestamp(at(0))),
+        ..job()
+    };
+    let start = |now| {
+        explain(&Waiting {
+            job: &job,
+            account: "",
+            place: None,
+            now,
+        })
+        .expected_start
+    };
     assert!(start(at(60)).is_some());
     assert!(start(at(600)).is_none());
 }

@@ -18,32 +18,67 @@ pub fn words(row: &ReasonRow, waiting: &Waiting<'_>) -> Option<Words> {
     let (kind, tres) = row.limit.split_once(' ').unwrap_or((row.limit, ""));
     let resource = Resource::of(tres);
     let known = resource.asked(job);
-    let asked = known.clone().unwrap_or_else(|| "what this job asks for".to_owned());
-    let asks_for = known.as_ref().map_or_else(|| "asks for".to_owned(), |asked| format!("asks for {asked},"));
-    let fit = known.as_ref().map_or_else(|| "this job does not fit yet".to_owned(), |asked| format!("the {asked} of this job do not fit yet"));
+    let asked = known
+        .clone()
+        .unwrap_or_else(|| "what it asks for".to_owned());
+    let asks_for = known.as_ref().map_or_else(
+        || "asks for".to_owned(),
+        |asked| format!("asks for {asked},"),
+    );
+    let fit = known.as_ref().map_or_else(
+        || "this job does not fit yet".to_owned(),
+        |asked| format!("the {asked} of this job do not fit yet"),
+    );
     let (many, one, name) = (resource.many, resource.one, row.limit);
-    let under = if kind.starts_with("Grp") { holder.group } else { holder.under };
+    let under = if kind.starts_with("Grp") {
+        holder.group
+    } else {
+        holder.under
+    };
     let account = named("account", waiting.account);
+    let in_all = known
+        .as_ref()
+        .map_or_else(String::new, |asked| format!("; in all it asks for {asked}"));
     let longest = time_limit(job.time_limit_minutes);
     let other = holder.other;
-    let ends_free = |who: &str| format!("It starts when {who} end and release {many}. Asking for less, or {other}, may be quicker.");
-    let ages = |who: &str| format!("It starts as {who} end or come closer to their time limit. A shorter --time for this job helps at once.");
+    let ends_free = |who: &str| {
+        format!(
+            "It starts when {who} end and release {many}. Asking for less, or {other}, may be quicker."
+        )
+    };
+    let ages = |who: &str| {
+        format!(
+            "It starts as {who} end or come closer to their time limit. A shorter --time for this job helps at once."
+        )
+    };
 
     let (summary, advice) = match kind {
         "GrpTRES" => (
-            format!("Running jobs under {under} have reached their shared limit on {many} ({name}): {fit}."),
+            format!(
+                "Running jobs under {under} have reached their shared limit on {many} ({name}): {fit}."
+            ),
             ends_free("some of them"),
         ),
         "GrpTRESMins" | "GrpTRESMins/GrpWall" => (
-            format!("The budget of {one}-minutes of {under} ({name}) is used up, or too little is left for {asked} over {longest}."),
-            format!("Waiting helps only if the site lets past use decay. Shorten --time to fit what is left, use {other}, or ask for more budget."),
+            format!(
+                "The budget of {one}-minutes of {under} ({name}) is used up, or too little is left for {asked} over {longest}."
+            ),
+            format!(
+                "Waiting helps only if the site lets past use decay. Shorten --time to fit what is left, use {other}, or ask for more budget."
+            ),
         ),
         "GrpWall" => (
-            format!("The wall-clock budget of {under} ({name}) is used up, or too little is left for {longest}."),
-            format!("Waiting helps only if the site lets past use decay. Shorten --time, use {other}, or ask for more budget."),
+            format!(
+                "The wall-clock budget of {under} ({name}) is used up, or too little is left for {longest}."
+            ),
+            format!(
+                "Waiting helps only if the site lets past use decay. Shorten --time, use {other}, or ask for more budget."
+            ),
         ),
         "GrpTRESRunMins" => (
-            format!("Running jobs under {under} already have all {one}-minutes that may be promised at a time ({name}): {asked} over {longest} do not fit yet."),
+            format!(
+                "Running jobs under {under} already have all {one}-minutes that may be promised at a time ({name}): no room yet for {asked} over {longest}."
+            ),
             ages("those jobs"),
         ),
         "GrpJobs" => (
@@ -55,39 +90,61 @@ pub fn words(row: &ReasonRow, waiting: &Waiting<'_>) -> Option<Words> {
             format!("It goes on when one of them leaves the queue; {other} may be quicker."),
         ),
         "MaxTRESPerJob" => (
-            format!("This job {asks_for} more {many} than one job may have under {under} ({name})."),
-            format!("It will not start like this: ask for less (scontrol update, or submit again), or use {other}."),
+            format!(
+                "This job {asks_for} more {many} than one job may have under {under} ({name})."
+            ),
+            format!(
+                "It will not start like this: ask for less (scontrol update, or submit again), or use {other}."
+            ),
         ),
         "MaxTRESPerNode" => (
-            format!("This job asks for more {many} on one node than {under} allows ({name}); in all it asks for {asked}."),
-            format!("It will not start like this: spread it over more nodes, ask for less per node, or use {other}."),
+            format!(
+                "This job asks for more {many} on one node than {under} allows ({name}){in_all}."
+            ),
+            format!(
+                "It will not start like this: spread it over more nodes, ask for less per node, or use {other}."
+            ),
         ),
         "MaxTRESMinsPerJob" => (
-            format!("{} over {longest} are more {one}-minutes than one job may use under {under} ({name}).", capital(&asked)),
+            format!(
+                "This job asks for more {one}-minutes than one job may use under {under} ({name}): {asked} over {longest}."
+            ),
             format!("It will not start like this: shorten --time, ask for less, or use {other}."),
         ),
         "MaxWallDurationPerJob" => (
-            format!("The time limit of this job ({longest}) is above the longest that {under} allows ({name})."),
-            format!("It will not start like this: shorten --time (scontrol update, or submit again), or use {other}."),
+            format!(
+                "The time limit of this job ({longest}) is above the longest that {under} allows ({name})."
+            ),
+            format!(
+                "It will not start like this: shorten --time (scontrol update, or submit again), or use {other}."
+            ),
         ),
         "MinTRESPerJob" => (
             format!("This job {asks_for} less than each job must have under {under} ({name})."),
             format!("It will not start like this: ask for more, or use {other}."),
         ),
         "MaxTRESPerUser" => (
-            format!("Your running jobs have reached the limit on {many} for one user under {under} ({name}): {fit}."),
+            format!(
+                "Your running jobs have reached the limit on {many} for one user under {under} ({name}): {fit}."
+            ),
             ends_free("your own jobs"),
         ),
         "MaxTRESRunMinsPerUser" => (
-            format!("Your running jobs already have all {one}-minutes that one user may be promised under {under} ({name}): {asked} over {longest} do not fit yet."),
+            format!(
+                "Your running jobs already have all {one}-minutes that one user may be promised under {under} ({name}): no room yet for {asked} over {longest}."
+            ),
             ages("your own jobs"),
         ),
         "MaxTRESPerAccount" => (
-            format!("Running jobs of {account} have reached the limit on {many} for one account under {under} ({name}): {fit}."),
+            format!(
+                "Running jobs of {account} have reached the limit on {many} for one account under {under} ({name}): {fit}."
+            ),
             ends_free("jobs of that account"),
         ),
         "MaxTRESRunMinsPerAccount" => (
-            format!("Running jobs of {account} already have all {one}-minutes that one account may be promised under {under} ({name}): {asked} over {longest} do not fit yet."),
+            format!(
+                "Running jobs of {account} already have all {one}-minutes that one account may be promised under {under} ({name}): no room yet for {asked} over {longest}."
+            ),
             ages("jobs of that account"),
         ),
         "MaxJobsPerUser" | "MaxJobs" => (
@@ -95,20 +152,32 @@ pub fn words(row: &ReasonRow, waiting: &Waiting<'_>) -> Option<Words> {
             "It starts when one of your running jobs ends.".to_owned(),
         ),
         "MaxSubmitJobsPerUser" | "MaxSubmitJobs" => (
-            format!("You already have as many running and waiting jobs as one user may have under {under} ({name})."),
+            format!(
+                "You already have as many running and waiting jobs as one user may have under {under} ({name})."
+            ),
             "It goes on when one of your jobs leaves the queue.".to_owned(),
         ),
         "MaxJobsPerAccount" => (
-            format!("{} already runs as many jobs as one account may run under {under} ({name}).", capital(&account)),
+            format!(
+                "{} already runs as many jobs as one account may run under {under} ({name}).",
+                capital(&account)
+            ),
             "It starts when a running job of that account ends.".to_owned(),
         ),
         "MaxSubmitJobsPerAccount" => (
-            format!("{} already has as many running and waiting jobs as one account may have under {under} ({name}).", capital(&account)),
+            format!(
+                "{} already has as many running and waiting jobs as one account may have under {under} ({name}).",
+                capital(&account)
+            ),
             "It goes on when a job of that account leaves the queue.".to_owned(),
         ),
         _ => return None,
     };
-    Some(Words { summary, advice, evidence: holder.evidence })
+    Some(Words {
+        summary,
+        advice,
+        evidence: holder.evidence,
+    })
 }
 
 /// Who sets the limit.
@@ -125,13 +194,33 @@ impl Holder {
         let job = waiting.job;
         if category.starts_with("qos_") {
             // A QOS reason may mean the QOS of the partition: Slurm checks both and prints the same word for either.
-            let under = format!("{} or the QOS of {}", named("QOS", &job.qos), named("partition", &job.partition));
-            let evidence = [("qos", job.qos.as_str()), ("partition", job.partition.as_str())];
-            Some(Self { group: under.clone(), under, other: "another QOS".into(), evidence: evidence_of(&evidence) })
+            let under = format!(
+                "{} or the QOS of {}",
+                named("QOS", &job.qos),
+                named("partition", &job.partition)
+            );
+            let evidence = [
+                ("qos", job.qos.as_str()),
+                ("partition", job.partition.as_str()),
+            ];
+            Some(Self {
+                group: under.clone(),
+                under,
+                other: "another QOS".into(),
+                evidence: evidence_of(&evidence),
+            })
         } else if category.starts_with("assoc_") {
             let account = named("account", waiting.account);
-            let (under, group) = (format!("your association with {account}"), format!("{account} or one above it"));
-            Some(Self { under, group, other: "another account".into(), evidence: evidence_of(&[("account", waiting.account)]) })
+            let (under, group) = (
+                format!("your association with {account}"),
+                format!("{account} or one above it"),
+            );
+            Some(Self {
+                under,
+                group,
+                other: "another account".into(),
+                evidence: evidence_of(&[("account", waiting.account)]),
+            })
         } else {
             None
         }
@@ -139,7 +228,11 @@ impl Holder {
 }
 
 fn evidence_of(facts: &[(&str, &str)]) -> Vec<String> {
-    facts.iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| format!("{key} {value}")).collect()
+    facts
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(key, value)| format!("{key} {value}"))
+        .collect()
 }
 
 /// What is limited.
@@ -176,9 +269,17 @@ impl Resource {
             "node" => Some(count(amount("node")?, "node", "nodes")),
             "billing" => Some(count(amount("billing")?, "billing unit", "billing units")),
             prefix if prefix.ends_with('/') => {
-                let all: Vec<_> = tres.iter().filter_map(|(name, amount)| Some((name.strip_prefix(prefix)?, amount))).collect();
+                let all: Vec<_> = tres
+                    .iter()
+                    .filter_map(|(name, amount)| Some((name.strip_prefix(prefix)?, amount)))
+                    .collect();
                 // A typed amount (`gpu:a100`) is part of the plain one beside it.
-                let plain = all.iter().filter(|(name, _)| !name.contains(':') || !all.iter().any(|(other, _)| name.split(':').next() == Some(other)));
+                let plain = all.iter().filter(|(name, _)| {
+                    !name.contains(':')
+                        || !all
+                            .iter()
+                            .any(|(other, _)| name.split(':').next() == Some(other))
+                });
                 let texts: Vec<_> = plain.map(|(name, amount)| item(name, *amount)).collect();
                 (!texts.is_empty()).then(|| super::words::list(&texts, 3))
             }

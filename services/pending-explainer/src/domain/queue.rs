@@ -31,18 +31,33 @@ impl Queue {
     /// Puts the chunks of one sweep together. `None` while chunks of different sweeps are mixed or one is missing: half a queue
     /// would make jobs look further ahead than they are.
     pub fn from_chunks(chunks: Vec<QueueSnapshot>) -> Option<Self> {
-        let newest = chunks.iter().filter_map(|chunk| chunk.taken_at.as_ref()).max_by_key(|t| (t.seconds, t.nanos)).cloned()?;
+        let newest = chunks
+            .iter()
+            .filter_map(|chunk| chunk.taken_at.as_ref())
+            .max_by_key(|t| (t.seconds, t.nanos))
+            .cloned()?;
         let taken_at = from_timestamp(&newest)?;
-        let mut sweep: Vec<QueueSnapshot> = chunks.into_iter().filter(|chunk| chunk.taken_at.as_ref() == Some(&newest)).collect();
+        let mut sweep: Vec<QueueSnapshot> = chunks
+            .into_iter()
+            .filter(|chunk| chunk.taken_at.as_ref() == Some(&newest))
+            .collect();
         sweep.sort_by_key(|chunk| chunk.chunk);
         let expected = sweep.first()?.chunks;
         if sweep.iter().map(|chunk| chunk.chunk).ne(0..expected) {
             return None;
         }
-        let mut queue = Self { taken_at, rows: HashMap::new(), priorities: HashMap::new() };
+        let mut queue = Self {
+            taken_at,
+            rows: HashMap::new(),
+            priorities: HashMap::new(),
+        };
         for row in sweep.into_iter().flat_map(|chunk| chunk.jobs) {
             for partition in row.partition.split(',') {
-                queue.priorities.entry(partition.to_owned()).or_default().push(row.priority);
+                queue
+                    .priorities
+                    .entry(partition.to_owned())
+                    .or_default()
+                    .push(row.priority);
             }
             queue.rows.insert(row.run.clone(), row);
         }
@@ -56,11 +71,17 @@ impl Queue {
     pub fn place(&self, run: &str) -> Option<Place<'_>> {
         let row = self.rows.get(run)?;
         let ahead_in = |partition: &str| {
-            self.priorities.get(partition).map_or(0, |priorities| priorities.partition_point(|priority| *priority > row.priority))
+            self.priorities.get(partition).map_or(0, |priorities| {
+                priorities.partition_point(|priority| *priority > row.priority)
+            })
         };
         // A job in several partitions starts in the first that has room for it.
         let ahead = row.partition.split(',').map(ahead_in).min().unwrap_or(0);
-        Some(Place { row, ahead, taken_at: self.taken_at })
+        Some(Place {
+            row,
+            ahead,
+            taken_at: self.taken_at,
+        })
     }
 
     /// Every waiting run of the snapshot.
@@ -77,23 +98,40 @@ mod tests {
 
     fn chunk(second: i64, chunk: u32, chunks: u32, jobs: Vec<QueuedJob>) -> QueueSnapshot {
         let taken_at = DateTime::from_timestamp(second, 0).map(timestamp);
-        QueueSnapshot { cluster: "c".into(), taken_at, chunk, chunks, jobs, running: 0 }
+        QueueSnapshot {
+            cluster: "c".into(),
+            taken_at,
+            chunk,
+            chunks,
+            jobs,
+            running: 0,
+        }
     }
 
     fn job(run: &str, partition: &str, priority: u32) -> QueuedJob {
-        QueuedJob { run: run.into(), partition: partition.into(), priority, ..QueuedJob::default() }
+        QueuedJob {
+            run: run.into(),
+            partition: partition.into(),
+            priority,
+            ..QueuedJob::default()
+        }
     }
 
     #[test]
     fn half_a_snapshot_is_none() {
         assert!(Queue::from_chunks(vec![]).is_none());
         assert!(Queue::from_chunks(vec![chunk(10, 0, 2, vec![])]).is_none());
-        assert!(Queue::from_chunks(vec![chunk(10, 0, 2, vec![]), chunk(9, 1, 2, vec![])]).is_none());
+        assert!(
+            Queue::from_chunks(vec![chunk(10, 0, 2, vec![]), chunk(9, 1, 2, vec![])]).is_none()
+        );
     }
 
     #[test]
     fn left_over_chunks_of_an_older_longer_queue_do_not_count() {
-        let queue = Queue::from_chunks(vec![chunk(10, 0, 1, vec![job("a", "p", 1)]), chunk(9, 1, 2, vec![job("b", "p", 9)])]);
+        let queue = Queue::from_chunks(vec![
+            chunk(10, 0, 1, vec![job("a", "p", 1)]),
+            chunk(9, 1, 2, vec![job("b", "p", 9)]),
+        ]);
         let queue = queue.expect("complete");
         assert!(queue.place("b").is_none());
         assert_eq!(queue.place("a").map(|place| place.ahead), Some(0));
@@ -101,9 +139,18 @@ mod tests {
 
     #[test]
     fn jobs_of_higher_priority_in_the_same_partition_are_ahead() {
-        let rows = vec![job("a", "p", 5), job("b", "p", 9), job("c", "q", 7), job("d", "p,q", 6), job("held", "p", 0)];
+        let rows = vec![
+            job("a", "p", 5),
+            job("b", "p", 9),
+            job("c", "q", 7),
+            job("d", "p,q", 6),
+            job("held", "p", 0),
+        ];
         let queue = Queue::from_chunks(vec![chunk(10, 0, 1, rows)]).expect("complete");
         let ahead = |run| queue.place(run).map(|place| place.ahead);
-        assert_eq!([ahead("a"), ahead("b"), ahead("c"), ahead("d")], [Some(2), Some(0), Some(0), Some(1)]);
+        assert_eq!(
+            [ahead("a"), ahead("b"), ahead("c"), ahead("d")],
+            [Some(2), Some(0), Some(0), Some(1)]
+        );
     }
 }

@@ -89,10 +89,21 @@ impl Run {
     pub fn explain(&self, place: Option<Place<'_>>, now: DateTime<Utc>) -> Explanation {
         // A snapshot older than the newest event knows less than the event.
         let place = place.filter(|place| place.taken_at.timestamp() >= self.heard_at);
-        explain::explain(&Waiting { job: &self.job, account: self.account(), place, now })
+        explain::explain(&Waiting {
+            job: &self.job,
+            account: self.account(),
+            place,
+            now,
+        })
     }
 
-    fn say(&mut self, id: EventId, cause: &str, explanation: Explanation, now: DateTime<Utc>) -> Event {
+    fn say(
+        &mut self,
+        id: EventId,
+        cause: &str,
+        explanation: Explanation,
+        now: DateTime<Utc>,
+    ) -> Event {
         let expected_start = explanation.expected_start.as_ref().and_then(from_timestamp);
         self.start = expected_start.map(|start| start.timestamp());
         self.said_at = now.timestamp();
@@ -115,12 +126,18 @@ impl Run {
             source: Source::Derived.into(),
             source_detail: cause.to_owned(),
             confidence: Confidence::Observed.into(),
-            correlation: Some(Correlation { event_ids: vec![cause.to_owned()], entities: Vec::new() }),
+            correlation: Some(Correlation {
+                event_ids: vec![cause.to_owned()],
+                entities: Vec::new(),
+            }),
             owner: Some(self.owner.clone()),
             entity: Some(self.entity.clone()),
             run_seq: self.seq,
             schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::Queue(QueueEvent { job: Some(self.job.clone()), explanation: Some(explanation) })),
+            payload: Some(Payload::Queue(QueueEvent {
+                job: Some(self.job.clone()),
+                explanation: Some(explanation),
+            })),
             ..Event::default()
         }
     }
@@ -164,7 +181,8 @@ pub enum Heard {
 
 /// Takes in an event about a job.
 pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> Heard {
-    let (Ok(kind), Some(job), Ok(cause)) = (event.kind(), event.job(), event.id.parse::<EventId>()) else {
+    let (Ok(kind), Some(job), Ok(cause)) = (event.kind(), event.job(), event.id.parse::<EventId>())
+    else {
         return Heard::Nothing;
     };
     let news = news(kind, job);
@@ -182,21 +200,23 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
             return Heard::Noted;
         }
         (News::Waits | News::Released, Some(run)) => run,
-        (News::Waits | News::Released, None) => runs.entry(job.run.clone()).or_insert_with(|| Run {
-            first_cause: event.id.clone(),
-            last_cause: String::new(),
-            seq: 0,
-            next: 1,
-            class: None,
-            start: None,
-            said_at: 0,
-            heard_at: 0,
-            left_at: None,
-            job: Job::default(),
-            owner: Owner::default(),
-            entity: Entity::default(),
-            timeline: VecDeque::new(),
-        }),
+        (News::Waits | News::Released, None) => {
+            runs.entry(job.run.clone()).or_insert_with(|| Run {
+                first_cause: event.id.clone(),
+                last_cause: String::new(),
+                seq: 0,
+                next: 1,
+                class: None,
+                start: None,
+                said_at: 0,
+                heard_at: 0,
+                left_at: None,
+                job: Job::default(),
+                owner: Owner::default(),
+                entity: Entity::default(),
+                timeline: VecDeque::new(),
+            })
+        }
     };
     if run.last_cause == event.id || run.left_at.is_some() {
         return Heard::Nothing;
@@ -215,7 +235,12 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
         return Heard::Noted;
     }
     run.class = Some(class);
-    let explanation = explain::explain(&Waiting { job, account: run.account(), place: None, now });
+    let explanation = explain::explain(&Waiting {
+        job,
+        account: run.account(),
+        place: None,
+        now,
+    });
     let id = EventId::derived(cause, EventType::QueueExplained, 0);
     let said = run.say(id, &event.id, explanation, now);
     // The fact is as old and as sure as the one it follows from.
@@ -231,7 +256,10 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
 /// Looks at a waiting run in a new snapshot. Returns what to say about its expected start, if anything.
 pub fn seen(run: &mut Run, cluster: &str, place: Place<'_>, now: DateTime<Utc>) -> Option<Event> {
     // Before the first explanation there is nothing to add to; afterwards only the start matters here, classes come as events.
-    if run.left_at.is_some() || run.class.is_none() || now.timestamp() - run.said_at < QUIET.num_seconds() && run.start.is_some() {
+    if run.left_at.is_some()
+        || run.class.is_none()
+        || now.timestamp() - run.said_at < QUIET.num_seconds() && run.start.is_some()
+    {
         return None;
     }
     let start = (place.row.expected_start > now.timestamp()).then_some(place.row.expected_start)?;
@@ -241,7 +269,9 @@ pub fn seen(run: &mut Run, cluster: &str, place: Place<'_>, now: DateTime<Utc>) 
     let class = run.class;
     let explanation = run.explain(Some(place), now);
     // The scheduler may be on its way to another class: the event for it comes when it has lasted.
-    if explanation.expected_start.is_none() || class.is_some_and(|class| class.as_str() != explanation.reason_class) {
+    if explanation.expected_start.is_none()
+        || class.is_some_and(|class| class.as_str() != explanation.reason_class)
+    {
         return None;
     }
     let cause: EventId = run.first_cause.parse().ok()?;
@@ -249,7 +279,11 @@ pub fn seen(run: &mut Run, cluster: &str, place: Place<'_>, now: DateTime<Utc>) 
     run.next += 1;
     let first = run.first_cause.clone();
     let said = run.say(id, &first, explanation, now);
-    Some(Event { cluster: cluster.to_owned(), occurred_at: Some(timestamp(place.taken_at)), ..said })
+    Some(Event {
+        cluster: cluster.to_owned(),
+        occurred_at: Some(timestamp(place.taken_at)),
+        ..said
+    })
 }
 
 /// Whether an expected start is news: it first appears, or moves by more than a fifth of the wait that was left.
@@ -262,7 +296,10 @@ fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
 /// Forgets runs that left the queue long ago. True if there were any.
 pub fn forget(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
-    runs.retain(|_, run| run.left_at.is_none_or(|left| now.timestamp() - left < REMEMBERED.num_seconds()));
+    runs.retain(|_, run| {
+        run.left_at
+            .is_none_or(|left| now.timestamp() - left < REMEMBERED.num_seconds())
+    });
     runs.len() != before
 }
 

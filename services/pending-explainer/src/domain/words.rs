@@ -22,14 +22,21 @@ pub fn clip(text: &str, most: usize) -> String {
 
 /// A name from outside as it may stand in a sentence: one line, of bounded length.
 pub fn name(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     clip(line.trim(), LONGEST_NAME)
 }
 
 /// `QOS small`, or `the QOS` if the record does not name one.
 pub fn named(what: &str, text: &str) -> String {
     let text = name(text);
-    if text.is_empty() { format!("the {what}") } else { format!("{what} {text}") }
+    if text.is_empty() {
+        format!("the {what}")
+    } else {
+        format!("{what} {text}")
+    }
 }
 
 /// `reservation course`, or `reservation`: for use after "its".
@@ -40,7 +47,9 @@ pub fn own(what: &str, text: &str) -> String {
 /// With a capital first letter, as a sentence begins.
 pub fn capital(text: &str) -> String {
     let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars).collect()
+    })
 }
 
 /// `1 CPU`, `4 CPUs`.
@@ -60,13 +69,19 @@ pub fn memory(mib: u64) -> String {
 fn tenths(amount: u64, unit: u64, word: &str) -> String {
     // Rounded up: a request of 1.51 GiB is not met by 1.5.
     let tenths = amount.saturating_mul(10).div_ceil(unit);
-    if tenths % 10 == 0 { format!("{} {word}", tenths / 10) } else { format!("{}.{} {word}", tenths / 10, tenths % 10) }
+    if tenths.is_multiple_of(10) {
+        format!("{} {word}", tenths / 10)
+    } else {
+        format!("{}.{} {word}", tenths / 10, tenths % 10)
+    }
 }
 
 /// A duration in its two largest units: `3 d 4 h`, `2 h 5 min`, `45 s`.
 pub fn duration(seconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else { return "0 s".to_owned() };
+    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
+        return "0 s".to_owned();
+    };
     let (size, word) = UNITS[first];
     let mut text = format!("{} {word}", seconds / size);
     // Seconds beside minutes would only pretend precision.
@@ -81,7 +96,10 @@ pub fn duration(seconds: u64) -> String {
 
 /// A time limit in minutes, or that there is none.
 pub fn time_limit(minutes: Option<u32>) -> String {
-    minutes.map_or_else(|| "no time limit".to_owned(), |minutes| duration(u64::from(minutes) * 60))
+    minutes.map_or_else(
+        || "no time limit".to_owned(),
+        |minutes| duration(u64::from(minutes) * 60),
+    )
 }
 
 /// A moment and how far away it is: `2026-11-22 03:00 UTC (in 2 h)`.
@@ -128,7 +146,15 @@ mod tests {
 
     #[test]
     fn durations_show_their_two_largest_units() {
-        let cases = [(0, "0 s"), (45, "45 s"), (60, "1 min"), (119, "1 min"), (7_500, "2 h 5 min"), (7_200, "2 h"), (273_600, "3 d 4 h")];
+        let cases = [
+            (0, "0 s"),
+            (45, "45 s"),
+            (60, "1 min"),
+            (119, "1 min"),
+            (7_500, "2 h 5 min"),
+            (7_200, "2 h"),
+            (273_600, "3 d 4 h"),
+        ];
         for (seconds, text) in cases {
             assert_eq!(duration(seconds), text);
         }
@@ -136,7 +162,13 @@ mod tests {
 
     #[test]
     fn memory_is_never_rounded_down() {
-        let cases = [(100, "100 MiB"), (1024, "1 GiB"), (1025, "1.1 GiB"), (8192, "8 GiB"), (1_572_864, "1.5 TiB")];
+        let cases = [
+            (100, "100 MiB"),
+            (1024, "1 GiB"),
+            (1025, "1.1 GiB"),
+            (8192, "8 GiB"),
+            (1_572_864, "1.5 TiB"),
+        ];
         for (mib, text) in cases {
             assert_eq!(memory(mib), text);
         }
@@ -154,7 +186,10 @@ mod tests {
     fn long_host_lists_are_counted() {
         assert_eq!(nodes("n[1-400]"), "n[1-400]");
         let long = "rack1-node[001-099],rack2-node[001-099],rack3-node[001-099]";
-        assert_eq!(nodes(long), "rack1-node001, rack1-node002, rack1-node003 and 294 more");
+        assert_eq!(
+            nodes(long),
+            "rack1-node001, rack1-node002, rack1-node003 and 294 more"
+        );
     }
 
     proptest! {

@@ -15,7 +15,11 @@ use crate::harness::{DEADLINE, Running, bus, explained, row, snapshot, waiting};
 
 async fn get(router: &Router, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
     let mut request = Request::get(path).body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Caller { user: user.into(), uid: Some(20_001), role });
+    request.extensions_mut().insert(Caller {
+        user: user.into(),
+        uid: Some(20_001),
+        role,
+    });
     let response = router.clone().oneshot(request).await.unwrap();
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -27,14 +31,28 @@ async fn owners_see_their_jobs_and_nobody_elses() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
-    bus.publish(&waiting(1, EventType::JobPending, "Priority", 1)).await.unwrap();
-    bus.publish(&waiting(1, EventType::JobHeld, "JobHeldUser", 2)).await.unwrap();
-    bus.publish(&waiting(1, EventType::JobPending, "Priority", 3)).await.unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Priority", 1))
+        .await
+        .unwrap();
+    bus.publish(&waiting(1, EventType::JobHeld, "JobHeldUser", 2))
+        .await
+        .unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Priority", 3))
+        .await
+        .unwrap();
     explained(&bus, 3).await;
     let start = Utc::now() + TimeDelta::hours(1);
-    snapshot(&bus, vec![row(1, 5, Some(start)), row(2, 9, None)], Utc::now() + TimeDelta::seconds(2)).await;
+    snapshot(
+        &bus,
+        vec![row(1, 5, Some(start)), row(2, 9, None)],
+        Utc::now() + TimeDelta::seconds(2),
+    )
+    .await;
     wait_until("the snapshot is taken in", DEADLINE, async || {
-        get(&service.router, "/v1/queue/testbed/1", "alice", Role::User).await.1["jobs_ahead"] == 1
+        get(&service.router, "/v1/queue/testbed/1", "alice", Role::User)
+            .await
+            .1["jobs_ahead"]
+            == 1
     })
     .await;
 
@@ -43,18 +61,50 @@ async fn owners_see_their_jobs_and_nobody_elses() {
     assert_eq!(detail["waiting"], true);
     assert_eq!(detail["explanation"]["reasonClass"], "waiting_turn");
     assert_eq!(detail["explanation"]["method"], "slurm-plan");
-    let classes: Vec<_> = detail["timeline"].as_array().unwrap().iter().take(3).map(|said| said["class"].as_str().unwrap()).collect();
+    let classes: Vec<_> = detail["timeline"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .take(3)
+        .map(|said| said["class"].as_str().unwrap())
+        .collect();
     assert_eq!(classes, ["waiting_turn", "held", "waiting_turn"]);
 
     let (_, list) = get(&service.router, "/v1/queue", "alice", Role::User).await;
-    assert_eq!((&list["total"], &list["jobs"][0]["job"]), (&Value::from(1), &Value::from("1")));
+    assert_eq!(
+        (&list["total"], &list["jobs"][0]["job"]),
+        (&Value::from(1), &Value::from("1"))
+    );
     assert!(list["jobs"][0]["expected_start"].is_string());
 
-    assert_eq!(get(&service.router, "/v1/queue/testbed/1", "bob", Role::User).await.0, StatusCode::NOT_FOUND);
-    assert_eq!(get(&service.router, "/v1/queue", "bob", Role::User).await.1["total"], 0);
-    assert_eq!(get(&service.router, "/v1/queue/testbed/1", "root", Role::Admin).await.0, StatusCode::OK);
-    assert_eq!(get(&service.router, "/v1/queue/other/1", "root", Role::Admin).await.0, StatusCode::NOT_FOUND);
-    assert_eq!(get(&service.router, "/v1/queue?nonsense=1", "root", Role::Admin).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        get(&service.router, "/v1/queue/testbed/1", "bob", Role::User)
+            .await
+            .0,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        get(&service.router, "/v1/queue", "bob", Role::User).await.1["total"],
+        0
+    );
+    assert_eq!(
+        get(&service.router, "/v1/queue/testbed/1", "root", Role::Admin)
+            .await
+            .0,
+        StatusCode::OK
+    );
+    assert_eq!(
+        get(&service.router, "/v1/queue/other/1", "root", Role::Admin)
+            .await
+            .0,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        get(&service.router, "/v1/queue?nonsense=1", "root", Role::Admin)
+            .await
+            .0,
+        StatusCode::BAD_REQUEST
+    );
     service.stop().await;
 }
 
@@ -63,6 +113,11 @@ async fn the_api_says_that_it_waits_for_nats() {
     let mut nats = NatsServer::start().await;
     nats.kill();
     let service = Running::start(&nats).await;
-    assert_eq!(get(&service.router, "/v1/queue", "alice", Role::User).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        get(&service.router, "/v1/queue", "alice", Role::User)
+            .await
+            .0,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
     service.stop().await;
 }

@@ -21,12 +21,21 @@ async fn a_waiting_job_is_explained_once_per_class() {
     let said = explained(&bus, 2).await;
     let expected = [(&pending, "waiting_turn"), (&held, "held")];
     for (event, (cause, class)) in said.iter().zip(expected) {
-        assert_eq!(event.id, EventId::derived(cause.id.parse().unwrap(), EventType::QueueExplained, 0).to_string());
-        assert_eq!(event.correlation.as_ref().unwrap().event_ids, [cause.id.as_str()]);
+        assert_eq!(
+            event.id,
+            EventId::derived(cause.id.parse().unwrap(), EventType::QueueExplained, 0).to_string()
+        );
+        assert_eq!(
+            event.correlation.as_ref().unwrap().event_ids,
+            [cause.id.as_str()]
+        );
         assert_eq!(event.owner, cause.owner);
         assert_eq!(event.job(), cause.job());
         assert_eq!(explanation(event).reason_class, class);
-        assert_eq!(subject::of(event).unwrap(), "slurm.testbed.queue.explained.cpu.alice");
+        assert_eq!(
+            subject::of(event).unwrap(),
+            "slurm.testbed.queue.explained.cpu.alice"
+        );
     }
     service.stop().await;
     assert_eq!(said_so_far(&bus).await.len(), 2);
@@ -37,16 +46,35 @@ async fn a_started_job_is_not_explained_any_more() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
-    bus.publish(&waiting(1, EventType::JobPending, "Dependency", 1)).await.unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Dependency", 1))
+        .await
+        .unwrap();
     explained(&bus, 1).await;
-    let started = mesh_events::Event { run_seq: 2, ..build::job_event(EventType::JobStarted, build::job(1)) };
+    let started = mesh_events::Event {
+        run_seq: 2,
+        ..build::job_event(EventType::JobStarted, build::job(1))
+    };
     bus.publish(&started).await.unwrap();
-    bus.publish(&waiting(2, EventType::JobPending, "Dependency", 1)).await.unwrap();
+    bus.publish(&waiting(2, EventType::JobPending, "Dependency", 1))
+        .await
+        .unwrap();
     explained(&bus, 2).await;
-    snapshot(&bus, vec![row(1, 5, Some(Utc::now() + TimeDelta::hours(2)))], Utc::now() + TimeDelta::seconds(2)).await;
-    bus.publish(&waiting(3, EventType::JobPending, "Dependency", 1)).await.unwrap();
+    snapshot(
+        &bus,
+        vec![row(1, 5, Some(Utc::now() + TimeDelta::hours(2)))],
+        Utc::now() + TimeDelta::seconds(2),
+    )
+    .await;
+    bus.publish(&waiting(3, EventType::JobPending, "Dependency", 1))
+        .await
+        .unwrap();
     let said = explained(&bus, 3).await;
-    assert_eq!(said.iter().filter(|event| event.job().unwrap().job_id == 1).count(), 1);
+    assert_eq!(
+        said.iter()
+            .filter(|event| event.job().unwrap().job_id == 1)
+            .count(),
+        1
+    );
     service.stop().await;
 }
 
@@ -60,15 +88,38 @@ async fn an_expected_start_of_the_snapshot_is_said_once() {
     explained(&bus, 1).await;
     let start = Utc::now() + TimeDelta::hours(2);
     // Two seconds ahead: a snapshot of the same second as the event would count as older.
-    snapshot(&bus, vec![row(1, 5, Some(start)), row(2, 9, None)], Utc::now() + TimeDelta::seconds(2)).await;
+    snapshot(
+        &bus,
+        vec![row(1, 5, Some(start)), row(2, 9, None)],
+        Utc::now() + TimeDelta::seconds(2),
+    )
+    .await;
     let said = explained(&bus, 2).await;
-    assert_eq!(said[1].id, EventId::derived(pending.id.parse().unwrap(), EventType::QueueExplained, 1).to_string());
+    assert_eq!(
+        said[1].id,
+        EventId::derived(pending.id.parse().unwrap(), EventType::QueueExplained, 1).to_string()
+    );
     let told = explanation(&said[1]);
-    assert_eq!(told.expected_start.as_ref().unwrap().seconds, start.timestamp());
-    assert!(told.summary.starts_with("One waiting job of higher priority is ahead of it in partition cpu."), "{}", told.summary);
+    assert_eq!(
+        told.expected_start.as_ref().unwrap().seconds,
+        start.timestamp()
+    );
+    assert!(
+        told.summary
+            .starts_with("One waiting job of higher priority is ahead of it in partition cpu."),
+        "{}",
+        told.summary
+    );
     // It moves by an hour, but ten minutes have not passed.
-    snapshot(&bus, vec![row(1, 5, Some(start + TimeDelta::hours(1)))], Utc::now() + TimeDelta::seconds(4)).await;
-    bus.publish(&waiting(2, EventType::JobPending, "Priority", 1)).await.unwrap();
+    snapshot(
+        &bus,
+        vec![row(1, 5, Some(start + TimeDelta::hours(1)))],
+        Utc::now() + TimeDelta::seconds(4),
+    )
+    .await;
+    bus.publish(&waiting(2, EventType::JobPending, "Priority", 1))
+        .await
+        .unwrap();
     explained(&bus, 3).await;
     service.stop().await;
 }
@@ -78,11 +129,29 @@ async fn a_message_that_is_no_event_is_parked_and_does_not_stop_the_others() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
-    bus.publish_raw("slurm.testbed.job.pending.cpu.alice".into(), "junk", b"\xff\xff".to_vec()).await.unwrap();
-    bus.publish(&waiting(1, EventType::JobPending, "Priority", 1)).await.unwrap();
+    bus.publish_raw(
+        "slurm.testbed.job.pending.cpu.alice".into(),
+        "junk",
+        b"\xff\xff".to_vec(),
+    )
+    .await
+    .unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Priority", 1))
+        .await
+        .unwrap();
     use futures_util::StreamExt as _;
-    let mut said = Box::pin(bus.follow(vec!["slurm.*.queue.>".into()], mesh_bus::Start::Sequence(1)).await.unwrap());
-    let event = tokio::time::timeout(crate::harness::DEADLINE, said.next()).await.unwrap().unwrap().unwrap().event().unwrap();
+    let mut said = Box::pin(
+        bus.follow(vec!["slurm.*.queue.>".into()], mesh_bus::Start::Sequence(1))
+            .await
+            .unwrap(),
+    );
+    let event = tokio::time::timeout(crate::harness::DEADLINE, said.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap()
+        .event()
+        .unwrap();
     assert_eq!(event.job().unwrap().job_id, 1);
     service.stop().await;
 }

@@ -38,8 +38,15 @@ impl Running {
         std::fs::write(&path, text).unwrap();
         let config = ConfigFile::load(&[PendingExplainerService::DEFAULTS], Some(&path)).unwrap();
         let shutdown = CancellationToken::new();
-        let started = PendingExplainerService::start(Context::new(config, shutdown.clone()).unwrap()).await.unwrap();
-        Self { router: started.router, shutdown, task: tokio::spawn(started.run) }
+        let started =
+            PendingExplainerService::start(Context::new(config, shutdown.clone()).unwrap())
+                .await
+                .unwrap();
+        Self {
+            router: started.router,
+            shutdown,
+            task: tokio::spawn(started.run),
+        }
     }
 
     /// Stops as after SIGTERM.
@@ -57,16 +64,34 @@ impl Running {
 
 /// The test's own connection, with streams and buckets declared.
 pub async fn bus(nats: &NatsServer) -> Bus {
-    let bus = Bus::connect(&Config { url: nats.url(), ..Config::default() }, "admin").await.unwrap();
+    let bus = Bus::connect(
+        &Config {
+            url: nats.url(),
+            ..Config::default()
+        },
+        "admin",
+    )
+    .await
+    .unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
     bus
 }
 
 /// An event about job `id` that waits for `reason`, as the `seq`th of its run.
 pub fn waiting(id: u32, kind: EventType, reason: &str, seq: u64) -> Event {
-    let job = Job { state: "PENDING".into(), reason: reason.into(), start_time: None, nodes: String::new(), ..build::job(id) };
+    let job = Job {
+        state: "PENDING".into(),
+        reason: reason.into(),
+        start_time: None,
+        nodes: String::new(),
+        ..build::job(id)
+    };
     let event_id = EventId::sampled(build::CLUSTER, &job.run, kind, seq).to_string();
-    Event { id: event_id, run_seq: seq, ..build::job_event(kind, job) }
+    Event {
+        id: event_id,
+        run_seq: seq,
+        ..build::job_event(kind, job)
+    }
 }
 
 /// Waits until exactly `count` explanations are on the bus, and returns them.
@@ -74,7 +99,10 @@ pub async fn explained(bus: &Bus, count: usize) -> Vec<Event> {
     let what = format!("{count} explanations");
     wait_for(&what, DEADLINE, async || {
         let said = said_so_far(bus).await;
-        assert!(said.len() <= count, "more than {count} explanations: {said:#?}");
+        assert!(
+            said.len() <= count,
+            "more than {count} explanations: {said:#?}"
+        );
         (said.len() == count).then_some(said)
     })
     .await
@@ -82,10 +110,24 @@ pub async fn explained(bus: &Bus, count: usize) -> Vec<Event> {
 
 /// Every explanation on the bus, up to a mark that is published for the purpose.
 pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
-    let mark = EventId::sampled("mark", &format!("mark/{:?}", std::time::Instant::now()), EventType::UserLogin, 1).to_string();
+    let mark = EventId::sampled(
+        "mark",
+        &format!("mark/{:?}", std::time::Instant::now()),
+        EventType::UserLogin,
+        1,
+    )
+    .to_string();
     let template = build::job_event(EventType::JobSuspended, build::job(999_999));
-    bus.publish(&Event { id: mark.clone(), ..template }).await.unwrap();
-    let filters = vec!["slurm.*.queue.>".to_owned(), "slurm.*.job.suspended.>".to_owned()];
+    bus.publish(&Event {
+        id: mark.clone(),
+        ..template
+    })
+    .await
+    .unwrap();
+    let filters = vec![
+        "slurm.*.queue.>".to_owned(),
+        "slurm.*.job.suspended.>".to_owned(),
+    ];
     let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await.unwrap());
     let mut said = Vec::new();
     while let Some(message) = messages.next().await {
@@ -109,9 +151,22 @@ pub fn explanation(event: &Event) -> &Explanation {
 
 /// Leaves a queue snapshot as ingest does.
 pub async fn snapshot(bus: &Bus, jobs: Vec<QueuedJob>, taken_at: DateTime<Utc>) {
-    let snapshot = QueueSnapshot { cluster: build::CLUSTER.into(), taken_at: Some(timestamp(taken_at)), chunk: 0, chunks: 1, jobs, running: 0 };
+    let snapshot = QueueSnapshot {
+        cluster: build::CLUSTER.into(),
+        taken_at: Some(timestamp(taken_at)),
+        chunk: 0,
+        chunks: 1,
+        jobs,
+        running: 0,
+    };
     let bucket = bus.bucket(catalogue::BUCKET_QUEUE).await.unwrap();
-    bucket.put_any(&format!("{}.0", subject::token(build::CLUSTER)), snapshot.encode_to_vec().into()).await.unwrap();
+    bucket
+        .put_any(
+            &format!("{}.0", subject::token(build::CLUSTER)),
+            snapshot.encode_to_vec().into(),
+        )
+        .await
+        .unwrap();
 }
 
 pub fn row(id: u32, priority: u32, expected_start: Option<DateTime<Utc>>) -> QueuedJob {

@@ -1,6 +1,9 @@
 //! The explainer against a real nats-server.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something is missing"
+)]
 
 mod api;
 mod explains;

@@ -15,14 +15,22 @@ async fn what_was_said_is_remembered_over_a_restart() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let service = Running::start(&nats).await;
-    bus.publish(&waiting(1, EventType::JobPending, "Priority", 2)).await.unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Priority", 2))
+        .await
+        .unwrap();
     explained(&bus, 1).await;
     service.kill().await;
     let service = Running::start(&nats).await;
     // The same class, and an older event: no news. Another class: news.
-    bus.publish(&waiting(1, EventType::JobPending, "Resources", 3)).await.unwrap();
-    bus.publish(&waiting(1, EventType::JobHeld, "JobHeldAdmin", 1)).await.unwrap();
-    bus.publish(&waiting(1, EventType::JobPending, "Licenses", 4)).await.unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Resources", 3))
+        .await
+        .unwrap();
+    bus.publish(&waiting(1, EventType::JobHeld, "JobHeldAdmin", 1))
+        .await
+        .unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Licenses", 4))
+        .await
+        .unwrap();
     let said = explained(&bus, 2).await;
     let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
     assert_eq!(ids.len(), 2);
@@ -35,9 +43,17 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     // An instance that dies between its write and its publish.
-    let store = Store::load(bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap(), build::CLUSTER).await.unwrap();
+    let store = Store::load(
+        bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap(),
+        build::CLUSTER,
+    )
+    .await
+    .unwrap();
     let event = waiting(1, EventType::JobPending, "Priority", 1);
-    let shard = store.shard(build::CLUSTER, &event.job().unwrap().run).await.unwrap();
+    let shard = store
+        .shard(build::CLUSTER, &event.job().unwrap().run)
+        .await
+        .unwrap();
     let mut intended = None;
     shard.change(|runs| match heard(runs, &event, chrono::Utc::now()) {
         Heard::Say(said) => {
@@ -46,7 +62,10 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
         }
         other => panic!("nothing to say: {other:?}"),
     });
-    store.commit(&shard, &CancellationToken::new()).await.unwrap();
+    store
+        .commit(&shard, &CancellationToken::new())
+        .await
+        .unwrap();
     drop(store);
 
     let service = Running::start(&nats).await;
@@ -62,14 +81,21 @@ async fn a_restart_of_nats_loses_nothing() {
         let bus = bus(&nats).await;
         let service = Running::start(&nats).await;
         for id in 1..=20 {
-            bus.publish(&waiting(id, EventType::JobPending, "Priority", 1)).await.unwrap();
+            bus.publish(&waiting(id, EventType::JobPending, "Priority", 1))
+                .await
+                .unwrap();
         }
         service
     };
     nats.restart().await;
     let bus = bus(&nats).await;
     let said = explained(&bus, 20).await;
-    assert_eq!(said.iter().map(|event| event.job().unwrap().job_id).collect::<BTreeSet<_>>(), (1..=20).collect());
+    assert_eq!(
+        said.iter()
+            .map(|event| event.job().unwrap().job_id)
+            .collect::<BTreeSet<_>>(),
+        (1..=20).collect()
+    );
     service.stop().await;
 }
 
@@ -79,10 +105,18 @@ async fn two_instances_say_everything_once() {
     let bus = bus(&nats).await;
     let (one, other) = (Running::start(&nats).await, Running::start(&nats).await);
     for id in 1..=60 {
-        bus.publish(&waiting(id, EventType::JobPending, "Priority", 1)).await.unwrap();
+        bus.publish(&waiting(id, EventType::JobPending, "Priority", 1))
+            .await
+            .unwrap();
     }
     let said = explained(&bus, 60).await;
-    assert_eq!(said.iter().map(|event| &event.id).collect::<BTreeSet<_>>().len(), 60);
+    assert_eq!(
+        said.iter()
+            .map(|event| &event.id)
+            .collect::<BTreeSet<_>>()
+            .len(),
+        60
+    );
     one.stop().await;
     other.stop().await;
 }

@@ -1,0 +1,103 @@
+//! Sentences for what is rarely seen on a waiting job: how jobs end, special hardware, Slurm's own troubles, platforms that are gone.
+
+use super::explain::{Waiting, Words};
+use super::reason::say;
+use super::words::{nodes, time_limit};
+
+/// Words for a reason; `None` if it is none of these.
+pub fn words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
+    let job = waiting.job;
+    match reason {
+        "NvidiaImexChannels" => say(
+            "All channels for multi-node NVLink jobs (NVIDIA IMEX) are in use.",
+            "It starts when such a job ends; an administrator can raise the number of channels.",
+        ),
+        "MpiPortsBusy" => say(
+            "Not enough MPI ports are free on the nodes (MpiParams=ports).",
+            "It starts when other jobs on those nodes end; an administrator can widen the range.",
+        ),
+        "BurstBufferResources" => say(
+            "There is no room for it in the burst buffer yet.",
+            "It starts when room is given back. Asking for less may help.",
+        ),
+        "BurstBufferStageIn" => say(
+            "Its data is being copied into the burst buffer.",
+            "Nothing to do: it starts when the copy is done.",
+        ),
+        "BurstBufferOperation" => say(
+            "An operation of the burst buffer failed, so it is held.",
+            "An administrator has to look at the burst buffer before it is released.",
+        ),
+        "FedJobLock" => say(
+            "The clusters of the federation are agreeing on which of them runs it.",
+            "Nothing to do. If it takes minutes, its cluster of origin may be out of reach.",
+        ),
+        "SystemFailure" => say(
+            "Slurm met a failure of its own, of a file system or of the network.",
+            "An administrator should read the log of slurmctld; the job is usually held until then.",
+        ),
+        "FrontEndDown" => say(
+            "No front-end node is up.",
+            "An administrator has to bring one back.",
+        ),
+        "PowerNotAvail" => say(
+            "The power limit of the site leaves no room for it.",
+            "It starts when other jobs end and power is free again.",
+        ),
+        "PowerReserved" => say(
+            "The power it needs is kept for a power reservation.",
+            "It starts when that reservation ends.",
+        ),
+        "BlockMaxError" => say(
+            "A hardware block of a BlueGene machine has too many errors.",
+            "An administrator has to clear them.",
+        ),
+        "BlockFreeAction" => say(
+            "A hardware block of a BlueGene machine is being freed.",
+            "Nothing to do: it starts when the block is free.",
+        ),
+        "NodeDown" => {
+            let node = if job.failed_node.is_empty() {
+                "a node it ran on".to_owned()
+            } else {
+                format!("node {}", nodes(&job.failed_node))
+            };
+            say(
+                format!("It ended because {node} failed."),
+                "Submit it again; with --requeue Slurm does that by itself.",
+            )
+        }
+        "JobLaunchFailure" => say(
+            "It could not be launched: its script, credentials or a file system failed.",
+            "Check the path of the script and the working directory. If it is held, release it when they are right.",
+        ),
+        "NonZeroExitCode" => say(
+            "Its script ended with an exit code other than 0.",
+            "Look at the end of its output.",
+        ),
+        "RaisedSignal" => say(
+            "Its script was ended by a signal.",
+            "Look at the end of its output for what it was doing.",
+        ),
+        "TimeLimit" => say(
+            format!(
+                "It was stopped at its time limit ({}), its budget, or the end of its reservation.",
+                time_limit(job.time_limit_minutes)
+            ),
+            "Ask for more time, or let it save its state and go on from there.",
+        ),
+        "InactiveLimit" => say(
+            "It was stopped because its salloc or srun gave no sign of life for too long (InactiveLimit).",
+            "Keep the terminal that started it alive, or use sbatch.",
+        ),
+        "OutOfMemory" => say(
+            "It was stopped because it used more memory than it asked for.",
+            "Ask for more memory (--mem), or make it use less.",
+        ),
+        "DeadLine" => say(
+            "It can no longer finish before its --deadline, so Slurm cancelled it.",
+            "Submit it again with a later deadline or a shorter time limit.",
+        ),
+        _ => None,
+    }
+}

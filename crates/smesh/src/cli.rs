@@ -1,0 +1,422 @@
+//! The command line as data. Flags and id forms are the same everywhere.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use slurm_types::JobRef;
+
+const STYLES: clap::builder::Styles = clap::builder::Styles::styled()
+    .header(anstyle::AnsiColor::Green.on_default().bold())
+    .usage(anstyle::AnsiColor::Green.on_default().bold())
+    .literal(anstyle::AnsiColor::Cyan.on_default().bold())
+    .placeholder(anstyle::AnsiColor::Cyan.on_default());
+
+const AFTER_HELP: &str = "\
+Jobs are named as Slurm names them: 123, 123_4 (a task of an array), 123+1 (a component of a heterogeneous job); -M names a cluster.
+
+Exit status: 0 done; 1 not done, or a check found something; 2 and 3 see `smesh wait --help`; 64 wrong command line;
+69 slurm-mesh does not answer; 77 not allowed; 78 wrong configuration.";
+
+/// Events, costs and explanations of a Slurm cluster.
+#[derive(Debug, Parser)]
+#[command(name = "smesh", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 110)]
+pub struct Cli {
+    /// Which mesh, and how to show it.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of every command.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Global {
+    /// Configuration [default: ./mesh.toml, else /etc/slurm-mesh/mesh.toml]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MESH_CONFIG",
+        hide_env_values = true
+    )]
+    pub config: Option<PathBuf>,
+    /// Unix socket of the API [default: as the configuration says]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "MESH_SOCKET",
+        hide_env_values = true,
+        conflicts_with = "url"
+    )]
+    pub socket: Option<PathBuf>,
+    /// Address of the API, e.g. http://login1:8686; needs --token-file
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "MESH_URL",
+        hide_env_values = true
+    )]
+    pub url: Option<String>,
+    /// File with the token for --url
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MESH_TOKEN_FILE",
+        hide_env_values = true
+    )]
+    pub token_file: Option<PathBuf>,
+    /// Cluster [default: as the configuration says]
+    #[arg(
+        short = 'M',
+        long,
+        global = true,
+        value_name = "CLUSTER",
+        env = "SLURM_CLUSTERS",
+        hide_env_values = true
+    )]
+    pub cluster: Option<String>,
+    /// For machines: one JSON document, or one per line where there are many
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write a commented mesh.toml for this machine
+    Init(Init),
+    /// Run all services in this process
+    Up(Up),
+    /// List what happened, or follow what happens
+    Events(Events),
+    /// Tell a job's story: its runs and what happened to each
+    Job(Job),
+    /// Say why a job waits, who can act, and until when
+    Why(Job),
+    /// Wait until something happens to a job
+    Wait(Wait),
+    /// Show what was spent
+    Cost(Cost),
+    /// Show and test webhook endpoints
+    #[command(subcommand)]
+    Webhooks(Webhooks),
+    /// Prove that the ledger was not changed
+    Verify(Verify),
+    /// Check price books
+    #[command(subcommand)]
+    Price(Price),
+    /// Check everything, end to end, and say what to fix
+    Doctor(Doctor),
+    /// What to write into slurm.conf
+    #[command(subcommand)]
+    Hooks(Hooks),
+}
+
+/// `smesh init`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  smesh init                                  writes ./mesh.toml from Slurm's own configuration
+  smesh init -o /etc/slurm-mesh/mesh.toml --data-dir /var/lib/slurm-mesh
+
+Beside it: price-book.toml (what nodes cost) and identity.toml (who people are), both to be edited.")]
+pub struct Init {
+    /// slurm.conf to read [default: $SLURM_CONF, else /etc/slurm/slurm.conf]
+    #[arg(long, value_name = "FILE")]
+    pub slurm_conf: Option<PathBuf>,
+    /// Where state is to be kept [default: /var/lib/slurm-mesh]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// File to write
+    #[arg(short, long, value_name = "FILE", default_value = "mesh.toml")]
+    pub output: PathBuf,
+    /// Replace files that are there already
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `smesh up`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs ingest, node-watcher, cost-engine, pending-explainer, ledger and webhook-dispatcher, and a nats-server of their own
+unless [mesh.nats] url names one. Stops orderly on Ctrl-C and SIGTERM. Nothing is lost if it is killed.
+
+Example:
+  smesh init && smesh up          then, in another shell:  smesh events --follow")]
+pub struct Up {
+    /// Where state is kept, instead of what the configuration says
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Port of its nats-server on 127.0.0.1 [default: a free one, kept for the next start]
+    #[arg(long, value_name = "PORT", env = "MESH_NATS_PORT")]
+    pub nats_port: Option<u16>,
+}
+
+/// Which events.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Filter {
+    /// Only these types, e.g. job.failed or 'job.*'; several with commas
+    #[arg(long, value_name = "TYPE", value_delimiter = ',')]
+    pub r#type: Vec<String>,
+    /// Only this job
+    #[arg(long, value_name = "ID")]
+    pub job: Option<JobRef>,
+    /// Only jobs of this user
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// From this time on: RFC 3339, or how long ago (30m, 2h, 7days)
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Before this time
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+}
+
+/// `smesh events`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  smesh events                                  the newest 50, oldest first
+  smesh events --follow --type 'job.*'          as they happen
+  smesh events --job 123_4 --json               everything about a task, as CloudEvents, one a line
+  smesh events --user alice --since 7days --type job.failed,job.out_of_memory
+
+Categories: job, node, user, cost, queue, capture. Normal users see what belongs to their jobs.")]
+pub struct Events {
+    /// Which events.
+    #[command(flatten)]
+    pub filter: Filter,
+    /// At most so many, the newest
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// Go on with what happens from now on
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+/// `smesh job`, `smesh why`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  smesh job 123        smesh job 123_4        smesh why 123        smesh why 123 -M other-cluster")]
+pub struct Job {
+    /// The job
+    #[arg(value_name = "ID")]
+    pub job: JobRef,
+}
+
+/// `smesh wait`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Returns at once if it has happened already. Asks slurm-mesh, never Slurm. EVENT is `end` (of the job, however it ends; a requeue
+is none), or an event of a job: started, completed, failed, timeout, out_of_memory, cost.finalized, ...
+
+Exit status: 0 it happened; 2 it can no longer happen, the job has ended otherwise; 3 --timeout is over.
+
+Examples:
+  smesh wait 123 started
+  smesh wait $(sbatch --parsable train.sh) completed && ./evaluate.sh
+  smesh wait 123_4 end --timeout 2h")]
+pub struct Wait {
+    /// The job
+    #[arg(value_name = "ID")]
+    pub job: JobRef,
+    /// What to wait for
+    #[arg(value_name = "EVENT")]
+    pub event: String,
+    /// How long to wait at most, e.g. 30s, 2h
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub timeout: Option<Duration>,
+}
+
+/// What costs are summed by.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CostBy {
+    /// Unix user
+    User,
+    /// Slurm account
+    Account,
+    /// Month in which runs ended
+    Month,
+    /// Job
+    Job,
+    /// Partition
+    Partition,
+}
+
+impl CostBy {
+    /// The word of the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Account => "account",
+            Self::Month => "month",
+            Self::Job => "job",
+            Self::Partition => "partition",
+        }
+    }
+}
+
+/// `smesh cost`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  smesh cost                                    by user
+  smesh cost --by account --since 2026-11-01
+  smesh cost --live                             what runs now, and what it costs per hour")]
+pub struct Cost {
+    /// What to sum by
+    #[arg(long, value_enum, default_value = "user")]
+    pub by: CostBy,
+    /// Runs that ended at or after this date or time
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Runs that ended before this date or time
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Only this user's
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// What runs now
+    #[arg(long, conflicts_with_all = ["since", "until"])]
+    pub live: bool,
+}
+
+/// `smesh webhooks`
+#[derive(Debug, Subcommand)]
+pub enum Webhooks {
+    /// List the endpoints and how they fare
+    List,
+    /// Show one endpoint and its last attempts
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Send a signed test event to an endpoint and show the answer
+    Test {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `smesh verify`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Computes the chain of the whole ledger again from the stored bodies and names the first bad sequence. Reads the database itself, so it
+runs as the user of `smesh up` or on a copy. Note the printed head elsewhere: it proves later that nothing before it was changed.
+
+Exit status: 0 the ledger is as it was written; 1 it is not.")]
+pub struct Verify {
+    /// Ledger database [default: as the configuration says]
+    #[arg(long, value_name = "FILE")]
+    pub database: Option<PathBuf>,
+}
+
+/// `smesh price`
+#[derive(Debug, Subcommand)]
+pub enum Price {
+    /// Check a file of cost test vectors; exit status 1 if a figure comes out otherwise
+    Check {
+        /// JSON file of the schema cost-vectors/1
+        file: PathBuf,
+    },
+}
+
+/// `smesh doctor`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Run it as root or SlurmUser on the Slurm controller: others cannot see all. Exit status: 0 all is well; 1 something must be fixed.")]
+pub struct Doctor {}
+
+/// `smesh hooks`
+#[derive(Debug, Subcommand)]
+pub enum Hooks {
+    /// Print the lines for slurm.conf and the scripts they name, keeping the site's own programs
+    Print(HookFiles),
+    /// Write the scripts into a folder
+    Install(InstallHooks),
+}
+
+/// What hook scripts refer to.
+#[derive(Debug, Default, Args)]
+pub struct HookFiles {
+    /// The mesh-hook program [default: beside smesh, else /usr/bin/mesh-hook]
+    #[arg(long, value_name = "PATH")]
+    pub program: Option<PathBuf>,
+    /// Its configuration [default: hook.toml in the data directory]
+    #[arg(long, value_name = "FILE")]
+    pub hook_config: Option<PathBuf>,
+    /// slurm.conf to read if slurmctld does not answer [default: as Slurm finds it]
+    #[arg(long, value_name = "FILE")]
+    pub slurm_conf: Option<PathBuf>,
+    /// Folder of the scripts
+    #[arg(long, value_name = "DIR", default_value = "/etc/slurm-mesh/hooks")]
+    pub dir: PathBuf,
+}
+
+/// `smesh hooks install`
+#[derive(Debug, Args)]
+pub struct InstallHooks {
+    /// Folder to write into; SlurmUser must be able to read it
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The mesh-hook program [default: beside smesh, else /usr/bin/mesh-hook]
+    #[arg(long, value_name = "PATH")]
+    pub program: Option<PathBuf>,
+    /// Its configuration [default: hook.toml in the data directory]
+    #[arg(long, value_name = "FILE")]
+    pub hook_config: Option<PathBuf>,
+    /// slurm.conf to read if slurmctld does not answer [default: as Slurm finds it]
+    #[arg(long, value_name = "FILE")]
+    pub slurm_conf: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn job_ids_are_read_in_slurms_forms() {
+        for id in ["123", "123_4", "123+1"] {
+            let cli = Cli::try_parse_from(["smesh", "job", id]).unwrap();
+            assert!(
+                matches!(cli.command, Command::Job(Job { job }) if job.to_string() == id),
+                "{id}"
+            );
+        }
+        for id in ["x", "0", "123.4", "-1", "123_"] {
+            assert!(
+                Cli::try_parse_from(["smesh", "job", "--", id]).is_err(),
+                "{id}"
+            );
+        }
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere() {
+        let cli = Cli::try_parse_from([
+            "smesh",
+            "-M",
+            "c1",
+            "events",
+            "--json",
+            "--type",
+            "job.*,cost.finalized",
+        ])
+        .unwrap();
+        assert_eq!(cli.global.cluster.as_deref(), Some("c1"));
+        assert!(cli.global.json);
+    }
+}

@@ -1,0 +1,334 @@
+//! The API over a Unix socket (who calls is known by uid) or TCP (with a token).
+
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use futures_util::Stream;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::error::Error;
+
+/// Where the API is.
+#[derive(Clone, Debug)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// TCP, with a token.
+    Tcp {
+        /// `host:port`
+        authority: String,
+        /// Bearer token.
+        token: SecretString,
+    },
+}
+
+impl Address {
+    /// Reads an `http://` address.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn tcp(url: &str, token: &str) -> Result<Self, Error> {
+        let wrong = || {
+            Error::Usage(format!(
+                "--url {url}: not an address such as http://login1:8686"
+            ))
+        };
+        let parsed = url::Url::parse(url).map_err(|_| wrong())?;
+        if parsed.scheme() == "https" {
+            return Err(Error::Usage(format!(
+                "--url {url}: https is not spoken yet; use a Unix socket, or http over an ssh tunnel"
+            )));
+        }
+        let host = parsed
+            .host_str()
+            .filter(|_| parsed.scheme() == "http")
+            .ok_or_else(wrong)?;
+        Ok(Self::Tcp {
+            authority: format!("{host}:{}", parsed.port_or_known_default().unwrap_or(80)),
+            token: token.into(),
+        })
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Tcp { authority, .. } => write!(f, "http://{authority}"),
+        }
+    }
+}
+
+/// A client of the API. One connection per request: commands make few.
+#[derive(Clone, Debug)]
+pub struct Client {
+    address: Address,
+}
+
+/// A query: names and values, encoded when it is sent.
+pub type Query = Vec<(&'static str, String)>;
+
+/// Events as they are appended.
+pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
+
+trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Io for T {}
+
+impl Client {
+    /// A client of an address. Connects at the first request.
+    ///
+    /// # Errors
+    /// None at present.
+    pub const fn new(address: Address) -> Result<Self, Error> {
+        Ok(Self { address })
+    }
+
+    /// Where it asks.
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Asks for a JSON document.
+    ///
+    /// # Errors
+    /// If the API cannot be reached, refuses, or answers something else.
+    pub async fn get(&self, path: &str, query: &Query) -> Result<Value, Error> {
+        self.ask(Method::GET, path, query).await
+    }
+
+    /// Tells the API to do something.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn post(&self, path: &str) -> Result<Value, Error> {
+        self.ask(Method::POST, path, &Query::new()).await
+    }
+
+    /// What keeps the services from being ready, by condition; empty when they are.
+    ///
+    /// # Errors
+    /// If the API cannot be reached or answers something else.
+    pub async fn readiness(&self) -> Result<std::collections::BTreeMap<String, String>, Error> {
+        // 503 with the list is an answer, too.
+        let response = self.send(Method::GET, "/readyz", &Query::new()).await?;
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| self.unreachable(&error))?
+            .to_bytes();
+        let answer: Value =
+            serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
+        let problems = answer["problems"]
+            .as_object()
+            .ok_or_else(|| Error::Answer("no list of problems".into()))?;
+        Ok(problems
+            .iter()
+            .map(|(name, reason)| (name.clone(), reason.as_str().unwrap_or_default().to_owned()))
+            .collect())
+    }
+
+    async fn ask(&self, method: Method, path: &str, query: &Query) -> Result<Value, Error> {
+        let response = self.send(method, path, query).await?;
+        let status = response.status();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| self.unreachable(&error))?
+            .to_bytes();
+        if !status.is_success() {
+            return Err(refusal(status.as_u16(), &body));
+        }
+        serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
+    }
+
+    /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; the stream itself ends when the connection does.
+    pub async fn follow(&self, query: &Query) -> Result<Entries, Error> {
+        let response = self.send(Method::GET, "/v1/events/stream", query).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = response
+                .into_body()
+                .collect()
+                .await
+                .map_err(|error| self.unreachable(&error))?
+                .to_bytes();
+            return Err(refusal(status.as_u16(), &body));
+        }
+        let (client, state) = (self.clone(), (response.into_body(), Vec::new()));
+        Ok(Box::pin(futures_util::stream::try_unfold(
+            state,
+            move |(mut body, mut text)| {
+                let client = client.clone();
+                async move {
+                    loop {
+                        if let Some(value) = next_entry(&mut text)? {
+                            return Ok(Some((value, (body, text))));
+                        }
+                        match body.frame().await {
+                            None => return Ok(None),
+                            Some(Err(error)) => return Err(client.unreachable(&error)),
+                            Some(Ok(frame)) => {
+                                if let Ok(data) = frame.into_data() {
+                                    text.extend_from_slice(&data);
+                                }
+                            }
+                        }
+                    }
+                }
+            },
+        )))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+    ) -> Result<Response<Incoming>, Error> {
+        let (io, host): (Box<dyn Io>, &str) = match &self.address {
+            Address::Unix(socket) => (
+                Box::new(
+                    UnixStream::connect(socket)
+                        .await
+                        .map_err(|error| self.unreachable(&error))?,
+                ),
+                "localhost",
+            ),
+            Address::Tcp { authority, .. } => (
+                Box::new(
+                    TcpStream::connect(authority)
+                        .await
+                        .map_err(|error| self.unreachable(&error))?,
+                ),
+                authority,
+            ),
+        };
+        let (mut sender, connection) = http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        // Ends with the response; its error is the request's.
+        tokio::spawn(connection);
+        let mut uri = path.to_owned();
+        if !query.is_empty() {
+            uri.push('?');
+            uri.push_str(
+                &url::form_urlencoded::Serializer::new(String::new())
+                    .extend_pairs(query)
+                    .finish(),
+            );
+        }
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(HOST, host)
+            .header(ACCEPT, "application/json, text/event-stream");
+        if let Address::Tcp { token, .. } = &self.address {
+            request = request.header(AUTHORIZATION, format!("Bearer {}", token.expose_secret()));
+        }
+        let request = request
+            .body(Full::<Bytes>::default())
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &(dyn std::error::Error + 'static)) -> Error {
+        Error::Unreachable {
+            address: self.address.to_string(),
+            reason: mesh_runtime::chain(error),
+        }
+    }
+}
+
+/// A path segment that may hold any byte, such as the `+` of `123+1`.
+pub fn segment(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+fn refusal(status: u16, body: &[u8]) -> Error {
+    let problem: Option<Value> = serde_json::from_slice(body).ok();
+    let detail = problem
+        .as_ref()
+        .and_then(|problem| problem["detail"].as_str())
+        .map(str::to_owned);
+    Error::Refused {
+        status,
+        detail: detail.unwrap_or_else(|| {
+            format!(
+                "slurm-mesh answers HTTP {status}: {:.200}",
+                String::from_utf8_lossy(body)
+            )
+        }),
+    }
+}
+
+/// Takes the next event off a text/event-stream; `None` if there is no whole one yet. Comments keep the connection alive and say nothing.
+fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
+    while let Some(end) = received.windows(2).position(|pair| pair == b"\n\n") {
+        // Whole blocks only: a character may be cut by the network, never by a blank line.
+        let block: Vec<u8> = received.drain(..end + 2).collect();
+        let block = String::from_utf8_lossy(&block);
+        let data: String = block
+            .lines()
+            .filter_map(|line| line.strip_prefix("data:"))
+            .map(str::trim_start)
+            .collect();
+        if !data.is_empty() {
+            return serde_json::from_str(&data)
+                .map(Some)
+                .map_err(|error| Error::Answer(error.to_string()));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_cut_out_of_a_stream_at_any_point() {
+        let mut text = Vec::new();
+        let mut found = Vec::new();
+        for piece in [
+            ": hello\n",
+            "\nid: 1\ndata: {\"seq\"",
+            ":1}\n\nid: 2\nda",
+            "ta: {\"seq\":2}\n\n: k\n\n",
+        ] {
+            text.extend_from_slice(piece.as_bytes());
+            while let Some(value) = next_entry(&mut text).unwrap() {
+                found.push(value["seq"].as_u64().unwrap());
+            }
+        }
+        assert_eq!(found, [1, 2]);
+    }
+
+    #[test]
+    fn ids_survive_in_paths() {
+        assert_eq!(segment("123+1"), "123%2B1");
+        assert_eq!(segment("a/../b"), "a%2F..%2Fb");
+    }
+}

@@ -1,0 +1,42 @@
+//! One module per command; this file hands the command line to them.
+
+mod cost;
+mod doctor;
+mod events;
+mod hooks;
+mod init;
+mod job;
+mod price;
+mod verify;
+pub mod wait;
+mod webhooks;
+mod why;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+use crate::error::Error;
+use crate::up;
+
+/// Runs a command; returns its exit status.
+///
+/// # Errors
+/// What is to be said on standard error.
+pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Init(args) => init::run(&args),
+        // Boxed: it is far larger than the others together.
+        Command::Up(args) => Box::pin(up::run(global, args)).await,
+        Command::Events(args) => events::run(global, args).await,
+        Command::Job(args) => job::run(global, &args).await,
+        Command::Why(args) => why::run(global, &args).await,
+        Command::Wait(args) => wait::run(global, &args).await,
+        Command::Cost(args) => cost::run(global, &args).await,
+        Command::Webhooks(args) => webhooks::run(global, args).await,
+        Command::Verify(args) => verify::run(global, args).await,
+        Command::Price(args) => price::run(global, &args),
+        Command::Doctor(_) => doctor::run(global).await,
+        Command::Hooks(args) => hooks::run(global, args).await,
+    }
+}

@@ -1,0 +1,139 @@
+//! `smesh cost`: what was spent, and what is being spent.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::cli::{self, Global};
+use crate::client::Query;
+use crate::error::Error;
+use crate::{settings, show};
+
+pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let mut query = Query::new();
+    query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
+    query.extend(args.user.clone().map(|user| ("user", user)));
+    let path = if args.live {
+        "/v1/costs/live"
+    } else {
+        query.push(("by", args.by.as_str().into()));
+        query.extend(args.since.clone().map(|since| ("since", since)));
+        query.extend(args.until.clone().map(|until| ("until", until)));
+        "/v1/costs"
+    };
+    let answer = client.get(path, &query).await?;
+    if global.json {
+        show::line(&answer)?;
+    } else if args.live {
+        show::line(live(&answer))?;
+    } else {
+        show::line(spent(&answer, args.by))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(
+        || {
+            if value.is_null() {
+                String::new()
+            } else {
+                value.to_string()
+            }
+        },
+        str::to_owned,
+    )
+}
+
+fn amount(value: &Value, currency: &str) -> String {
+    value
+        .as_str()
+        .and_then(|micros| micros.parse().ok())
+        .map_or_else(|| "?".to_owned(), |micros| show::micros(micros, currency))
+}
+
+fn spent(answer: &Value, by: cli::CostBy) -> String {
+    let heading = [
+        by.as_str(),
+        "runs",
+        "completed",
+        "not completed",
+        "running",
+        "total",
+    ];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for row in answer["rows"].as_array().into_iter().flatten() {
+        let currency = text(&row["currency"]);
+        let money = |key: &str| {
+            if currency.is_empty() {
+                "no price".to_owned()
+            } else {
+                amount(&row[key], &currency)
+            }
+        };
+        let key = [text(&row["key"]), "(none)".to_owned()]
+            .into_iter()
+            .find(|key| !key.is_empty())
+            .unwrap_or_default();
+        rows.push(vec![
+            key,
+            text(&row["runs"]),
+            money("completed_micros"),
+            money("not_completed_micros"),
+            money("open_micros"),
+            money("total_micros"),
+        ]);
+    }
+    if rows.len() == 1 {
+        return "nothing was spent yet; costs need a price book, see [cost-engine] price_book"
+            .into();
+    }
+    show::table(&rows)
+}
+
+fn live(answer: &Value) -> String {
+    let currency = text(&answer["currency"]);
+    let mut rows = vec![
+        [
+            "job",
+            "user",
+            "account",
+            "partition",
+            "per hour",
+            "so far",
+            "at its limit",
+            "name",
+        ]
+        .map(str::to_uppercase)
+        .to_vec(),
+    ];
+    for job in answer["jobs"].as_array().into_iter().flatten() {
+        let problem = text(&job["problem"]);
+        let money = |key: &str| {
+            if problem.is_empty() {
+                amount(&job[key], &currency)
+            } else {
+                "no price".to_owned()
+            }
+        };
+        rows.push(vec![
+            text(&job["job"]),
+            text(&job["user"]),
+            text(&job["account"]),
+            text(&job["partition"]),
+            money("burn_rate_micros"),
+            money("accrued_micros"),
+            money("estimated_micros"),
+            text(&job["name"]),
+        ]);
+    }
+    if rows.len() == 1 {
+        return "nothing runs".into();
+    }
+    format!(
+        "{}\n{} per hour now",
+        show::table(&rows),
+        amount(&answer["burn_rate_micros"], &currency)
+    )
+}

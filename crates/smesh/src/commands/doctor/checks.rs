@@ -1,0 +1,454 @@
+//! The checks, from the ground up: later ones say less if an earlier one failed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use chrono::{DateTime, Local, NaiveDateTime, TimeDelta, Utc};
+use mesh_hook::doorbell::{Environment, doorbell};
+use mesh_hook::ring::{Outcome, ring};
+use mesh_hook::spool::Spool;
+use mesh_runtime::Context;
+use slurm_client::Slurm;
+use tokio_util::sync::CancellationToken;
+
+use super::{Finding, Grade};
+use crate::cli::{Global, HookFiles};
+use crate::client::Query;
+use crate::commands::hooks::plan_here;
+use crate::settings::{self, HOOK_CONFIG};
+
+/// Clocks further apart than this make times in events misleading: Slurm's own are whole seconds.
+const MAX_SKEW: TimeDelta = TimeDelta::seconds(2);
+/// Slurm versions whose output the parsers were tested with.
+const TESTED: &[&str] = &["22.05", "24.11", "26.05"];
+/// Slower than this, a hook is felt.
+const SLOW_RING: Duration = Duration::from_millis(20);
+
+pub(super) async fn all(global: &Global) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let context = configuration(global, &mut findings);
+    let slurm_config = match context
+        .as_ref()
+        .map(|context| context.section::<slurm_client::Config>("slurm"))
+    {
+        Some(Ok(config)) => config,
+        Some(Err(error)) => {
+            findings.push(Finding::new(
+                "configuration",
+                Grade::Bad,
+                mesh_runtime::chain(&error),
+                "correct [slurm]",
+            ));
+            slurm_client::Config::default()
+        }
+        None => slurm_client::Config::default(),
+    };
+    let printed = slurm(&Slurm::new(slurm_config), context.as_ref(), &mut findings).await;
+    mesh(global, &mut findings).await;
+    hooks(global, printed.is_some(), &mut findings).await;
+    doorbell_end_to_end(context.as_ref(), &mut findings).await;
+    findings
+}
+
+fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context> {
+    let path = settings::config_path(global);
+    match settings::load(global, CancellationToken::new()) {
+        Ok(context) => {
+            findings.push(Finding::new(
+                "configuration",
+                Grade::Good,
+                format!("{}, cluster {}", path.display(), context.mesh.cluster),
+                "",
+            ));
+            Some(context)
+        }
+        Err(error) => {
+            findings.push(Finding::new(
+                "configuration",
+                Grade::Bad,
+                mesh_runtime::chain(&error),
+                "run `smesh init`, or correct the key",
+            ));
+            None
+        }
+    }
+}
+
+/// Commands, munge, slurmctld, slurmdbd, version, clock. Returns the controller's configuration.
+async fn slurm(
+    slurm: &Slurm,
+    context: Option<&Context>,
+    findings: &mut Vec<Finding>,
+) -> Option<BTreeMap<String, String>> {
+    match slurm.version().await {
+        Ok(version) => {
+            let release: String = version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+            let (grade, fix) = if TESTED.contains(&release.as_str()) {
+                (Grade::Good, String::new())
+            } else {
+                (
+                    Grade::Warning,
+                    format!(
+                        "it was tested with {}; look for capture.schema_drift events",
+                        TESTED.join(", ")
+                    ),
+                )
+            };
+            findings.push(Finding::new(
+                "slurm commands",
+                grade,
+                format!("version {version}"),
+                fix,
+            ));
+        }
+        Err(error) => {
+            findings.push(Finding::new(
+                "slurm commands",
+                Grade::Bad,
+                mesh_runtime::chain(&error),
+                "install slurm-client, or set [slurm] bin_dir",
+            ));
+            return None;
+        }
+    }
+    match slurm.ping().await {
+        Ok(ping) if ping.up => findings.push(Finding::new(
+            "slurmctld",
+            Grade::Good,
+            ping.lines.join("; "),
+            "",
+        )),
+        Ok(ping) => findings.push(Finding::new(
+            "slurmctld",
+            Grade::Bad,
+            ping.lines.join("; "),
+            "start slurmctld; its log says why it is down",
+        )),
+        Err(error @ slurm_client::Error::MungeDown { .. }) => {
+            findings.push(Finding::new(
+                "munge",
+                Grade::Bad,
+                mesh_runtime::chain(&error),
+                "start munged; AuthInfo of slurm.conf names its socket",
+            ));
+        }
+        Err(error) => findings.push(Finding::new(
+            "slurmctld",
+            Grade::Bad,
+            mesh_runtime::chain(&error),
+            "see [slurm] conf, and slurmctld's log",
+        )),
+    }
+    let asked = Utc::now();
+    let printed = slurm.config().await.ok()?;
+    let cluster = printed.get("ClusterName").cloned().unwrap_or_default();
+    if let Some(context) = context.filter(|context| context.mesh.cluster != cluster) {
+        let found = format!(
+            "slurm.conf says {cluster:?}, mesh.toml says {:?}",
+            context.mesh.cluster
+        );
+        findings.push(Finding::new(
+            "cluster",
+            Grade::Bad,
+            found,
+            "make [mesh] cluster the same: it is part of every event's identity",
+        ));
+    }
+    clock(&printed, asked, findings);
+    accounting(slurm, &printed, context, findings).await;
+    Some(printed)
+}
+
+/// The controller's clock is the heading of `scontrol show config`, in this host's time zone and whole seconds.
+fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mut Vec<Finding>) {
+    let told = printed
+        .get("AsOf")
+        .and_then(|text| NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S").ok());
+    let Some(told) = told.and_then(|time| time.and_local_timezone(Local).earliest()) else {
+        return findings.push(Finding::new(
+            "clocks",
+            Grade::Unknown,
+            "slurmctld does not tell its time",
+            "",
+        ));
+    };
+    let skew = (told.to_utc() - asked).abs();
+    findings.push(if skew > MAX_SKEW {
+        let found = format!(
+            "this host and the controller differ by {} s",
+            skew.num_seconds()
+        );
+        Finding::new(
+            "clocks",
+            Grade::Bad,
+            found,
+            "synchronise the clocks of both (chrony, ntpd): times in events are the controller's",
+        )
+    } else {
+        Finding::new(
+            "clocks",
+            Grade::Good,
+            "this host and the controller agree",
+            "",
+        )
+    });
+}
+
+async fn accounting(
+    slurm: &Slurm,
+    printed: &BTreeMap<String, String>,
+    context: Option<&Context>,
+    findings: &mut Vec<Finding>,
+) {
+    let with_dbd = printed
+        .get("AccountingStorageType")
+        .is_some_and(|kind| kind.contains("slurmdbd"));
+    if !with_dbd {
+        let told = context
+            .and_then(|context| context.section::<toml::Table>("ingest").ok())
+            .and_then(|table| table.get("accounting")?.as_bool());
+        let (grade, fix) = match told {
+            Some(false) => (Grade::Good, ""),
+            _ => (
+                Grade::Warning,
+                "set accounting = false in [ingest], or run slurmdbd: ends that slurmctld has forgotten cannot be proven without it",
+            ),
+        };
+        findings.push(Finding::new(
+            "slurmdbd",
+            grade,
+            "this cluster has no accounting",
+            fix,
+        ));
+        return;
+    }
+    let start = slurm_types::UnixTime::from_secs(Utc::now().timestamp() - 60);
+    let started = Instant::now();
+    match slurm.accounting(&slurm_client::Query::Window { start, end: None }).await {
+        Ok(_) => findings.push(Finding::new("slurmdbd", Grade::Good, format!("sacct answers in {} ms", started.elapsed().as_millis()), "")),
+        Err(error) => findings.push(Finding::new(
+            "slurmdbd",
+            Grade::Bad,
+            mesh_runtime::chain(&error),
+            "start slurmdbd; with a munge socket of its own also AccountingStoragePass has to name it",
+        )),
+    }
+}
+
+/// The API, and with it every service's own view of NATS, Slurm and databases.
+async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
+    let client = match settings::client(global) {
+        Ok(client) => client,
+        Err(error) => {
+            return findings.push(Finding::new(
+                "slurm-mesh",
+                Grade::Unknown,
+                mesh_runtime::chain(&error),
+                "",
+            ));
+        }
+    };
+    match client.readiness().await {
+        Ok(problems) if problems.is_empty() => {
+            findings.push(Finding::new(
+                "slurm-mesh",
+                Grade::Good,
+                format!("ready at {}", client.address()),
+                "",
+            ));
+        }
+        Ok(problems) => {
+            for (name, reason) in problems {
+                findings.push(Finding::new(
+                    "slurm-mesh",
+                    Grade::Bad,
+                    format!("not ready: {name}: {reason}"),
+                    "it keeps trying; its log says more",
+                ));
+            }
+        }
+        Err(error) => findings.push(Finding::new(
+            "slurm-mesh",
+            Grade::Bad,
+            mesh_runtime::chain(&error),
+            "start `smesh up`",
+        )),
+    }
+    match client.get("/v1/ledger/head", &Query::new()).await {
+        Ok(head) => findings.push(Finding::new(
+            "ledger",
+            Grade::Good,
+            format!("{} entries", head["seq"]),
+            "",
+        )),
+        Err(error) => findings.push(Finding::new(
+            "ledger",
+            Grade::Unknown,
+            mesh_runtime::chain(&error),
+            "",
+        )),
+    }
+}
+
+async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
+    let plan = match plan_here(
+        global,
+        &HookFiles {
+            dir: PathBuf::from("/etc/slurm-mesh/hooks"),
+            ..HookFiles::default()
+        },
+    )
+    .await
+    {
+        Ok((_, plan)) => plan,
+        Err(error) => {
+            return findings.push(Finding::new(
+                "hooks",
+                Grade::Unknown,
+                mesh_runtime::chain(&error),
+                "",
+            ));
+        }
+    };
+    let source = if controller {
+        "slurmctld"
+    } else {
+        "slurm.conf"
+    };
+    for hook in &plan.hooks {
+        if hook.configured {
+            findings.push(Finding::new(
+                "hooks",
+                Grade::Good,
+                format!("{} is ours, {source} says", hook.name),
+                "",
+            ));
+        } else {
+            let found = format!(
+                "{} is not ours, {source} says: events of it come with the next sweep, seconds later",
+                hook.name
+            );
+            findings.push(Finding::new(
+                "hooks",
+                Grade::Warning,
+                found,
+                "see `smesh hooks print`",
+            ));
+        }
+    }
+}
+
+/// Rings as a hook does, with the hooks' own configuration, and looks at what waits in the spool.
+async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Finding>) {
+    let Some(context) = context else { return };
+    let beside = context.mesh.data_dir.join(HOOK_CONFIG);
+    let path = if beside.exists() {
+        beside
+    } else {
+        PathBuf::from(mesh_hook::config::DEFAULT_PATH)
+    };
+    let config = match mesh_hook::Config::load(&path) {
+        Ok(config) => config,
+        Err(mesh_hook::config::Error::Read { source, .. })
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            return findings.push(Finding::new(
+                "doorbell",
+                Grade::Unknown,
+                format!("{} is for SlurmUser only", path.display()),
+                "run doctor as SlurmUser or root",
+            ));
+        }
+        Err(error) => {
+            return findings.push(Finding::new(
+                "doorbell",
+                Grade::Bad,
+                error.to_string(),
+                "start `smesh up` once: it writes this file",
+            ));
+        }
+    };
+    readable_by_others(&path, findings);
+    let spool = Spool::new(&config.spool, config.max_spool_bytes);
+    let (rung, took) = tokio::task::spawn_blocking(move || {
+        let host = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        let bell = doorbell(
+            &config.cluster,
+            "Doctor",
+            &host,
+            SystemTime::now(),
+            &Environment::new(),
+            &[],
+        );
+        let started = Instant::now();
+        (
+            ring(&config, &bell, SystemTime::now(), started),
+            started.elapsed(),
+        )
+    })
+    .await
+    .map_or_else(
+        |error| (Err(error.to_string()), Duration::ZERO),
+        |(outcome, took)| (Ok(outcome), took),
+    );
+    let millis = format!("{:.1} ms", took.as_secs_f64() * 1000.0);
+    findings.push(match rung {
+        Ok(Outcome::Delivered { flushed }) => {
+            let (grade, fix) = if took > SLOW_RING {
+                (
+                    Grade::Warning,
+                    "every job start waits for this; is the disk of nats-server slow?",
+                )
+            } else {
+                (Grade::Good, "")
+            };
+            Finding::new(
+                "doorbell",
+                grade,
+                format!("rung and on disk in {millis}; {flushed} spooled ones delivered"),
+                fix,
+            )
+        }
+        Ok(Outcome::Spooled(error)) => Finding::new(
+            "doorbell",
+            Grade::Bad,
+            format!("spooled after {millis}: {error}"),
+            "is nats-server up? `smesh up` starts it",
+        ),
+        Ok(Outcome::Lost(error, lost)) => Finding::new(
+            "doorbell",
+            Grade::Bad,
+            format!("{error}; {lost}"),
+            "make the spool folder writable for SlurmUser",
+        ),
+        Err(error) => Finding::new("doorbell", Grade::Unknown, error, ""),
+    });
+    match spool.len() {
+        Ok(0) => findings.push(Finding::new("spool", Grade::Good, "empty", "")),
+        Ok(waiting) => findings.push(Finding::new(
+            "spool",
+            Grade::Warning,
+            format!("{waiting} doorbells wait"),
+            "they go with the next calls, or now: mesh-hook --flush",
+        )),
+        Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
+    }
+}
+
+fn readable_by_others(path: &Path, findings: &mut Vec<Finding>) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let open = std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0);
+    if open {
+        let fix = format!("chmod 600 {}", path.display());
+        findings.push(Finding::new(
+            "doorbell",
+            Grade::Bad,
+            format!("{} holds a password and others may read it", path.display()),
+            fix,
+        ));
+    }
+}

@@ -1,0 +1,129 @@
+//! `smesh events`: the newest, then what happens.
+
+use std::process::ExitCode;
+
+use futures_util::StreamExt as _;
+use serde_json::Value;
+
+use crate::cli::{self, Filter, Global};
+use crate::client::{Client, Query};
+use crate::error::Error;
+use crate::{settings, show};
+
+/// Entries of one page.
+const PAGE: u32 = 500;
+
+pub(super) async fn run(global: &Global, args: cli::Events) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let query = query(global, &args.filter);
+    if args.follow && args.filter.until.is_some() {
+        return Err(Error::Usage(
+            "--follow goes on for ever: leave --until out".into(),
+        ));
+    }
+    // Noted before the listing, so that nothing falls between the two; what is in both is shown once.
+    let head = if args.follow { head(&client).await? } else { 0 };
+    let mut last = 0;
+    for entry in newest(&client, &query, args.limit).await? {
+        last = entry["seq"].as_u64().unwrap_or(last);
+        print(global, &entry)?;
+    }
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    follow(&client, query, head.max(last), |entry| {
+        print(global, &entry).map(|()| None::<ExitCode>)
+    })
+    .await
+}
+
+fn print(global: &Global, entry: &Value) -> Result<(), Error> {
+    if global.json {
+        show::line(&entry["event"])
+    } else {
+        show::line(show::entry(entry))
+    }
+}
+
+/// The filters as the API names them.
+pub(super) fn query(global: &Global, filter: &Filter) -> Query {
+    let mut query = Query::new();
+    let mut add =
+        |name: &'static str, value: Option<String>| query.extend(value.map(|value| (name, value)));
+    add("cluster", global.cluster.clone());
+    add(
+        "type",
+        (!filter.r#type.is_empty()).then(|| filter.r#type.join(",")),
+    );
+    add("job", filter.job.as_ref().map(ToString::to_string));
+    add("user", filter.user.clone());
+    add("since", filter.since.clone());
+    add("until", filter.until.clone());
+    query
+}
+
+/// Sequence of the newest entry.
+pub(super) async fn head(client: &Client) -> Result<u64, Error> {
+    let head = client.get("/v1/ledger/head", &Query::new()).await?;
+    head["seq"]
+        .as_u64()
+        .ok_or_else(|| Error::Answer("no sequence in the head".into()))
+}
+
+/// The newest entries, oldest first.
+async fn newest(client: &Client, query: &Query, limit: u32) -> Result<Vec<Value>, Error> {
+    let mut entries: Vec<Value> = Vec::new();
+    let mut cursor: Option<String> = None;
+    let wanted = limit as usize;
+    while entries.len() < wanted {
+        let mut page = query.clone();
+        page.push(("order", "desc".into()));
+        page.push(("limit", PAGE.min(limit).to_string()));
+        page.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let mut answer = client.get("/v1/events", &page).await?;
+        let Value::Array(found) = answer["entries"].take() else {
+            return Err(Error::Answer("no entries".into()));
+        };
+        entries.extend(found);
+        cursor = answer["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    entries.truncate(wanted);
+    entries.reverse();
+    Ok(entries)
+}
+
+/// Follows the ledger after a sequence until `each` returns something. A connection that breaks is made anew, where it was.
+pub(super) async fn follow<T>(
+    client: &Client,
+    query: Query,
+    mut after: u64,
+    mut each: impl FnMut(Value) -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    let mut told = false;
+    loop {
+        let mut asked = query.clone();
+        asked.push(("after", after.to_string()));
+        match client.follow(&asked).await {
+            Ok(mut entries) => {
+                told = false;
+                while let Some(Ok(entry)) = entries.next().await {
+                    after = entry["seq"].as_u64().unwrap_or(after);
+                    if let Some(found) = each(entry)? {
+                        return Ok(found);
+                    }
+                }
+            }
+            Err(Error::Unreachable { address, reason }) => {
+                if !told {
+                    told = true;
+                    anstream::eprintln!("waiting for slurm-mesh at {address}: {reason}");
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+}

@@ -1,0 +1,189 @@
+//! `smesh init`: a commented mesh.toml for this machine.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::cli;
+use crate::error::Error;
+use crate::show;
+use crate::slurm_conf::SlurmConf;
+
+const PRICE_BOOK: &str = "price-book.toml";
+const IDENTITY_MAP: &str = "identity.toml";
+
+const IDENTITIES: &str = r#"# Who the people behind Unix users are. Read again when it changes; events name them from then on.
+#
+# [users.alice]
+# issuer = "https://id.example.org"        # OIDC issuer
+# subject = "248289761001"                 # OIDC subject
+# email = "alice@example.org"
+# name = "Alice Doe"
+"#;
+
+const PRICES: &str = r#"# What nodes cost. Change `version` with every change; cost events carry it. Check your arithmetic with `smesh price check`.
+name = "starter"
+version = "1"
+currency = "EUR"
+
+# max_share: the largest of the CPU, memory and GPU part of a node is charged. Others: weighted_share, whole_node, billing.
+mode = "max_share"
+
+# One [[node_type]] per kind of node: what jobs may take of it, and its price per hour. Prices are 0 until you put in yours.
+"#;
+
+pub(super) fn run(args: &cli::Init) -> Result<ExitCode, Error> {
+    let path = SlurmConf::find(args.slurm_conf.as_deref())?;
+    let conf = SlurmConf::read(&path)?;
+    let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
+    let cluster = conf
+        .get("ClusterName")
+        .ok_or_else(|| Error::Failed(format!("{} has no ClusterName", path.display())))?;
+    let data_dir = match &args.data_dir {
+        Some(folder) => {
+            std::path::absolute(folder).map_err(|source| Error::io("find", folder, source))?
+        }
+        None => PathBuf::from("/var/lib/slurm-mesh"),
+    };
+    let folder = args
+        .output
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
+    let accounting = conf
+        .get("AccountingStorageType")
+        .is_some_and(|kind| kind.eq_ignore_ascii_case("accounting_storage/slurmdbd"));
+    let text = mesh_toml(
+        cluster,
+        &data_dir,
+        &path,
+        conf.slurm_user(),
+        accounting,
+        !conf.nodes.is_empty(),
+    );
+    // The configuration first: if it may not be replaced, nothing else is written.
+    write(&args.output, &text, args.force)?;
+    for (name, text) in [
+        (PRICE_BOOK, price_book(&conf)),
+        (IDENTITY_MAP, IDENTITIES.to_owned()),
+    ] {
+        let path = folder.join(name);
+        if !path.exists() || args.force {
+            write(&path, &text, args.force)?;
+        }
+    }
+    show::line(format!(
+        "wrote {}, {PRICE_BOOK} and {IDENTITY_MAP} for cluster {cluster}\nnext: smesh --config {} up",
+        args.output.display(),
+        args.output.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .create_new(!force)
+        .truncate(true)
+        .open(path);
+    match file.and_then(|mut file| file.write_all(text.as_bytes())) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(Error::Failed(format!(
+                "{} is there already; --force replaces it, -o names another file",
+                path.display()
+            )))
+        }
+        result => result.map_err(|source| Error::io("write", path, source)),
+    }
+}
+
+/// A starter price book: this cluster's nodes, without prices.
+fn price_book(conf: &SlurmConf) -> String {
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let mut text = PRICES.to_owned();
+    for (n, node) in conf.nodes.iter().enumerate() {
+        let gpu = if node.gpus > 0 {
+            format!("gpu = {}\n", node.gpus)
+        } else {
+            String::new()
+        };
+        text.push_str(&format!(
+            "\n[[node_type]]\nname = \"type-{}\"\nnodes = {}\ncpu = {}\nmem = \"{}M\"\n{gpu}\n    [[node_type.price]]\n    on_demand = \"0\"\n",
+            n + 1,
+            quoted(&node.names),
+            node.cpus,
+            node.memory_mib,
+        ));
+    }
+    text
+}
+
+fn mesh_toml(
+    cluster: &str,
+    data_dir: &Path,
+    slurm_conf: &Path,
+    slurm_user: &str,
+    accounting: bool,
+    prices: bool,
+) -> String {
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let path = |path: &Path| quoted(&path.to_string_lossy());
+    let accounting = if accounting {
+        ""
+    } else {
+        "\n[ingest]\n# This cluster has no slurmdbd: ends that slurmctld has forgotten cannot be proven.\naccounting = false\n"
+    };
+    format!(
+        r#"# slurm-mesh. Every key has a default; each service's README lists its keys. `<service> --print-config` shows what counts.
+# Environment variables win: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__SWEEP_INTERVAL is [ingest] sweep_interval.
+
+[mesh]
+cluster = {cluster}
+# Databases, credentials and the spool.
+data_dir = {data_dir}
+# Who people are. Relative paths count from this file.
+identity_map = "{IDENTITY_MAP}"
+
+# NATS: without a url `smesh up` runs a nats-server of its own.
+# [mesh.nats]
+# url = "nats://127.0.0.1:4222"
+# user = "..."
+# password_file = "..."
+
+[mesh.api]
+# The Unix socket is <data_dir>/api.sock; callers see what their uid may see. These see everything (so do root and the user of `smesh up`).
+admins = [{slurm_user}]
+# TCP, for callers who have the token:
+# listen = "0.0.0.0:8686"
+# token_file = "api.token"
+
+# [mesh.telemetry]
+# otlp_endpoint = "http://127.0.0.1:4317"
+# log_format = "json"
+
+[slurm]
+conf = {slurm_conf}
+{accounting}
+[cost-engine]
+{price_book}
+
+# Who gets told. See services/webhook-dispatcher/README.md.
+# [[webhook-dispatcher.endpoints]]
+# name = "team-slack"
+# url = "https://hooks.slack.com/services/..."
+# format = "slack"
+"#,
+        price_book = if prices {
+            format!("price_book = \"{PRICE_BOOK}\"")
+        } else {
+            format!("# price_book = \"{PRICE_BOOK}\"")
+        },
+        cluster = quoted(cluster),
+        data_dir = path(data_dir),
+        slurm_user = quoted(slurm_user),
+        slurm_conf = path(slurm_conf),
+    )
+}

@@ -1,0 +1,426 @@
+//! `smesh wait ID EVENT`: decides on events alone, never asks Slurm.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Category, Event, EventType};
+use serde_json::Value;
+
+use super::events::{follow, head};
+use crate::cli::{self, Global};
+use crate::client::{Query, segment};
+use crate::error::Error;
+use crate::{settings, show};
+
+/// Exit status when the job ended otherwise.
+const IMPOSSIBLE: u8 = 2;
+/// Exit status when `--timeout` is over.
+const TIMEOUT: u8 = 3;
+/// How long a preempted or failed-over job may take to show up in the queue again.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// The end of the job, whatever it is.
+    End,
+    /// One event.
+    Event(EventType),
+}
+
+impl FromStr for Goal {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text == "end" || text == "job.end" {
+            return Ok(Self::End);
+        }
+        let full = if text.contains('.') {
+            text.to_owned()
+        } else {
+            format!("job.{text}")
+        };
+        full.parse().map(Self::Event).map_err(|_| {
+            let words: Vec<&str> = EventType::ALL
+                .iter()
+                .filter(|kind| kind.category().as_str() == "job")
+                .map(|kind| kind.event())
+                .collect();
+            Error::Usage(format!(
+                "EVENT {text:?} is no event of a job; there are end, {}, and cost.finalized",
+                words.join(", ")
+            ))
+        })
+    }
+}
+
+/// How it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may still happen.
+    Open,
+    /// It has happened.
+    Happened,
+    /// The job has ended otherwise.
+    Impossible,
+    /// It ended in a way after which Slurm may put it back into the queue; the next run's `submitted` is a moment away.
+    Unsettled,
+}
+
+/// Follows a job's events until it is decided. Pure.
+///
+/// A job may have several runs one after the other (requeue, preemption, node failure), and several records at once (array tasks,
+/// components). It has ended when each of its records has ended for good.
+#[derive(Debug)]
+pub struct Waiter {
+    goal: Goal,
+    /// Records of the job by job id (of an array: its tasks and its remainder): the newest run's end, `None` while it lives.
+    records: BTreeMap<u32, Option<EventType>>,
+    happened: bool,
+    seen: BTreeSet<String>,
+}
+
+impl Waiter {
+    /// Waits for a goal.
+    pub const fn new(goal: Goal) -> Self {
+        Self {
+            goal,
+            records: BTreeMap::new(),
+            happened: false,
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// Takes an event of the job; repetitions do not matter.
+    pub fn take(&mut self, event: &Event) -> Standing {
+        let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
+            return self.standing();
+        };
+        if !self.seen.insert(event.id.clone()) {
+            return self.standing();
+        }
+        if self.goal == Goal::Event(kind) {
+            self.happened = true;
+        }
+        let Some(Payload::Job(_)) = &event.payload else {
+            return self.standing();
+        };
+        match kind {
+            kind if kind.is_end() => {
+                self.records.insert(job.job_id, Some(kind));
+            }
+            EventType::JobSubmitted | EventType::JobStarted | EventType::JobBaseline => {
+                // Events of one run come in order, but a run's start may come late, after its end.
+                let run_is_over = self.seen.contains(&end_marker(&job.run));
+                if !run_is_over {
+                    self.records.insert(job.job_id, None);
+                }
+            }
+            _ => {}
+        }
+        if kind.is_end() {
+            self.seen.insert(end_marker(&job.run));
+        }
+        self.standing()
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        if self.happened {
+            return Standing::Happened;
+        }
+        let ends: Option<Vec<EventType>> = self.records.values().copied().collect();
+        let Some(ends) =
+            ends.filter(|ends| !ends.is_empty() && !ends.contains(&EventType::JobRequeued))
+        else {
+            return Standing::Open;
+        };
+        match self.goal {
+            // What follows the end of a job does not become impossible by it.
+            Goal::Event(kind) if !is_decided_by_end(kind) => Standing::Open,
+            _ if ends.iter().any(|end| may_go_on(*end)) => Standing::Unsettled,
+            Goal::End => Standing::Happened,
+            Goal::Event(_) => Standing::Impossible,
+        }
+    }
+
+    /// How it stands once nobody has put the job back into the queue for a while.
+    fn settled(&self) -> Standing {
+        match (self.standing(), self.goal) {
+            (Standing::Unsettled, Goal::End) => Standing::Happened,
+            (Standing::Unsettled, Goal::Event(_)) => Standing::Impossible,
+            (standing, _) => standing,
+        }
+    }
+}
+
+/// Ends after which Slurm may requeue the job by itself.
+const fn may_go_on(end: EventType) -> bool {
+    matches!(
+        end,
+        EventType::JobPreempted | EventType::JobNodeFail | EventType::JobBootFail
+    )
+}
+
+fn is_decided_by_end(kind: EventType) -> bool {
+    kind.category() == Category::Job
+        && !matches!(kind, EventType::JobUpdated | EventType::JobCorrected)
+}
+
+fn end_marker(run: &str) -> String {
+    format!("end of {run}")
+}
+
+pub(super) async fn run(global: &Global, args: &cli::Wait) -> Result<ExitCode, Error> {
+    let goal: Goal = args.event.parse()?;
+    let decided = decide(global, args, goal);
+    match args.timeout {
+        None => decided.await,
+        Some(timeout) => match tokio::time::timeout(timeout, decided).await {
+            Ok(decided) => decided,
+            Err(_) => {
+                anstream::eprintln!(
+                    "{} of job {} has not happened within {}",
+                    args.event,
+                    args.job,
+                    humantime::format_duration(timeout)
+                );
+                Ok(ExitCode::from(TIMEOUT))
+            }
+        },
+    }
+}
+
+async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let cluster = settings::cluster(global)?;
+    let mut waiter = Waiter::new(goal);
+    let mut last = None;
+    // Noted before the story is read: what is appended meanwhile comes with the stream.
+    let after = head(&client).await?;
+    let path = format!(
+        "/v1/jobs/{}/{}",
+        segment(&cluster),
+        segment(&args.job.to_string())
+    );
+    match client.get(&path, &Query::new()).await {
+        Ok(story) => {
+            for entry in story["runs"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(|run| run["timeline"].as_array().into_iter().flatten())
+            {
+                if let Some(event) = show::event(entry) {
+                    if waiter.take(&event) == Standing::Happened {
+                        return finish(global, args, Standing::Happened, entry);
+                    }
+                    last = Some(entry.clone());
+                }
+            }
+            if let (Standing::Impossible, Some(entry)) = (waiter.standing(), &last) {
+                return finish(global, args, Standing::Impossible, entry);
+            }
+        }
+        // Not known yet: it may be submitted this moment.
+        Err(Error::Refused { status: 404, .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let query = vec![("cluster", cluster), ("job", args.job.to_string())];
+    let waiter = RefCell::new(waiter);
+    // Since when it has been unsettled, and by what.
+    let unsettled = RefCell::new(
+        last.filter(|_| waiter.borrow().standing() == Standing::Unsettled)
+            .map(|entry| (Instant::now(), entry)),
+    );
+    let followed = follow(&client, query, after, |entry: Value| {
+        let standing =
+            show::event(&entry).map_or(Standing::Open, |event| waiter.borrow_mut().take(&event));
+        *unsettled.borrow_mut() =
+            (standing == Standing::Unsettled).then(|| (Instant::now(), entry.clone()));
+        Ok(
+            matches!(standing, Standing::Happened | Standing::Impossible)
+                .then_some((standing, entry)),
+        )
+    });
+    let mut followed = std::pin::pin!(followed);
+    loop {
+        tokio::select! {
+            decided = &mut followed => {
+                let (standing, entry) = decided?;
+                return finish(global, args, standing, &entry);
+            }
+            () = tokio::time::sleep(Duration::from_millis(250)) => {
+                let due = unsettled.borrow().clone().filter(|(since, _)| since.elapsed() > SETTLE);
+                if let Some((_, entry)) = due {
+                    return finish(global, args, waiter.borrow().settled(), &entry);
+                }
+            }
+        }
+    }
+}
+
+fn finish(
+    global: &Global,
+    args: &cli::Wait,
+    standing: Standing,
+    entry: &Value,
+) -> Result<ExitCode, Error> {
+    if global.json {
+        show::line(&entry["event"])?;
+    } else {
+        show::line(show::entry(entry))?;
+    }
+    if standing == Standing::Happened {
+        return Ok(ExitCode::SUCCESS);
+    }
+    anstream::eprintln!(
+        "job {} has ended; {} can no longer happen",
+        args.job,
+        args.event
+    );
+    Ok(ExitCode::from(IMPOSSIBLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_testkit::build;
+
+    use super::*;
+
+    fn after(goal: &str, kinds: &[EventType]) -> Standing {
+        let mut waiter = Waiter::new(goal.parse().unwrap());
+        let mut run = 0;
+        for kind in kinds {
+            let mut job = build::job(7);
+            if *kind == EventType::JobSubmitted {
+                run += 1;
+            }
+            job.run = format!("job/7/{}", 1_763_760_000 + run);
+            waiter.take(&build::job_event(*kind, job));
+        }
+        waiter.standing()
+    }
+
+    #[test]
+    fn it_is_decided_by_what_happened() {
+        use EventType::{
+            JobCompleted, JobFailed, JobNodeFail, JobRequeued, JobStarted, JobSubmitted,
+        };
+        for (goal, kinds, expected) in [
+            ("started", &[][..], Standing::Open),
+            ("started", &[JobSubmitted], Standing::Open),
+            ("started", &[JobSubmitted, JobStarted], Standing::Happened),
+            (
+                "job.started",
+                &[JobSubmitted, JobStarted],
+                Standing::Happened,
+            ),
+            ("completed", &[JobSubmitted, JobStarted], Standing::Open),
+            (
+                "completed",
+                &[JobSubmitted, JobStarted, JobCompleted],
+                Standing::Happened,
+            ),
+            (
+                "completed",
+                &[JobSubmitted, JobStarted, JobFailed],
+                Standing::Impossible,
+            ),
+            (
+                "end",
+                &[JobSubmitted, JobStarted, JobFailed],
+                Standing::Happened,
+            ),
+            (
+                "end",
+                &[JobSubmitted, JobStarted, JobRequeued],
+                Standing::Open,
+            ),
+            (
+                "end",
+                &[JobSubmitted, JobStarted, JobNodeFail],
+                Standing::Unsettled,
+            ),
+            (
+                "end",
+                &[JobSubmitted, JobStarted, JobNodeFail, JobSubmitted],
+                Standing::Open,
+            ),
+            (
+                "end",
+                &[JobSubmitted, JobStarted, JobRequeued, JobSubmitted],
+                Standing::Open,
+            ),
+            (
+                "completed",
+                &[
+                    JobSubmitted,
+                    JobStarted,
+                    JobRequeued,
+                    JobSubmitted,
+                    JobStarted,
+                    JobCompleted,
+                ],
+                Standing::Happened,
+            ),
+            (
+                "cost.finalized",
+                &[JobSubmitted, JobStarted, JobCompleted],
+                Standing::Open,
+            ),
+        ] {
+            assert_eq!(after(goal, kinds), expected, "{goal} after {kinds:?}");
+        }
+    }
+
+    #[test]
+    fn an_end_that_came_before_its_start_stays() {
+        use EventType::{JobCompleted, JobStarted};
+        let mut waiter = Waiter::new(Goal::End);
+        waiter.take(&build::job_event(
+            JobCompleted,
+            build::ended(build::job(7), "COMPLETED", 5),
+        ));
+        assert_eq!(
+            waiter.take(&build::job_event(JobStarted, build::job(7))),
+            Standing::Happened
+        );
+    }
+
+    #[test]
+    fn an_array_has_ended_when_all_its_tasks_have() {
+        use EventType::{JobCompleted, JobStarted};
+        let mut waiter = Waiter::new(Goal::End);
+        for id in [7, 8] {
+            waiter.take(&build::job_event(JobStarted, build::job(id)));
+        }
+        assert_eq!(
+            waiter.take(&build::job_event(
+                JobCompleted,
+                build::ended(build::job(7), "COMPLETED", 5)
+            )),
+            Standing::Open
+        );
+        assert_eq!(
+            waiter.take(&build::job_event(
+                JobCompleted,
+                build::ended(build::job(8), "COMPLETED", 5)
+            )),
+            Standing::Happened
+        );
+    }
+
+    #[test]
+    fn what_is_no_event_is_refused_with_the_list() {
+        let error = "begun".parse::<Goal>().unwrap_err().to_string();
+        assert!(
+            error.contains("started") && error.contains("end"),
+            "{error}"
+        );
+    }
+}

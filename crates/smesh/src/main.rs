@@ -1,0 +1,41 @@
+//! `smesh`: see the library.
+
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::Parser as _;
+use smesh::cli::Cli;
+use smesh::{Error, commands};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors. Statuses 2 and 3 belong to `wait`, so usage is sysexits.h's.
+            let code = if error.use_stderr() { Error::USAGE } else { 0 };
+            return error
+                .print()
+                .map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
+        }
+    };
+    mesh_runtime::install_tls();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return say(&Error::io("start", "the runtime", error)),
+    };
+    match runtime.block_on(commands::run(cli)) {
+        Ok(code) => code,
+        Err(error) => say(&error),
+    }
+}
+
+fn say(error: &Error) -> ExitCode {
+    if !error.is_broken_pipe() {
+        let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+        anstream::eprintln!("{red}error:{red:#} {}", mesh_runtime::chain(error));
+    }
+    ExitCode::from(error.exit_status())
+}

@@ -1,0 +1,336 @@
+//! Events and tables for people. Colours are stripped where the output is no terminal.
+
+use std::io::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use chrono::{DateTime, Local, Utc};
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
+use mesh_events::{Category, Event, EventType, cloudevents, from_timestamp};
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// Prints a line on standard output.
+///
+/// # Errors
+/// If nobody reads it.
+pub fn line(text: impl std::fmt::Display) -> Result<(), Error> {
+    writeln!(anstream::stdout(), "{text}")
+        .map_err(|source| Error::io("write", "standard output", source))
+}
+
+/// Prints a heading or a word in bold.
+pub fn bold(text: &str) -> String {
+    styled(text, Style::new().bold())
+}
+
+/// Text in a style.
+pub fn styled(text: &str, style: Style) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The event of an entry of the ledger; `None` for audit entries.
+pub fn event(entry: &Value) -> Option<Event> {
+    cloudevents::from_json(&entry["event"]).ok()
+}
+
+/// An entry of the ledger on one line.
+pub fn entry(entry: &Value) -> String {
+    match event(entry) {
+        Some(event) => event_line(&event),
+        None => {
+            let audit = &entry["event"];
+            let kind = audit["type"]
+                .as_str()
+                .unwrap_or_default()
+                .trim_start_matches("org.slurm-mesh.")
+                .trim_end_matches(".v1");
+            format!(
+                "{}  {kind}  {}",
+                clock(audit["time"].as_str().and_then(|time| time.parse().ok())),
+                audit["subject"].as_str().unwrap_or_default()
+            )
+        }
+    }
+}
+
+fn event_line(event: &Event) -> String {
+    let at = event.occurred_at.as_ref().and_then(from_timestamp);
+    let kind = event.kind().ok();
+    let user = event.owner.as_ref().map_or("", |owner| &owner.user);
+    let subject = match event.job() {
+        Some(job) => job.display_id.clone(),
+        None => event.entity_key().trim_start_matches("node/").to_owned(),
+    };
+    let word = styled(
+        &format!("{:<19}", event.r#type),
+        kind.map_or(Style::new(), style),
+    );
+    let late = if event.late { "  (late)" } else { "" };
+    format!(
+        "{}  {word}  {subject:<10}  {user:<8}  {}{late}",
+        clock(at),
+        clean(&detail(event))
+    )
+}
+
+/// Green for what went well, red for what did not, yellow for money, blue for nodes.
+fn style(kind: EventType) -> Style {
+    let colour = match kind {
+        EventType::JobCompleted | EventType::JobStarted => AnsiColor::Green,
+        EventType::JobCancelled | EventType::JobRequeued | EventType::JobPreempted => {
+            AnsiColor::Yellow
+        }
+        kind if kind.is_end() => AnsiColor::Red,
+        EventType::NodeDown | EventType::CaptureGapOpened | EventType::CaptureSourceDown => {
+            AnsiColor::Red
+        }
+        kind => match kind.category() {
+            Category::Cost => AnsiColor::Yellow,
+            Category::Node => AnsiColor::Blue,
+            Category::Queue => AnsiColor::Magenta,
+            Category::Job | Category::User | Category::Capture => return Style::new(),
+        },
+    };
+    Style::new().fg_color(Some(colour.into()))
+}
+
+/// What an event says beside its type, job and user.
+pub fn detail(event: &Event) -> String {
+    match &event.payload {
+        Some(Payload::Job(payload)) => payload
+            .job
+            .as_ref()
+            .map(|job| job_detail(event, payload, job))
+            .unwrap_or_default(),
+        Some(Payload::Cost(cost)) => cost_detail(cost),
+        Some(Payload::Queue(queue)) => queue
+            .explanation
+            .as_ref()
+            .map(|explanation| explanation.summary.clone())
+            .unwrap_or_default(),
+        Some(Payload::Node(payload)) => payload.node.as_ref().map_or_else(String::new, |node| {
+            let flags = node
+                .state_flags
+                .iter()
+                .map(|flag| format!("+{flag}"))
+                .collect::<String>();
+            joined([
+                node.state.clone() + &flags,
+                payload.cause.clone(),
+                node.reason.clone(),
+            ])
+        }),
+        Some(Payload::Capture(capture)) => {
+            joined([capture.source.clone(), capture.message.clone()])
+        }
+        Some(Payload::User(user)) => user.user.clone(),
+        None => String::new(),
+    }
+}
+
+fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
+    let kind = event.kind().ok();
+    let ended = kind.is_some_and(EventType::is_end);
+    let exit = job
+        .exit_code
+        .as_ref()
+        .filter(|_| ended)
+        .map_or_else(String::new, |exit| match exit.signal {
+            0 => format!("exit {}", exit.code),
+            signal => format!("signal {signal}"),
+        });
+    let reason = if ended && kind == Some(EventType::JobCompleted) {
+        ""
+    } else {
+        &job.reason
+    };
+    let ran = match (
+        job.start_time.as_ref().and_then(from_timestamp),
+        job.end_time.as_ref().and_then(from_timestamp),
+    ) {
+        (Some(start), Some(end)) if ended && !job.nodes.is_empty() => {
+            format!("ran {}", duration((end - start).num_seconds()))
+        }
+        _ => String::new(),
+    };
+    let continues = payload
+        .continues
+        .as_ref()
+        .map_or_else(String::new, |run| format!("after {}", run.cause));
+    let reason = if reason == "None" {
+        String::new()
+    } else {
+        reason.to_owned()
+    };
+    joined([
+        job.name.clone(),
+        job.partition.clone(),
+        job.nodes.clone(),
+        exit,
+        reason,
+        ran,
+        continues,
+        payload.array_tasks.clone(),
+    ])
+}
+
+fn cost_detail(cost: &CostEvent) -> String {
+    if !cost.problem.is_empty() {
+        return cost.problem.clone();
+    }
+    let amount = |label: &str, amount: &Option<Money>| {
+        amount
+            .as_ref()
+            .map_or_else(String::new, |amount| format!("{label}{}", money(amount)))
+    };
+    let rate = if cost.total.is_none() {
+        amount("", &cost.burn_rate)
+    } else {
+        String::new()
+    };
+    let rate = if rate.is_empty() {
+        rate
+    } else {
+        format!("{rate}/h")
+    };
+    joined([
+        amount("total ", &cost.total),
+        amount("so far ", &cost.accrued),
+        rate,
+        amount("at its limit ", &cost.estimated),
+    ])
+}
+
+/// `12.34 EUR`, exact to the last digit that is not zero, at least two.
+pub fn money(amount: &Money) -> String {
+    micros(amount.micros.into(), &amount.currency)
+}
+
+/// Millionths of a currency unit.
+pub fn micros(micros: i128, currency: &str) -> String {
+    let (sign, size) = (if micros < 0 { "-" } else { "" }, micros.unsigned_abs());
+    let fraction = format!("{:06}", size % 1_000_000);
+    let fraction = format!("{:0<2}", fraction.trim_end_matches('0'));
+    format!("{sign}{}.{fraction} {currency}", size / 1_000_000)
+        .trim_end()
+        .to_owned()
+}
+
+/// `1h 02m 03s`, without leading zeros.
+pub fn duration(seconds: i64) -> String {
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, _) => format!("{minutes}m {rest:02}s"),
+        _ => format!("{hours}h {minutes:02}m {rest:02}s"),
+    }
+}
+
+/// Local time: with the date if it is not today's.
+pub fn clock(time: Option<DateTime<Utc>>) -> String {
+    let Some(time) = time else {
+        return "--:--:--".to_owned();
+    };
+    let local = time.with_timezone(&Local);
+    let format = if local.date_naive() == Local::now().date_naive() {
+        "%H:%M:%S"
+    } else {
+        "%Y-%m-%d %H:%M:%S"
+    };
+    local.format(format).to_string()
+}
+
+fn joined(parts: impl IntoIterator<Item = String>) -> String {
+    parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" · ")
+}
+
+/// Names come from users: no control characters reach the terminal.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// A table with aligned columns; the first row is the heading.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for (n, row) in rows.iter().enumerate() {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{:<width$}", clean(cell)))
+            .collect();
+        let line = cells.join("  ").trim_end().to_owned();
+        text.push_str(&if n == 0 { bold(&line) } else { line });
+        text.push('\n');
+    }
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_testkit::build;
+
+    use super::*;
+
+    #[test]
+    fn money_is_exact_and_short() {
+        for (amount, text) in [
+            (0, "0.00 EUR"),
+            (1_500_000, "1.50 EUR"),
+            (1, "0.000001 EUR"),
+            (-20_000, "-0.02 EUR"),
+            (123_450_000, "123.45 EUR"),
+        ] {
+            assert_eq!(micros(amount, "EUR"), text);
+        }
+    }
+
+    #[test]
+    fn durations_read_well() {
+        assert_eq!(
+            [duration(5), duration(65), duration(3723)],
+            ["5s", "1m 05s", "1h 02m 03s"]
+        );
+    }
+
+    #[test]
+    fn an_end_says_what_people_ask_next() {
+        let mut job = build::ended(build::job(7), "FAILED", 75);
+        job.exit_code = Some(mesh_events::proto::mesh::job::v1::ExitCode { code: 3, signal: 0 });
+        job.reason = "NonZeroExitCode".into();
+        let event = build::job_event(EventType::JobFailed, job);
+        assert_eq!(
+            detail(&event),
+            "train-7 · cpu · n1 · exit 3 · NonZeroExitCode · ran 1m 15s"
+        );
+    }
+
+    #[test]
+    fn names_cannot_drive_the_terminal() {
+        let mut job = build::job(7);
+        job.name = "\u{1b}[2Jevil\n".into();
+        let event = build::job_event(EventType::JobStarted, job);
+        let shown = anstream::adapter::strip_str(&event_line(&event)).to_string();
+        assert!(
+            shown.contains("evil") && !shown.contains(['\u{1b}', '\n']),
+            "{shown:?}"
+        );
+    }
+}

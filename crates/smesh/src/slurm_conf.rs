@@ -1,0 +1,309 @@
+//! slurm.conf as a file, for what must work while Slurm is down: single parameters, with includes. Not nodes and partitions.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// Where Slurm's packages put it.
+const PLACES: &[&str] = &[
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+];
+/// Includes within includes; a file that includes itself must end.
+const MAX_DEPTH: u32 = 8;
+
+/// Parameters of a slurm.conf. Slurm does not distinguish upper and lower case in their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlurmConf {
+    /// The file.
+    pub path: PathBuf,
+    values: BTreeMap<String, String>,
+    /// What its NodeName lines say.
+    pub nodes: Vec<NodeLine>,
+}
+
+/// A NodeName line: alike nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeLine {
+    /// Host list.
+    pub names: String,
+    /// CPUs of each.
+    pub cpus: u64,
+    /// Memory of each in MiB.
+    pub memory_mib: u64,
+    /// GPUs of each.
+    pub gpus: u64,
+}
+
+impl NodeLine {
+    /// Reads a line; parameters it does not have are those of `NodeName=DEFAULT` (slurm.conf(5), 22.05).
+    fn new(parameters: &BTreeMap<String, String>) -> Self {
+        let number = |name: &str| {
+            parameters
+                .get(name)
+                .and_then(|value| value.parse::<u64>().ok())
+        };
+        let cores = number("corespersocket").unwrap_or(1) * number("threadspercore").unwrap_or(1);
+        let sockets = number("sockets")
+            .or_else(|| Some(number("boards")? * number("socketsperboard")?))
+            .unwrap_or(1);
+        let gpus = parameters
+            .get("gres")
+            .into_iter()
+            .flat_map(|gres| gres.split(','))
+            .filter_map(|gres| {
+                // gpu:a100:4(S:0-1), gpu:4, gpu
+                let mut words = gres.split('(').next()?.split(':');
+                (words.next()? == "gpu").then(|| {
+                    words
+                        .next_back()
+                        .map_or(1, |count| count.parse().unwrap_or(1))
+                })
+            });
+        Self {
+            names: parameters.get("nodename").cloned().unwrap_or_default(),
+            cpus: number("cpus").unwrap_or(sockets * cores),
+            memory_mib: number("realmemory").unwrap_or(1),
+            gpus: gpus.sum(),
+        }
+    }
+}
+
+impl SlurmConf {
+    /// Finds the file as Slurm's commands do: named, else `SLURM_CONF`, else in the usual places.
+    ///
+    /// # Errors
+    /// If there is none, with what to do.
+    pub fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
+        if let Some(path) = named {
+            return Ok(path.to_owned());
+        }
+        if let Some(path) = std::env::var_os("SLURM_CONF") {
+            return Ok(path.into());
+        }
+        PLACES
+            .iter()
+            .map(PathBuf::from)
+            .find(|path| path.is_file())
+            .ok_or_else(|| {
+                Error::Failed(format!(
+                    "no slurm.conf at {}; name it with --slurm-conf or SLURM_CONF",
+                    PLACES.join(", ")
+                ))
+            })
+    }
+
+    /// Reads a file and what it includes.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let mut conf = Self {
+            path: path.to_owned(),
+            ..Self::default()
+        };
+        conf.take(path, &mut BTreeMap::new(), MAX_DEPTH)?;
+        Ok(conf)
+    }
+
+    /// What `scontrol show config` printed, as if it were a file. It prints `(null)` for what is not set.
+    pub fn from_controller(path: &Path, printed: &BTreeMap<String, String>) -> Self {
+        let set = |value: &String| !value.is_empty() && value != "(null)";
+        let values = printed
+            .iter()
+            .filter(|(_, value)| set(value))
+            .map(|(key, value)| (key.to_lowercase(), value.clone()))
+            .collect();
+        Self {
+            path: path.to_owned(),
+            values,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// A parameter.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(&name.to_lowercase()).map(String::as_str)
+    }
+
+    /// The user slurmctld runs as; root if it is not set (slurm.conf(5), 22.05). `scontrol show config` adds the uid: `slurm(64030)`.
+    pub fn slurm_user(&self) -> &str {
+        let user = self.get("SlurmUser").unwrap_or("root");
+        user.split('(').next().unwrap_or(user)
+    }
+
+    fn take(
+        &mut self,
+        path: &Path,
+        defaults: &mut BTreeMap<String, String>,
+        depth: u32,
+    ) -> Result<(), Error> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?;
+        for line in logical_lines(&text) {
+            let mut words = line.split_whitespace();
+            let Some(first) = words.next() else { continue };
+            if first.eq_ignore_ascii_case("include") {
+                if let (Some(file), Some(depth)) = (words.next(), depth.checked_sub(1)) {
+                    self.take(
+                        &path.parent().unwrap_or(Path::new("/")).join(file),
+                        defaults,
+                        depth,
+                    )?;
+                }
+                continue;
+            }
+            let parameters = pairs(&line)
+                .into_iter()
+                .map(|(name, value)| (name.to_lowercase(), value));
+            // The parameters of a node or partition are no parameters of the cluster.
+            match first
+                .split('=')
+                .next()
+                .unwrap_or_default()
+                .to_lowercase()
+                .as_str()
+            {
+                "nodename" => {
+                    let mut node = defaults.clone();
+                    node.extend(parameters);
+                    if node
+                        .get("nodename")
+                        .is_some_and(|name| name.eq_ignore_ascii_case("default"))
+                    {
+                        *defaults = node;
+                    } else {
+                        self.nodes.push(NodeLine::new(&node));
+                    }
+                }
+                "partitionname" | "downnodes" | "frontendname" | "nodeset" => {}
+                _ => self.values.extend(parameters),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lines without comments; a line that ends with `\` goes on in the next.
+fn logical_lines(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for raw in text.lines() {
+        line.push_str(uncommented(raw).trim_end());
+        if let Some(open) = line.strip_suffix('\\') {
+            line = open.to_owned();
+        } else {
+            lines.push(std::mem::take(&mut line).trim().to_owned());
+        }
+    }
+    lines.push(line.trim().to_owned());
+    lines
+}
+
+/// The part before `#`, which `\#` is not.
+fn uncommented(line: &str) -> &str {
+    let comment = line
+        .char_indices()
+        .find(|(at, c)| *c == '#' && !line[..*at].ends_with('\\'));
+    comment.map_or(line, |(at, _)| &line[..at])
+}
+
+/// `Name=value` pairs; a value may be quoted.
+fn pairs(line: &str) -> Vec<(String, String)> {
+    let mut pairs = Vec::new();
+    let mut rest = line.trim_start();
+    while let Some((name, value)) = rest.split_once('=') {
+        let (value, next) = if let Some(quoted) = value.strip_prefix('"') {
+            quoted.split_once('"').unwrap_or((quoted, ""))
+        } else {
+            value.split_once(char::is_whitespace).unwrap_or((value, ""))
+        };
+        pairs.push((name.trim().to_owned(), value.to_owned()));
+        rest = next.trim_start();
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(files: &[(&str, &str)]) -> SlurmConf {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        SlurmConf::read(&folder.path().join(files[0].0)).unwrap()
+    }
+
+    #[test]
+    fn parameters_are_found_whatever_their_case() {
+        let conf = read(&[(
+            "slurm.conf",
+            "# comment\nclustername=C1  # ours\nSLURMUSER=slurm SlurmctldPort=6817\nJobCompLoc=\"/a b\"\n",
+        )]);
+        assert_eq!(
+            (conf.get("ClusterName"), conf.slurm_user()),
+            (Some("C1"), "slurm")
+        );
+        assert_eq!(
+            (conf.get("SlurmctldPort"), conf.get("JobCompLoc")),
+            (Some("6817"), Some("/a b"))
+        );
+    }
+
+    #[test]
+    fn includes_and_continued_lines_are_followed() {
+        let conf = read(&[
+            ("slurm.conf", "Include more.conf\nProlog\\\nSlurmctld=/x\n"),
+            ("more.conf", "ClusterName=inner\ninclude slurm.conf\n"),
+        ]);
+        assert_eq!(
+            (conf.get("ClusterName"), conf.get("PrologSlurmctld")),
+            (Some("inner"), Some("/x"))
+        );
+        assert_eq!(conf.slurm_user(), "root");
+    }
+
+    #[test]
+    fn nodes_and_partitions_are_no_parameters() {
+        let conf = read(&[(
+            "slurm.conf",
+            "ClusterName=c\nPartitionName=p Prolog=/no State=UP\nNodeName=n1 Port=1\n",
+        )]);
+        assert_eq!((conf.get("Prolog"), conf.get("Port")), (None, None));
+    }
+
+    #[test]
+    fn nodes_tell_what_they_have() {
+        let conf = read(&[(
+            "slurm.conf",
+            "NodeName=DEFAULT Sockets=2 CoresPerSocket=4 RealMemory=8000\nNodeName=n[1-2]\nNodeName=g1 CPUs=64 RealMemory=512000 Gres=gpu:a100:4(S:0-1),nvme:1,gpu:2\n",
+        )]);
+        let line = |names: &str, cpus, memory_mib, gpus| NodeLine {
+            names: names.into(),
+            cpus,
+            memory_mib,
+            gpus,
+        };
+        assert_eq!(
+            conf.nodes,
+            [line("n[1-2]", 8, 8000, 0), line("g1", 64, 512_000, 6)]
+        );
+    }
+
+    #[test]
+    fn what_the_controller_prints_reads_like_a_file() {
+        let printed = BTreeMap::from([
+            ("SlurmUser".into(), "slurm(64030)".into()),
+            ("PrologSlurmctld".into(), "(null)".into()),
+        ]);
+        let conf = SlurmConf::from_controller(Path::new("/x"), &printed);
+        assert_eq!(
+            (conf.slurm_user(), conf.get("PrologSlurmctld")),
+            ("slurm", None)
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! `smesh up`: the six services in one process, each with its own NATS user, behind one API.
+//!
+//! ```text
+//! lock the data directory ─► credentials, nats.conf ─► nats-server (a child) ─► streams ─► services ─► API
+//!                                                      └ restarted when it dies, stopped last
+//! ```
+//!
+//! Everything secret is in `<data_dir>/private` (0700). A run that was killed leaves a nats-server behind, which the next one
+//! recognises and stops before it starts its own.
+
+mod banner;
+mod data_dir;
+mod nats_child;
+mod nats_conf;
+mod services;
+
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::process::ExitCode;
+
+use mesh_runtime::{Context, run_api, shutdown_on_signals, telemetry};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli;
+use crate::cli::Global;
+use crate::error::Error;
+use crate::settings::{self, HOOK_CONFIG};
+use crate::slurm_conf::SlurmConf;
+
+use data_dir::DataDir;
+use nats_child::NatsChild;
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// If something is missing or wrong at the start, or a service fails for good.
+pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
+    // Databases, spools and logs hold everybody's jobs. What others may read gets its mode explicitly.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let shutdown = CancellationToken::new();
+    let mut context = settings::load(global, shutdown.clone())?;
+    if let Some(folder) = args.data_dir {
+        context.mesh.data_dir =
+            std::path::absolute(&folder).map_err(|source| Error::io("find", &folder, source))?;
+    }
+    let telemetry =
+        telemetry::init("smesh", &context.mesh.telemetry).map_err(|source| Error::Service {
+            service: "telemetry",
+            source,
+        })?;
+    shutdown_on_signals(shutdown.clone()).map_err(|source| Error::Service {
+        service: "signals",
+        source,
+    })?;
+    let data = DataDir::prepare(&context.mesh.data_dir)?;
+    let slurm_user = slurm_user(&context);
+    admit(&mut context, &slurm_user);
+
+    let own = context.mesh.nats.url.is_empty();
+    let child = if own {
+        Some(NatsChild::start(&data, &context.mesh.nats, args.nats_port).await?)
+    } else {
+        None
+    };
+    let result = serve(
+        context.clone(),
+        &telemetry,
+        child.as_ref(),
+        &data,
+        &slurm_user,
+    )
+    .await;
+    shutdown.cancel();
+    // Last, so that the services could acknowledge what they held.
+    if let Some(child) = child {
+        child.stop().await;
+    }
+    telemetry.flush().await;
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+async fn serve(
+    context: Context,
+    telemetry: &telemetry::Telemetry,
+    child: Option<&NatsChild>,
+    data: &DataDir,
+    slurm_user: &str,
+) -> Result<(), Error> {
+    if let Some(child) = child {
+        child.provision(&context).await?;
+        write_hook_config(&context, child, data, slurm_user)?;
+    }
+    let running = services::start(&context, child).await?;
+    let socket = settings::socket(&context);
+    banner::when_ready(&context, &socket, child.map(NatsChild::url));
+    run_api(&context, &socket, running.router, telemetry, running.run)
+        .await
+        .map_err(|source| Error::Service {
+            service: "smesh up",
+            source,
+        })
+}
+
+/// SlurmUser, from slurm.conf, because slurmctld may be down; our own user where there is no Slurm.
+fn slurm_user(context: &Context) -> String {
+    let own = || {
+        uzers::get_current_username().map_or_else(
+            || "root".to_owned(),
+            |name| name.to_string_lossy().into_owned(),
+        )
+    };
+    let slurm: Result<slurm_client::Config, _> = context.section("slurm");
+    let conf = SlurmConf::find(slurm.ok().and_then(|slurm| slurm.conf).as_deref())
+        .and_then(|path| SlurmConf::read(&path));
+    match conf {
+        Ok(conf) => conf.slurm_user().to_owned(),
+        Err(error) => {
+            tracing::warn!(
+                error = mesh_runtime::chain(&error),
+                "who is SlurmUser? hooks are set up for the own user"
+            );
+            own()
+        }
+    }
+}
+
+/// Who set the mesh up sees everything: root, SlurmUser, and the user this runs as.
+fn admit(context: &mut Context, slurm_user: &str) {
+    let admins = &mut context.mesh.api.admins;
+    admins.push(slurm_user.to_owned());
+    admins.extend(uzers::get_current_username().map(|name| name.to_string_lossy().into_owned()));
+}
+
+/// The hooks' configuration: for SlurmUser's eyes only, since it holds a password.
+fn write_hook_config(
+    context: &Context,
+    child: &NatsChild,
+    data: &DataDir,
+    slurm_user: &str,
+) -> Result<(), Error> {
+    let spool = data.path().join("hook-spool");
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let text = format!(
+        "# Written by `smesh up` at every start. See hooks/README.md.\n\
+         cluster = {cluster}\nspool = {spool}\n\n[nats]\nurl = {url}\nuser = \"hook\"\npassword = {password}\n",
+        cluster = quoted(&context.mesh.cluster),
+        spool = quoted(&spool.to_string_lossy()),
+        url = quoted(child.url()),
+        password = quoted(child.password("hook")?),
+    );
+    let path = data.path().join(HOOK_CONFIG);
+    std::fs::create_dir_all(&spool).map_err(|source| Error::io("create", &spool, source))?;
+    std::fs::set_permissions(&spool, std::fs::Permissions::from_mode(0o700))
+        .map_err(|source| Error::io("set the mode of", &spool, source))?;
+    // The hooks lock this file while they flush; it has to be theirs, whoever flushes first.
+    let lock = spool.join(".lock");
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&lock)
+        .map_err(|source| Error::io("create", &lock, source))?;
+    data_dir::write_private(&path, text.as_bytes())?;
+    if rustix::process::geteuid().is_root() {
+        let user = uzers::get_user_by_name(slurm_user).ok_or_else(|| {
+            Error::Failed(format!(
+                "SlurmUser {slurm_user} of slurm.conf is no user of this machine"
+            ))
+        })?;
+        for path in [&path, &spool, &lock] {
+            chown(path, Some(user.uid()), Some(user.primary_group_id()))
+                .map_err(|source| Error::io("change the owner of", path, source))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Says on standard output when the mesh is ready, or what it waits for.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use mesh_runtime::Context;
+
+/// How long to wait in silence for everything to be ready.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Prints once, when ready; says what is missing if that takes long.
+pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
+    let (context, socket) = (context.clone(), socket.display().to_string());
+    let nats = own_nats.unwrap_or(&context.mesh.nats.url).to_owned();
+    tokio::spawn(async move {
+        let started = tokio::time::Instant::now();
+        let mut told = false;
+        loop {
+            let problems = context.health.problems();
+            if problems.is_empty() {
+                break;
+            }
+            if !told && started.elapsed() > PATIENCE {
+                told = true;
+                let list: Vec<String> = problems
+                    .iter()
+                    .map(|(name, reason)| format!("  {name}: {reason}\n"))
+                    .collect();
+                say(&format!(
+                    "slurm-mesh is running but not ready yet; it keeps trying. It waits for\n{}",
+                    list.concat()
+                ));
+            }
+            tokio::select! {
+                () = context.shutdown.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_millis(50)) => {}
+            }
+        }
+        let tcp = match context.mesh.api.listen.as_str() {
+            "" => String::new(),
+            listen => format!("  API      http://{listen} (with a token)\n"),
+        };
+        say(&format!(
+            "slurm-mesh is ready: cluster {}\n  API      {socket}\n{tcp}  NATS     {nats}\n  try      smesh events --follow    smesh hooks print    smesh doctor\n",
+            context.mesh.cluster
+        ));
+    });
+}
+
+fn say(text: &str) {
+    let mut out = anstream::stdout();
+    if out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_err()
+    {
+        tracing::debug!("nobody reads standard output");
+    }
+}

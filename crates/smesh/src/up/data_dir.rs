@@ -1,0 +1,95 @@
+//! The data directory: who may look into it, and that only one `smesh up` uses it.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::Error;
+
+/// The data directory, locked for as long as this lives.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Creates what is missing and takes the lock.
+    ///
+    /// # Errors
+    /// If it cannot be used, or another `smesh up` uses it.
+    pub fn prepare(path: &Path) -> Result<Self, Error> {
+        // Others may pass (to the API's socket), not look.
+        create(path, 0o711)?;
+        let private = path.join("private");
+        create(&private, 0o700)?;
+        let file = private.join("up.lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&file)
+            .map_err(|source| Error::io("open", &file, source))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: lock,
+            }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Failed(format!(
+                "another `smesh up` already uses {}; stop it, or name another directory with --data-dir",
+                path.display()
+            ))),
+            Err(source) => Err(Error::io("lock", &file, source.into())),
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file or folder that only we may see.
+    pub fn private(&self, name: &str) -> PathBuf {
+        self.path.join("private").join(name)
+    }
+}
+
+fn create(path: &Path, mode: u32) -> Result<(), Error> {
+    if !path.is_dir() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(path)
+            .map_err(|source| Error::io("create", path, source))?;
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|source| Error::io("set the mode of", path, source))
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let aside = path.with_extension("new");
+    let write = || {
+        // A leftover may have another mode or owner.
+        match fs::remove_file(&aside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&aside)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&aside, path)
+    };
+    write().map_err(|source| Error::io("write", path, source))
+}

@@ -1,0 +1,141 @@
+//! Configuration of the own nats-server: one user per role, with the rights of the catalogue and no others. Pure.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use mesh_events::catalogue::{self, ROLES, STREAMS};
+
+/// What goes into the configuration.
+#[derive(Debug)]
+pub struct NatsConf<'a> {
+    /// Port on 127.0.0.1.
+    pub port: u16,
+    /// Folder for streams.
+    pub store: &'a Path,
+    /// Log file.
+    pub log: &'a Path,
+    /// Password of each role, in the order of [`ROLES`].
+    pub passwords: &'a [String],
+    /// Most bytes of the public bus, if configured.
+    pub events_max_bytes: Option<i64>,
+}
+
+impl NatsConf<'_> {
+    /// The text of nats.conf.
+    pub fn render(&self) -> String {
+        let users: String = ROLES
+            .iter()
+            .zip(self.passwords)
+            .filter_map(|(role, password)| user(role, password))
+            .collect();
+        format!(
+            "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use a server of your own.\n\
+             server_name: \"slurm-mesh\"\n\
+             listen: \"127.0.0.1:{port}\"\n\
+             max_payload: 1MB\n\
+             write_deadline: \"10s\"\n\
+             log_file: {log}\n\
+             logfile_size_limit: 16MB\n\
+             logfile_max_num: 3\n\
+             jetstream {{\n  store_dir: {store}\n  # Acknowledged means on disk: the server's default loses acknowledged messages on power loss.\n  \
+             sync_interval: always\n  max_file_store: {max_store}\n  max_memory_store: 64MB\n}}\n\
+             authorization {{\n  users: [\n{users}  ]\n}}\n",
+            port = self.port,
+            log = quoted(&self.log.to_string_lossy()),
+            store = quoted(&self.store.to_string_lossy()),
+            max_store = self.max_store(),
+        )
+    }
+
+    /// Streams reserve their limit, so the server must be allowed all of them, and some room for the buckets.
+    fn max_store(&self) -> i64 {
+        let streams: i64 = STREAMS
+            .iter()
+            .map(|stream| match self.events_max_bytes {
+                Some(bytes) if stream.name == catalogue::SLURM_EVENTS => bytes,
+                _ => stream.max_bytes,
+            })
+            .sum();
+        streams + (4 << 30)
+    }
+}
+
+fn user(role: &str, password: &str) -> Option<String> {
+    let rights = catalogue::permissions(role)?;
+    let list = |subjects: &[String]| {
+        subjects
+            .iter()
+            .map(|subject| quoted(subject))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let mut text = String::new();
+    writeln!(
+        text,
+        "    {{ user: {}, password: {}, permissions: {{\n      publish: {{ allow: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
+        quoted(role),
+        quoted(password),
+        list(&rights.publish),
+        list(&rights.subscribe)
+    )
+    .ok()?;
+    Some(text)
+}
+
+/// Quoted: `$` and digits would mean something else to the server.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_has_a_user_with_its_own_rights_only() {
+        let passwords: Vec<String> = ROLES
+            .iter()
+            .map(|role| format!("secret-of-{role}"))
+            .collect();
+        let conf = NatsConf {
+            port: 4333,
+            store: Path::new("/d/a b"),
+            log: Path::new("/d/log"),
+            passwords: &passwords,
+            events_max_bytes: None,
+        };
+        let text = conf.render();
+        for role in ROLES {
+            assert!(
+                text.contains(&format!("user: \"{role}\", password: \"secret-of-{role}\"")),
+                "{role}"
+            );
+        }
+        let of_hook = text
+            .split("user: \"hook\"")
+            .nth(1)
+            .and_then(|rest| rest.split("user:").next())
+            .unwrap();
+        assert!(
+            of_hook.contains("mesh.*.hook.>") && !of_hook.contains("slurm."),
+            "{of_hook}"
+        );
+        assert!(
+            text.contains("sync_interval: always")
+                && text.contains("listen: \"127.0.0.1:4333\"")
+                && text.contains("\"/d/a b\"")
+        );
+    }
+
+    #[test]
+    fn a_bigger_bus_gets_a_bigger_store() {
+        let conf = |bytes| NatsConf {
+            port: 1,
+            store: Path::new("/"),
+            log: Path::new("/"),
+            passwords: &[],
+            events_max_bytes: bytes,
+        };
+        assert!(conf(Some(100 << 30)).max_store() > conf(None).max_store() + (90 << 30));
+    }
+}

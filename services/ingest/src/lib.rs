@@ -3,12 +3,14 @@
 //! - [`domain`]: the rules, pure: a reading and what is remembered give ordered facts. `docs/job-events.md` is the normative table.
 //! - [`collector`]: decides, publishes, remembers, under one lock.
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
+//!   [`catch_up`]: what was missed.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
 //! - [`adapters`]: the memory in JetStream's key-value store. [`queue`]: the waiting jobs for others. [`sources`]: who answers.
 //!
 //! Deliberately absent: how Slurm is asked (`slurm-client`) and any judgement about jobs, costs or reasons.
 
 pub mod adapters;
+pub mod catch_up;
 pub mod collector;
 pub mod config;
 pub mod domain;

@@ -3,25 +3,19 @@
 use std::sync::Arc;
 
 use axum::Router;
-use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_events::EventType;
 use mesh_events::catalogue::MESH_HOOKS;
-use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::timestamp;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
-use slurm_client::{Query, Slurm};
-use slurm_types::UnixTime;
+use slurm_client::Slurm;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::collector::{Collector, Reading};
+use crate::catch_up;
+use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
-use crate::domain::fold;
 use crate::doorbells::{Doorbells, Reader};
-use crate::envelope::Cause;
 use crate::identity::IdentityMap;
 use crate::proof::Prover;
 use crate::sources::SlurmSource;
@@ -146,7 +140,7 @@ impl Ingest {
         swept.ok();
         tasks.spawn(reader.run(ring_receiver));
         tasks.spawn(sweeper.run());
-        tasks.spawn(catch_up(
+        tasks.spawn(catch_up::run(
             self.slurm.clone(),
             collector.clone(),
             slurmdbd,
@@ -202,81 +196,4 @@ async fn watch_nats(
             () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
         }
     }
-}
-
-/// Tells what began and ended while nobody looked, from accounting, and then that capture has caught up.
-async fn catch_up(
-    slurm: Slurm,
-    collector: Collector,
-    slurmdbd: Arc<SlurmSource>,
-    from: Option<i64>,
-    shutdown: CancellationToken,
-) -> Result<(), Error> {
-    let history = collector
-        .config
-        .history_since()
-        .ok()
-        .flatten()
-        .map(|time| time.timestamp());
-    let overlap = i64::try_from(collector.config.catch_up_overlap.as_secs()).unwrap_or(i64::MAX);
-    // At a first start there is nothing to catch up with unless history is asked for.
-    let Some(start) = from.map(|watermark| watermark - overlap).or(history) else {
-        return Ok(());
-    };
-    let told_before = collector.core().await.meta.counts.values().sum::<u64>();
-    let mut recovered = 0;
-    while collector.config.accounting {
-        match slurm
-            .accounting(&Query::Window {
-                start: UnixTime::from_secs(start),
-                end: None,
-            })
-            .await
-        {
-            Ok(rows) => {
-                slurmdbd.up().await?;
-                let since = if from.is_some() {
-                    collector.core().await.meta.capture_since.max(start)
-                } else {
-                    start
-                };
-                let runs = fold(&collector.cluster, &rows);
-                let ended = runs.into_iter().filter(|run| {
-                    run.end_kind().is_some() && run.end.is_some_and(|end| end >= since)
-                });
-                let readings: Vec<Reading> = ended.map(Reading::new).collect();
-                recovered = collector.count_new(&readings).await;
-                collector.absorb(&Cause::Accounting, readings).await?;
-                break;
-            }
-            Err(error) => {
-                let pause = slurmdbd.down(&error).await?;
-                tokio::select! {
-                    () = shutdown.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(pause) => {}
-                }
-            }
-        }
-    }
-    collector.flush().await?;
-    tracing::info!(recovered, capture_events = told_before, "caught up");
-    let now = Utc::now();
-    let what = CaptureEvent {
-        source: "slurmdbd".to_owned(),
-        message: if collector.config.accounting {
-            "caught up with accounting"
-        } else {
-            "caught up without accounting"
-        }
-        .to_owned(),
-        from: chrono::DateTime::from_timestamp(from.unwrap_or(start), 0).map(timestamp),
-        to: Some(timestamp(now)),
-        recovered,
-        not_recoverable: if collector.config.accounting {
-            String::new()
-        } else {
-            "jobs that began and ended meanwhile and that slurmctld has forgotten".to_owned()
-        },
-    };
-    collector.capture(EventType::CaptureCaughtUp, what).await
 }

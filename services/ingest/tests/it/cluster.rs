@@ -9,7 +9,7 @@ use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// ClusterName.
 pub const NAME: &str = "ingest";
-/// First of a hundred ports.
+/// First of a hundred ports of the shared cluster.
 const BASE_PORT: u16 = 23_000;
 
 static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
@@ -25,13 +25,13 @@ pub struct Cluster {
 /// The cluster, with its daemons left alone meanwhile.
 pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
     let guard = DAEMONS.read().await;
-    (CLUSTER.get_or_init(Cluster::up).await, guard)
+    (CLUSTER.get_or_init(async || Cluster::up(BASE_PORT, &[]).await).await, guard)
 }
 
 /// The cluster, for a test that stops daemons.
 pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
     let guard = DAEMONS.write().await;
-    (CLUSTER.get_or_init(Cluster::up).await, guard)
+    (CLUSTER.get_or_init(async || Cluster::up(BASE_PORT, &[]).await).await, guard)
 }
 
 fn script(name: &str) -> PathBuf {
@@ -39,15 +39,17 @@ fn script(name: &str) -> PathBuf {
 }
 
 impl Cluster {
-    async fn up() -> Self {
-        let folder = std::env::temp_dir().join(format!("mesh-ingest-{}", std::process::id()));
+    /// Starts a cluster; `knobs` are those of tests/cluster/up.
+    pub async fn up(base_port: u16, knobs: &[(&str, &str)]) -> Self {
+        let folder = std::env::temp_dir().join(format!("mesh-ingest-{base_port}-{}", std::process::id()));
         let output = Command::new(script("up"))
             .arg(&folder)
-            .arg(BASE_PORT.to_string())
+            .arg(base_port.to_string())
             .env("CLUSTER", NAME)
             .env("CLOUD", "0")
             .env("CG", "0")
             .env("OWNER", std::process::id().to_string())
+            .envs(knobs.iter().copied())
             .output()
             .await
             .expect("run tests/cluster/up");

@@ -132,3 +132,16 @@ async fn a_suspended_job_is_resumed() {
     mesh.wait_story(job, "submitted started suspended resumed cancelled").await;
     ingest.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_tasks_make_two_hundred_and_one_events() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let array = cluster.sbatch(&["--array=0-99"], "true").await;
+    let lifecycle = || mesh.of_job(array).into_iter().filter(|event| event.r#type != "job.pending").count();
+    mesh.wait_event("the last end", |_| lifecycle() >= 201).await;
+    assert_eq!(lifecycle(), 201);
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}

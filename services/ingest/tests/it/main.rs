@@ -1,7 +1,10 @@
 //! Ingest against a real Slurm cluster and a real nats-server.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
 mod bell;
 mod cluster;
+mod forgotten;
 mod lifecycle;
 mod mesh;
 mod outage;

@@ -108,7 +108,7 @@ impl Mesh {
             runs[position].1.push((event.run_seq, word));
         }
         // By key: the array before its tasks, an earlier run before a later one.
-        runs.sort_by(|a, b| natural(&a.0).cmp(&natural(&b.0)));
+        runs.sort_by_key(|(key, _)| natural(key));
         let words = |events: &mut Vec<(u64, String)>| {
             events.sort();
             events.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ")

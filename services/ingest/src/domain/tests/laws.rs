@@ -172,6 +172,8 @@ proptest! {
             environment: environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             ..Default::default()
         };
-        let _ = crate::domain::Evidence::read("c", &bell);
+        if let Ok(evidence) = crate::domain::Evidence::read("c", &bell) {
+            prop_assert_eq!(evidence.job_id, 9);
+        }
     }
 }

@@ -1,0 +1,113 @@
+//! The benchmarks: what each part costs, as a ratio to the raw limit measured in the same run on the same machine.
+//!
+//! - [`hook`]: a call of `mesh-hook` beside `/bin/true` and beside bash with curl.
+//! - [`webhook`]: from the bus to a receiver, through the real dispatcher, beside the same client posting directly.
+//! - [`memory`]: what `smesh up` and its nats-server hold.
+//! - [`publish`]: `publish_all` beside a raw pipelined publish of the same messages.
+//! - [`ledger`]: durable appends beside a raw insert of the same rows.
+//!
+//! `make bench` builds what is measured and runs this. `benches/README.md` says how to read the result. Nothing here asserts a time:
+//! numbers of a shared machine are for people. A lost or doubled event is an error, though, and then the exit status is 1.
+
+#![allow(clippy::print_stdout, reason = "the report is the program's output")]
+
+mod hook;
+mod ledger;
+mod load;
+mod memory;
+mod process;
+mod publish;
+mod report;
+mod stats;
+mod webhook;
+
+use clap::{Parser, ValueEnum};
+
+use report::{Report, Section};
+
+#[derive(Parser)]
+#[command(about = "Benchmarks of slurm-mesh: ratios to raw limits of the same run")]
+pub(crate) struct Arguments {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Measure only these.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// How long the webhook load lasts, in seconds.
+    #[arg(long, default_value_t = 20)]
+    seconds: u32,
+    /// Events per second of the webhook load.
+    #[arg(long, default_value_t = 1_000)]
+    rate: u32,
+    /// Calls of each hook program.
+    #[arg(long, default_value_t = 200)]
+    calls: u32,
+    /// Events of a round of publishing and of appending.
+    #[arg(long, default_value_t = 10_000)]
+    events: u32,
+    /// Rounds of publishing and of appending; the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Hook,
+    Webhook,
+    Memory,
+    Publish,
+    Ledger,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    mesh_runtime::install_tls();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let report = runtime.block_on(measure(&arguments))?;
+    println!(
+        "{}",
+        if arguments.json {
+            report.json()?
+        } else {
+            report.table()
+        }
+    );
+    Ok(())
+}
+
+async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    let wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
+    let mut report = Report::new()?;
+    let mut add = |section: Section| {
+        eprintln_progress(section.title);
+        report.sections.push(section);
+    };
+    if wanted(Part::Hook) {
+        add(hook::measure(arguments).await?);
+    }
+    if wanted(Part::Webhook) {
+        add(webhook::measure(arguments).await?);
+    }
+    if wanted(Part::Memory) {
+        add(memory::measure(arguments).await?);
+    }
+    if wanted(Part::Publish) {
+        add(publish::measure(arguments).await?);
+    }
+    if wanted(Part::Ledger) {
+        add(ledger::measure(arguments).await?);
+    }
+    Ok(report)
+}
+
+#[allow(
+    clippy::print_stderr,
+    reason = "says that it goes on, beside the report on standard output"
+)]
+fn eprintln_progress(title: &str) {
+    eprintln!("measured: {title}");
+}

@@ -1,0 +1,119 @@
+//! The programs that are measured, and what they hold.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+/// A program built beside this one.
+pub fn program(name: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    if !path.is_file() {
+        bail!("{} is not there: `make bench` builds it", path.display());
+    }
+    Ok(path)
+}
+
+/// A child that does not outlive us.
+pub struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts a program; what it says goes into a file.
+    pub fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+        let file = std::fs::File::create(log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("start {:?}", command.get_program()))?;
+        Ok(Self {
+            child,
+            log: log.to_owned(),
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Fails with the last words of a program that has ended.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!(
+                "ended with {status}: {}",
+                std::fs::read_to_string(&self.log)?
+            );
+        }
+        Ok(())
+    }
+
+    /// Asks it to end, and waits.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if start.elapsed() > Duration::from_secs(20) {
+                bail!("does not end: {}", std::fs::read_to_string(&self.log)?);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Memory of a process in MiB.
+pub struct Memory {
+    /// Resident now.
+    pub resident: f64,
+    /// Most that was ever resident.
+    pub peak: f64,
+}
+
+impl Memory {
+    pub fn of(pid: u32) -> anyhow::Result<Self> {
+        let path = format!("/proc/{pid}/status");
+        let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let field = |name: &str| {
+            let kib: f64 = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok())
+                .with_context(|| format!("{name} in {path}"))?;
+            anyhow::Ok(kib / 1024.0)
+        };
+        Ok(Self {
+            resident: field("VmRSS:")?,
+            peak: field("VmHWM:")?,
+        })
+    }
+}
+
+/// Waits until a condition holds.
+pub async fn wait_until(
+    what: &str,
+    patience: Duration,
+    mut condition: impl AsyncFnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    while !condition().await? {
+        if start.elapsed() > patience {
+            bail!("not within {patience:?}: {what}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}

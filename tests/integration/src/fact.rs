@@ -1,0 +1,76 @@
+//! What the ledger holds, as the demo and the tests compare it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mesh_events::{Event, EventType, Identity, RunKey, cloudevents};
+use serde_json::Value;
+
+/// An entry of the ledger.
+#[derive(Clone, Debug)]
+pub struct Fact {
+    /// Its sequence.
+    pub seq: u64,
+    /// Its type.
+    pub kind: EventType,
+    /// The event.
+    pub event: Event,
+}
+
+/// A run: job, task, submit time, attempt. Ordered that way.
+pub type Run = (u32, Option<u32>, i64, u32);
+
+impl Fact {
+    /// Reads an entry of `/v1/events`; `None` for what is no event.
+    pub fn read(entry: &Value) -> Option<Self> {
+        let event = cloudevents::from_json(entry.get("event")?).ok()?;
+        Some(Self {
+            seq: entry.get("seq")?.as_u64()?,
+            kind: event.kind().ok()?,
+            event,
+        })
+    }
+
+    /// The run it is about, if it is about one.
+    pub fn run(&self) -> Option<Run> {
+        run(&self.event)
+    }
+
+    /// True if Slurm's record times it, or if its id is made as if: whoever reads the record computes the same id.
+    pub fn is_recorded(&self) -> bool {
+        self.kind.identity() == Identity::Recorded
+            || matches!(
+                self.kind,
+                EventType::CostEstimated | EventType::CostFinalized
+            )
+    }
+
+    /// True for the recorded events of a job's life.
+    pub fn is_lifecycle(&self) -> bool {
+        self.kind.identity() == Identity::Recorded
+            && self.run().is_some()
+            && self.kind != EventType::JobUpdated
+    }
+}
+
+/// The run an event is about.
+pub(crate) fn run(event: &Event) -> Option<Run> {
+    let run = RunKey::parse(&event.cluster, event.entity_key()).ok()?;
+    Some((run.job_id, run.task_id, run.submit_time, run.attempt))
+}
+
+/// The words of each run's life, in the order of the ledger.
+pub fn lives(facts: &[Fact]) -> BTreeMap<Run, Vec<&'static str>> {
+    let mut lives = BTreeMap::<_, Vec<_>>::new();
+    for fact in facts.iter().filter(|fact| fact.is_lifecycle()) {
+        if let Some(run) = fact.run() {
+            lives.entry(run).or_default().push(fact.kind.event());
+        }
+    }
+    lives
+}
+
+/// Ids of the recorded facts.
+pub fn recorded_ids(facts: &[Fact]) -> BTreeSet<&str> {
+    let recorded = facts.iter().filter(|fact| fact.is_recorded());
+    recorded.map(|fact| fact.event.id.as_str()).collect()
+}

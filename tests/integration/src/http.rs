@@ -1,0 +1,52 @@
+//! The mesh's API over its Unix socket, in the plainest way.
+
+use std::path::Path;
+
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Body.
+    pub body: String,
+}
+
+impl Answer {
+    /// The body as JSON; `null` if it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_default()
+    }
+}
+
+/// One request on a connection of its own.
+pub(crate) async fn ask(
+    socket: &Path,
+    method: Method,
+    path: &str,
+) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = UnixStream::connect(socket).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, "localhost")
+        .body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await?.to_bytes();
+    connection.abort();
+    Ok(Answer {
+        status,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    })
+}

@@ -1,0 +1,450 @@
+//! The real `smesh up` as a child process.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use hyper::Method;
+use mesh_bus::Bus;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+
+use crate::{Answer, Cluster, Error, Fact, Programs, http, wait_for};
+
+/// How long `smesh up` may take to be ready, or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What mesh.
+#[derive(Clone, Debug, Default)]
+pub struct MeshOptions {
+    /// What to change in the `mesh.toml` that `smesh init` writes: TOML, laid over it key by key.
+    pub overlay: String,
+    /// The price book; else the one `smesh init` writes.
+    pub price_book: Option<String>,
+    /// The identity map; else the one `smesh init` writes.
+    pub identities: Option<String>,
+}
+
+/// A mesh: configuration, data directory and, while it runs, the process. Killed when dropped.
+#[derive(Debug)]
+pub struct Mesh {
+    programs: Programs,
+    folder: PathBuf,
+    slurm_conf: Option<PathBuf>,
+    child: Option<Child>,
+}
+
+impl Mesh {
+    /// Sets up a mesh for a cluster in its folder `name`: `smesh init`, then the changes. Nothing runs yet.
+    ///
+    /// # Errors
+    /// If `smesh init` says no.
+    pub async fn set_up(
+        cluster: &Cluster,
+        name: &str,
+        options: &MeshOptions,
+    ) -> Result<Self, Error> {
+        Self::set_up_in(cluster.path(name), Some(cluster.slurm_conf()), options).await
+    }
+
+    /// The same in any folder, for the Slurm of that slurm.conf or, without one, of this environment.
+    ///
+    /// # Errors
+    /// If `smesh init` says no.
+    pub async fn set_up_in(
+        folder: PathBuf,
+        slurm_conf: Option<PathBuf>,
+        options: &MeshOptions,
+    ) -> Result<Self, Error> {
+        std::fs::create_dir_all(&folder).map_err(Error::io("make", &folder))?;
+        let mesh = Self {
+            programs: Programs::find()?,
+            folder,
+            slurm_conf,
+            child: None,
+        };
+        let (data, config) = (mesh.data_dir(), mesh.config());
+        let mut init = mesh.command();
+        init.args(["init", "--force", "--data-dir"])
+            .arg(&data)
+            .arg("--output")
+            .arg(&config);
+        if let Some(conf) = &mesh.slurm_conf {
+            init.arg("--slurm-conf").arg(conf);
+        }
+        let output = init.output().await.map_err(Error::io("run", "smesh"))?;
+        if !output.status.success() {
+            return Err(Error::command("smesh init", &output));
+        }
+        mesh.change(&options.overlay)?;
+        for (name, text) in [
+            ("price-book.toml", &options.price_book),
+            ("identity.toml", &options.identities),
+        ] {
+            if let Some(text) = text {
+                let path = mesh.folder.join(name);
+                std::fs::write(&path, text).map_err(Error::io("write", &path))?;
+            }
+        }
+        Ok(mesh)
+    }
+
+    /// Lays TOML over `mesh.toml`. Takes effect at the next start.
+    ///
+    /// # Errors
+    /// If either is not TOML.
+    pub fn change(&self, overlay: &str) -> Result<(), Error> {
+        let path = self.config();
+        let parse = |text: &str| {
+            text.parse::<toml::Table>()
+                .map_err(|error| Error::Machine(format!("{}: {error}", path.display())))
+        };
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let mut config = parse(&text)?;
+        merge(&mut config, parse(overlay)?);
+        std::fs::write(&path, config.to_string()).map_err(Error::io("write", &path))
+    }
+
+    /// `mesh.toml`
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("mesh.toml")
+    }
+
+    /// Where its state is.
+    pub fn data_dir(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// The API's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.data_dir().join("api.sock")
+    }
+
+    /// The configuration it writes for hooks.
+    pub fn hook_config(&self) -> PathBuf {
+        self.data_dir().join("hook.toml")
+    }
+
+    /// A `smesh` command that means this mesh, with a clean environment.
+    pub fn command(&self) -> Command {
+        self.prepared(Command::new(&self.programs.smesh))
+    }
+
+    fn prepared(&self, mut command: Command) -> Command {
+        const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+        command
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", "/")
+            .env("NATS_SERVER_BIN", &self.programs.nats)
+            .env("MESH_CONFIG", self.config())
+            .stdin(Stdio::null());
+        // Without a slurm.conf of our own, what this environment says.
+        let inherited = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+        if let Some(conf) = self.slurm_conf.clone().or(inherited) {
+            command.env("SLURM_CONF", conf);
+        }
+        command
+    }
+
+    /// Runs `smesh` with these arguments.
+    ///
+    /// # Errors
+    /// If it cannot be run; not if it fails.
+    pub async fn smesh(&self, arguments: &[&str]) -> Result<Output, Error> {
+        let mut command = self.command();
+        let output = command.args(arguments).kill_on_drop(true).output().await;
+        output.map_err(Error::io("run", "smesh"))
+    }
+
+    /// Starts `smesh up` and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it ends, or is not ready in time; with what it said.
+    pub async fn start(&mut self) -> Result<(), Error> {
+        self.spawn()?;
+        let ready = wait_for("`smesh up` is ready", PATIENCE, async || {
+            if let Some(status) = self.ended()? {
+                return Err(Error::Machine(format!(
+                    "`smesh up` ended ({status}): {}",
+                    self.log_tail()
+                )));
+            }
+            Ok(self.is_ready().await.then_some(()))
+        });
+        match ready.await {
+            Err(Error::Deadline { what, patience }) => {
+                let problems = self.get("/readyz").await.map(|answer| answer.body);
+                let what = format!(
+                    "{what}: {}; its log ends with: {}",
+                    problems.unwrap_or_default(),
+                    self.log_tail()
+                );
+                Err(Error::Deadline { what, patience })
+            }
+            done => done,
+        }
+    }
+
+    /// Starts `smesh up`; see [`Mesh::start`].
+    ///
+    /// It gets SIGTERM should this thread end without stopping it, and no Ctrl-C of our terminal: it is to be stopped in order.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn spawn(&mut self) -> Result<(), Error> {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "TERM", "--"])
+            .arg(&self.programs.smesh)
+            .arg("up");
+        let child = self
+            .prepared(command)
+            .stdout(self.log_file("up.out")?)
+            .stderr(self.log_file("up.log")?)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(Error::io("start", &self.programs.smesh))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn log_file(&self, name: &str) -> Result<File, Error> {
+        let path = self.folder.join(name);
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        file.map_err(Error::io("open", path))
+    }
+
+    /// Its exit status, if it has ended.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+        self.child.as_mut().map_or(Ok(None), |child| {
+            child.try_wait().map_err(Error::io("wait for", "smesh"))
+        })
+    }
+
+    /// Everything it logged, over all its starts.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("up.log")).unwrap_or_default()
+    }
+
+    /// What it said on standard output.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.folder.join("up.out")).unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+
+    /// Its process id while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
+    }
+
+    /// Stops it in order (SIGTERM).
+    ///
+    /// # Errors
+    /// If it does not stop in time.
+    pub async fn stop(&mut self) -> Result<ExitStatus, Error> {
+        self.signal(Signal::TERM);
+        let Some(mut child) = self.child.take() else {
+            return Err(Error::Machine("`smesh up` does not run".into()));
+        };
+        match tokio::time::timeout(PATIENCE, child.wait()).await {
+            Ok(status) => status.map_err(Error::io("wait for", "smesh")),
+            Err(_) => Err(Error::Deadline {
+                what: format!("`smesh up` stops; its log ends with: {}", self.log_tail()),
+                patience: PATIENCE,
+            }),
+        }
+    }
+
+    /// Kills it (SIGKILL). Its nats-server lives on until the next start.
+    ///
+    /// # Errors
+    /// If it cannot be waited for.
+    pub async fn kill(&mut self) -> Result<(), Error> {
+        match self.child.take() {
+            Some(mut child) => child.kill().await.map_err(Error::io("kill", "smesh")),
+            None => Ok(()),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if let Some(pid) = pid {
+            // It may have ended by itself; then waiting says so.
+            kill_process(pid, signal).ok();
+        }
+    }
+
+    /// Sends a signal to its nats-server, e.g. STOP: a server that answers nobody.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn signal_nats(&self, signal: Signal) -> Result<(), Error> {
+        let path = self.data_dir().join("private/nats.pid");
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Error::Machine(format!("{text:?} is no process id")))?;
+        kill_process(pid, signal).map_err(|error| Error::io("signal", "nats-server")(error.into()))
+    }
+
+    /// Address of its nats-server.
+    ///
+    /// # Errors
+    /// If it has none yet.
+    pub fn nats_port(&self) -> Result<u16, Error> {
+        let path = self.data_dir().join("private/nats.port");
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let port = text.trim().parse();
+        port.map_err(|_| Error::Machine(format!("{}: {text:?} is no port", path.display())))
+    }
+
+    /// A connection to its bus that may read events.
+    ///
+    /// # Errors
+    /// If its nats-server has not been started yet.
+    pub async fn bus(&self) -> Result<Bus, Error> {
+        let path = self.data_dir().join("private/nats-passwords/reader");
+        let config = mesh_bus::Config {
+            url: format!("nats://127.0.0.1:{}", self.nats_port()?),
+            user: Some("reader".into()),
+            password_file: Some(path),
+            provision: false,
+            ..mesh_bus::Config::default()
+        };
+        Ok(Bus::connect(&config, "reader").await?)
+    }
+
+    /// Whether every service says that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        let answer = http::ask(&self.socket(), Method::GET, "/readyz").await;
+        answer.is_ok_and(|answer| answer.status == 200)
+    }
+
+    /// Asks the API, as root.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn get(&self, path: &str) -> Result<Answer, Error> {
+        let answer = http::ask(&self.socket(), Method::GET, path).await;
+        answer.map_err(|error| Error::Api {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        })
+    }
+
+    /// Everything the ledger holds of these types (`job.*,cost.finalized`; empty for all), in its order.
+    ///
+    /// # Errors
+    /// If the API does not answer as it should.
+    pub async fn facts(&self, types: &str) -> Result<Vec<Fact>, Error> {
+        let mut facts = Vec::new();
+        let filter = if types.is_empty() {
+            String::new()
+        } else {
+            format!("&type={types}")
+        };
+        let mut cursor = String::new();
+        loop {
+            let path = format!("/v1/events?limit=1000{filter}{cursor}");
+            let answer = self.get(&path).await?;
+            let page = answer.json();
+            let Some(entries) = page["entries"].as_array() else {
+                return Err(Error::Api {
+                    path,
+                    problem: format!("{}: {}", answer.status, answer.body),
+                });
+            };
+            facts.extend(entries.iter().filter_map(Fact::read));
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return Ok(facts),
+            }
+        }
+    }
+
+    /// Waits until the facts of these types are enough.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] with `what`.
+    pub async fn wait_facts<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        types: &str,
+        enough: impl Fn(&[Fact]) -> Option<T>,
+    ) -> Result<T, Error> {
+        wait_for(what, patience, async || {
+            Ok(enough(&self.facts(types).await?))
+        })
+        .await
+    }
+
+    /// Runs `smesh verify`; gives what it prints.
+    ///
+    /// # Errors
+    /// If it finds that the ledger was changed.
+    pub async fn verify(&self) -> Result<String, Error> {
+        let output = self.smesh(&["verify"]).await?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        } else {
+            Err(Error::command("smesh verify", &output))
+        }
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        // What was killed leaves its nats-server behind, for the next start to find; there is none.
+        let conf = self.data_dir().join("private/nats.conf");
+        if is_running(&self.data_dir().join("private/nats.pid"), &conf) {
+            self.signal_nats(Signal::KILL).ok();
+        }
+    }
+}
+
+/// Whether the process of a pid file is one with that configuration.
+fn is_running(pid: &Path, conf: &Path) -> bool {
+    let Ok(pid) = std::fs::read_to_string(pid) else {
+        return false;
+    };
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.trim()));
+    command.is_ok_and(|command| command.contains(&*conf.to_string_lossy()))
+}
+
+fn merge(under: &mut toml::Table, over: toml::Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(toml::Value::Table(under)), toml::Value::Table(over)) => merge(under, over),
+            (_, value) => {
+                under.insert(key, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlay_changes_only_its_keys() {
+        let mut config: toml::Table = "[a]\nx = 1\ny = 2\n[a.b]\nz = 3".parse().unwrap();
+        merge(&mut config, "[a]\nx = 9\n[c]\nw = 4".parse().unwrap());
+        let expected: toml::Table = "[a]\nx = 9\ny = 2\n[a.b]\nz = 3\n[c]\nw = 4"
+            .parse()
+            .unwrap();
+        assert_eq!(config, expected);
+    }
+}

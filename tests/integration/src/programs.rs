@@ -1,0 +1,135 @@
+//! Where the project's programs are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use crate::Error;
+
+/// The programs under test.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// `smesh`
+    pub smesh: PathBuf,
+    /// `mesh-hook`
+    pub hook: PathBuf,
+    /// `nats-server`
+    pub nats: PathBuf,
+}
+
+/// Folders whose sources the programs are built from.
+const SOURCES: &[&str] = &["crates", "services", "hooks"];
+
+impl Programs {
+    /// The programs of the build that this process is of; built first if they are missing or older than their sources.
+    /// `MESH_BIN_DIR` names another folder that has them.
+    ///
+    /// # Errors
+    /// If they cannot be built, or there is no nats-server.
+    pub fn find() -> Result<Self, Error> {
+        static FOUND: OnceLock<Result<Programs, String>> = OnceLock::new();
+        FOUND
+            .get_or_init(|| Self::look().map_err(|error| error.chain()))
+            .clone()
+            .map_err(Error::Machine)
+    }
+
+    fn look() -> Result<Self, Error> {
+        let nats = nats_server()?;
+        if let Some(folder) = std::env::var_os("MESH_BIN_DIR").map(PathBuf::from) {
+            return Ok(Self {
+                smesh: folder.join("smesh"),
+                hook: folder.join("mesh-hook"),
+                nats,
+            });
+        }
+        let folder = build_folder()?;
+        let (smesh, hook) = (folder.join("smesh"), folder.join("mesh-hook"));
+        let newest = SOURCES
+            .iter()
+            .map(|name| newest(&root().join(name)))
+            .max()
+            .flatten();
+        let is_current = |path: &Path| {
+            let built = path.metadata().and_then(|file| file.modified()).ok();
+            built.is_some() && built >= newest
+        };
+        if !is_current(&smesh) || !is_current(&hook) {
+            build(&folder)?;
+        }
+        Ok(Self { smesh, hook, nats })
+    }
+}
+
+/// The project's folder.
+pub(crate) fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// `target/debug` of this process, which is there itself or in `deps`.
+fn build_folder() -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().map_err(Error::io("find", "this program"))?;
+    let folder = own.parent().unwrap_or(Path::new("."));
+    let folder = if folder.ends_with("deps") {
+        folder.parent().unwrap_or(folder)
+    } else {
+        folder
+    };
+    Ok(folder.to_owned())
+}
+
+fn build(folder: &Path) -> Result<(), Error> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "-p", "smesh", "-p", "mesh-hook"])
+        .current_dir(root());
+    if folder.ends_with("release") {
+        command.arg("--release");
+    }
+    let output = command.output().map_err(Error::io("run", "cargo"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(Error::command(
+            "cargo build -p smesh -p mesh-hook (needed by the integration tests and the demo)",
+            &output,
+        ))
+    }
+}
+
+/// When the newest source below a folder was written.
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            if path.is_dir() {
+                // What tests read does not go into the programs.
+                (entry.file_name() != "tests").then(|| newest(&path))?
+            } else {
+                entry.metadata().ok()?.modified().ok()
+            }
+        })
+        .max()
+}
+
+/// `NATS_SERVER_BIN`, else what `scripts/nats-server` finds or fetches.
+fn nats_server() -> Result<PathBuf, Error> {
+    if let Some(path) = std::env::var_os("NATS_SERVER_BIN") {
+        return Ok(path.into());
+    }
+    let script = root().join("scripts/nats-server");
+    let output = Command::new(&script)
+        .current_dir(root())
+        .output()
+        .map_err(Error::io("run", &script))?;
+    if !output.status.success() {
+        return Err(Error::command(
+            "scripts/nats-server (run `make setup`, or set NATS_SERVER_BIN)",
+            &output,
+        ));
+    }
+    Ok(root().join(String::from_utf8_lossy(&output.stdout).trim()))
+}

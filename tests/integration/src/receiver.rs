@@ -1,0 +1,223 @@
+//! An HTTP receiver that verifies what it gets with the Standard Webhooks library, as a user's receiver would.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use base64::Engine as _;
+use mesh_events::{Event, cloudevents};
+use serde_json::Value;
+use standardwebhooks::Webhook;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::Error;
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Path: tells endpoints apart.
+    pub path: String,
+    /// `webhook-id`; the event's id. Empty for chat messages.
+    pub id: String,
+    /// `webhook-signature` verified, `None` for what carries none.
+    pub signature: Option<Result<(), String>>,
+    /// The body.
+    pub body: Value,
+    /// When it was complete.
+    pub at: Instant,
+    /// What it was answered.
+    pub status: u16,
+}
+
+impl Delivery {
+    /// The event in it.
+    pub fn event(&self) -> Option<Event> {
+        cloudevents::from_json(&self.body).ok()
+    }
+
+    /// True if it was accepted.
+    pub const fn accepted(&self) -> bool {
+        self.status < 300
+    }
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    deliveries: Vec<Delivery>,
+    // Status by path; 204 for others.
+    answers: BTreeMap<String, u16>,
+}
+
+/// The receiver, on a port of its own.
+#[derive(Debug)]
+pub struct Receiver {
+    secret: String,
+    address: SocketAddr,
+    log: Arc<Mutex<Log>>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// Starts one that accepts everything.
+    ///
+    /// # Errors
+    /// If it gets no port.
+    pub async fn start() -> Result<Self, Error> {
+        let key =
+            base64::engine::general_purpose::STANDARD.encode(b"a secret of 32 bytes for a test!");
+        let listener = bind("127.0.0.1:0".parse().map_err(|_| no_address())?).await?;
+        let address = listener
+            .local_addr()
+            .map_err(Error::io("bind", "127.0.0.1"))?;
+        let mut receiver = Self {
+            secret: format!("whsec_{key}"),
+            address,
+            log: Arc::default(),
+            server: None,
+        };
+        receiver.serve(listener)?;
+        Ok(receiver)
+    }
+
+    fn serve(&mut self, listener: TcpListener) -> Result<(), Error> {
+        let webhook = Webhook::new(&self.secret)
+            .map_err(|error| Error::Machine(format!("the receiver's secret: {error}")))?;
+        let app = Router::new()
+            .fallback(receive)
+            .with_state((Arc::new(webhook), Arc::clone(&self.log)));
+        self.server = Some(tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, app).await {
+                anstream::eprintln!("receiver: {error}");
+            }
+        }));
+        Ok(())
+    }
+
+    /// An endpoint of `mesh.toml` that sends here, to `/<name>`, with more keys.
+    pub fn endpoint(&self, name: &str, keys: &str) -> String {
+        format!(
+            "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"http://{}/{name}\"\nsecret = \"{}\"\nallow_http = true\nallow_private = [\"127.0.0.1/32\"]\n{keys}\n",
+            self.address, self.secret
+        )
+    }
+
+    /// The same for a chat, whose address is its secret.
+    pub fn chat(&self, name: &str, keys: &str) -> String {
+        format!(
+            "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"http://{}/{name}\"\nformat = \"slack\"\nallow_http = true\nallow_private = [\"127.0.0.1/32\"]\n{keys}\n",
+            self.address
+        )
+    }
+
+    /// What endpoint `name` sent so far.
+    pub fn deliveries(&self, name: &str) -> Vec<Delivery> {
+        let path = format!("/{name}");
+        let log = lock(&self.log);
+        let here = log
+            .deliveries
+            .iter()
+            .filter(|delivery| delivery.path == path);
+        here.cloned().collect()
+    }
+
+    /// Everything from the `n`th request on.
+    pub fn since(&self, n: usize) -> Vec<Delivery> {
+        lock(&self.log)
+            .deliveries
+            .get(n..)
+            .unwrap_or_default()
+            .to_vec()
+    }
+
+    /// Ids of the events that endpoint `name` had accepted.
+    pub fn accepted(&self, name: &str) -> BTreeSet<String> {
+        let deliveries = self.deliveries(name);
+        let accepted = deliveries.into_iter().filter(Delivery::accepted);
+        accepted.map(|delivery| delivery.id).collect()
+    }
+
+    /// From now on endpoint `name` is answered so.
+    pub fn answer(&self, name: &str, status: u16) {
+        lock(&self.log).answers.insert(format!("/{name}"), status);
+    }
+
+    /// Goes away: connections are refused.
+    pub async fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+            drop(server.await);
+        }
+    }
+
+    /// Comes back on the same port.
+    ///
+    /// # Errors
+    /// If the port is taken meanwhile.
+    pub async fn restart(&mut self) -> Result<(), Error> {
+        self.stop().await;
+        let listener = bind(self.address).await?;
+        self.serve(listener)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+        }
+    }
+}
+
+type Shared = (Arc<Webhook>, Arc<Mutex<Log>>);
+
+async fn receive(
+    State((webhook, log)): State<Shared>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
+    let at = Instant::now();
+    let signed = headers.contains_key("webhook-signature");
+    let signature = signed.then(|| {
+        webhook
+            .verify(&body, &headers)
+            .map_err(|error| error.to_string())
+    });
+    let id = headers
+        .get("webhook-id")
+        .and_then(|id| id.to_str().ok())
+        .unwrap_or_default();
+    let mut log = lock(&log);
+    let status = match &signature {
+        Some(Err(_)) => 401,
+        _ => log.answers.get(uri.path()).copied().unwrap_or(204),
+    };
+    log.deliveries.push(Delivery {
+        path: uri.path().to_owned(),
+        id: id.to_owned(),
+        signature,
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+        at,
+        status,
+    });
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(Error::io("bind", address.to_string()))
+}
+
+fn no_address() -> Error {
+    Error::Machine("127.0.0.1:0 is no address".into())
+}

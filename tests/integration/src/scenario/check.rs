@@ -1,0 +1,175 @@
+//! Compares what came with what must come.
+
+use std::collections::BTreeMap;
+
+use mesh_events::EventType;
+
+use super::Expected;
+use crate::Fact;
+use crate::fact::{Run, lives};
+
+/// What is missing or too much, in words; empty if all is as it must be. Other jobs' facts do not count.
+pub fn complaints(expected: &[Expected], facts: &[Fact]) -> Vec<String> {
+    let lives = lives(facts);
+    let mut complaints = Vec::new();
+    for part in expected {
+        complaints.extend(of_part(part, facts, &lives));
+    }
+    complaints
+}
+
+fn of_part(
+    part: &Expected,
+    facts: &[Fact],
+    lives: &BTreeMap<Run, Vec<&'static str>>,
+) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut complain = |id: &str, problem: String| {
+        complaints.push(format!("job {id} ({}): {problem}", part.title));
+    };
+    let own = |task: Option<u32>| {
+        lives
+            .range((part.job, task, i64::MIN, 0)..=(part.job, task, i64::MAX, u32::MAX))
+            .map(|(_, words)| words.clone())
+            .collect::<Vec<_>>()
+    };
+    let id = part.job.to_string();
+    if own(None) != part.runs {
+        complain(&id, difference(&part.runs, &own(None)));
+    }
+    let tasks = lives.keys().filter(|run| run.0 == part.job);
+    let seen = tasks.filter_map(|run| run.1);
+    let mut tasks: Vec<u32> = seen.chain(part.tasks.keys().copied()).collect();
+    tasks.sort_unstable();
+    tasks.dedup();
+    for task in tasks {
+        let wanted: Vec<_> = part.tasks.get(&task).cloned().into_iter().collect();
+        if own(Some(task)) != wanted {
+            complain(
+                &format!("{id}_{task}"),
+                difference(&wanted, &own(Some(task))),
+            );
+        }
+    }
+    let of_job = |kind: EventType| {
+        let mut runs = facts
+            .iter()
+            .filter(|fact| fact.kind == kind)
+            .filter_map(Fact::run)
+            .filter(|run| run.0 == part.job)
+            .collect::<Vec<_>>();
+        runs.sort_unstable();
+        runs
+    };
+    if part.explained {
+        for kind in [EventType::JobPending, EventType::QueueExplained] {
+            if of_job(kind).is_empty() {
+                complain(&id, format!("no {kind}"));
+            }
+        }
+    }
+    // What ran and has ended costs something, once.
+    let ran: Vec<Run> = lives
+        .iter()
+        .filter(|(run, words)| run.0 == part.job && words.contains(&"started"))
+        .map(|(run, _)| *run)
+        .collect();
+    for kind in [EventType::CostEstimated, EventType::CostFinalized] {
+        if of_job(kind) != ran {
+            let (have, want) = (of_job(kind).len(), ran.len());
+            complain(&id, format!("{have} {kind} for {want} runs that started"));
+        }
+    }
+    complaints
+}
+
+fn difference(wanted: &[Vec<&'static str>], came: &[Vec<&'static str>]) -> String {
+    let words = |runs: &[Vec<&'static str>]| match runs {
+        [] => "nothing".to_owned(),
+        runs => runs
+            .iter()
+            .map(|words| words.join(", "))
+            .collect::<Vec<_>>()
+            .join("; then "),
+    };
+    format!("{} came instead of {}", words(came), words(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::Event;
+    use mesh_events::proto::mesh::event::v1::Entity;
+
+    use super::*;
+
+    fn facts(list: &[(&str, EventType)]) -> Vec<Fact> {
+        let fact = |(seq, (key, kind)): (usize, &(&str, EventType))| Fact {
+            seq: seq as u64 + 1,
+            kind: *kind,
+            event: Event {
+                cluster: "c".into(),
+                entity: Some(Entity {
+                    kind: "job".into(),
+                    key: (*key).into(),
+                }),
+                ..Event::default()
+            },
+        };
+        list.iter().enumerate().map(fact).collect()
+    }
+
+    const WHOLE: &[(&str, EventType)] = &[
+        ("job/5/100", EventType::JobSubmitted),
+        ("job/5/100", EventType::JobStarted),
+        ("job/5/100", EventType::CostEstimated),
+        ("job/5/100", EventType::JobCompleted),
+        ("job/5/100", EventType::CostFinalized),
+    ];
+
+    fn expected() -> Expected {
+        Expected::new("t", "alice", 5, &["submitted", "started", "completed"])
+    }
+
+    #[test]
+    fn what_came_as_it_must_is_no_complaint() {
+        assert_eq!(
+            complaints(&[expected()], &facts(WHOLE)),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn each_missing_and_each_further_event_is_a_complaint() {
+        for gone in 0..WHOLE.len() {
+            let rest = [&WHOLE[..gone], &WHOLE[gone + 1..]].concat();
+            assert!(
+                !complaints(&[expected()], &facts(&rest)).is_empty(),
+                "{gone}"
+            );
+        }
+        let further = [
+            ("job/5/100", EventType::JobFailed),
+            ("job/5/200", EventType::JobSubmitted),
+            ("job/5_1/100", EventType::JobStarted),
+            ("job/5/100", EventType::CostFinalized),
+        ];
+        for event in further {
+            let all = [WHOLE, &[event]].concat();
+            assert!(
+                !complaints(&[expected()], &facts(&all)).is_empty(),
+                "{event:?}"
+            );
+        }
+        let explained = expected().explained();
+        assert_eq!(complaints(&[explained], &facts(WHOLE)).len(), 2);
+    }
+
+    #[test]
+    fn other_jobs_do_not_count() {
+        let all = [WHOLE, &[("job/6/100", EventType::JobStarted)]].concat();
+        assert_eq!(
+            complaints(&[expected()], &facts(&all)),
+            Vec::<String>::new()
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Plays the day.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use futures_util::{FutureExt as _, future::LocalBoxFuture};
+use mesh_events::EventType;
+
+use super::{Day, Expected, Impossible};
+use crate::{Cluster, Error, Mesh, Slurm, wait_for};
+
+/// Who acts as the administrator.
+pub const MANAGER: &str = "root";
+
+/// How long a job may take to get where its part goes on.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Longer than any part lasts.
+const LONG: &str = "sleep 600";
+const SUCCESS: &[&str] = &["submitted", "started", "completed"];
+
+/// What parts need.
+struct Stage<'a> {
+    cluster: &'a Cluster,
+    mesh: &'a Mesh,
+}
+
+type Part<'a> = LocalBoxFuture<'a, Result<Vec<Expected>, Error>>;
+
+fn one<'a>(part: impl Future<Output = Result<Expected, Error>> + 'a) -> Part<'a> {
+    part.map(|expected| expected.map(|expected| vec![expected]))
+        .boxed_local()
+}
+
+/// Plays the whole day on a [`crate::ClusterOptions::full`] cluster; returns when every part has done what it had to do. Jobs may still run.
+///
+/// # Errors
+/// If Slurm refuses something, or a part's moment does not come.
+pub async fn play(cluster: &Cluster, mesh: &Mesh) -> Result<Day, Error> {
+    let stage = Stage { cluster, mesh };
+    // Before anything is submitted: one job is to find it so.
+    stage
+        .admin(&[
+            "scontrol",
+            "update",
+            "NodeName=n4",
+            "State=DRAIN",
+            "Reason=fan is loud",
+        ])
+        .await?;
+    let mut parts: Vec<Part<'_>> = vec![
+        one(stage.success()),
+        one(stage.gpus()),
+        one(stage.failure()),
+        one(stage.time_out()),
+        one(stage.cancelled_while_waiting()),
+        one(stage.cancelled_while_running()),
+        one(stage.array()),
+        stage.qos_limit().boxed_local(),
+        one(stage.drained_node()),
+        one(stage.cloud()),
+        one(stage.requeue()),
+    ];
+    let mut impossible = Vec::new();
+    if cluster.fact("oom").as_deref() == Some("yes") {
+        parts.push(one(stage.out_of_memory()));
+    } else {
+        impossible.push(Impossible {
+            title: "out of memory",
+            why: cluster.fact("oom_why").unwrap_or_default(),
+        });
+    }
+    let mut expected = try_join_all(parts).await?.concat();
+    expected.sort_by_key(|part| part.job);
+    Ok(Day {
+        expected,
+        impossible,
+    })
+}
+
+impl Stage<'_> {
+    async fn admin(&self, command: &[&str]) -> Result<(), Error> {
+        self.cluster.ask(MANAGER, command).await.map(drop)
+    }
+
+    async fn submit(&self, user: &str, options: &[&str], script: &str) -> Result<u32, Error> {
+        self.cluster.submit(user, options, script).await
+    }
+
+    /// Waits until the mesh has told something about a job.
+    async fn told(&self, job: u32, kind: EventType) -> Result<(), Error> {
+        let what = format!("{kind} of job {job} is in the ledger");
+        let path = format!("/v1/events?job={job}&type={kind}");
+        wait_for(&what, PATIENCE, async || {
+            let answer = self.mesh.get(&path).await?.json();
+            let entries = answer["entries"].as_array();
+            Ok(entries
+                .is_some_and(|entries| !entries.is_empty())
+                .then_some(()))
+        })
+        .await
+    }
+
+    async fn running(&self, job: u32) -> Result<(), Error> {
+        self.cluster
+            .wait_state(&job.to_string(), &["RUNNING"], PATIENCE)
+            .await
+    }
+
+    async fn success(&self) -> Result<Expected, Error> {
+        let job = self
+            .submit("alice", &["-Aphysics", "-Jsimulate"], "sleep 2")
+            .await?;
+        Ok(Expected::new("success", "alice", job, SUCCESS))
+    }
+
+    async fn gpus(&self) -> Result<Expected, Error> {
+        let options = ["-Aml", "-pgpu", "-wn3", "--gres=gpu:a100:2", "-Jtrain"];
+        let job = self.submit("bob", &options, "sleep 5").await?;
+        Ok(Expected::new("two GPUs", "bob", job, SUCCESS))
+    }
+
+    async fn failure(&self) -> Result<Expected, Error> {
+        let job = self
+            .submit("alice", &["-Aphysics", "-Janalyse"], "exit 3")
+            .await?;
+        let words = ["submitted", "started", "failed"];
+        Ok(Expected::new("exit status 3", "alice", job, &words))
+    }
+
+    /// `tail` keeps all of a line that never ends.
+    async fn out_of_memory(&self) -> Result<Expected, Error> {
+        let script = "head -c 400M /dev/zero | tail";
+        let job = self
+            .submit("bob", &["-Aml", "--mem=60", "-Jload"], script)
+            .await?;
+        let words = ["submitted", "started", "out_of_memory"];
+        Ok(Expected::new("out of memory", "bob", job, &words))
+    }
+
+    /// Slurm looks at time limits every 30 s (seen on 22.05): an end time in the past is found within that time.
+    async fn time_out(&self) -> Result<Expected, Error> {
+        let job = self.submit("carol", &["-Jtoo-long"], LONG).await?;
+        self.running(job).await?;
+        let job_id = format!("JobId={job}");
+        self.admin(&["scontrol", "update", &job_id, "EndTime=now+1"])
+            .await?;
+        let words = ["submitted", "started", "timeout"];
+        Ok(Expected::new("time limit", "carol", job, &words))
+    }
+
+    async fn cancelled_while_waiting(&self) -> Result<Expected, Error> {
+        let options = ["-Aml", "--begin=now+1hour", "-Jtomorrow"];
+        let job = self.submit("bob", &options, "true").await?;
+        self.told(job, EventType::QueueExplained).await?;
+        let id = job.to_string();
+        self.cluster.ask("bob", &["scancel", &id]).await?;
+        let words = ["submitted", "cancelled"];
+        Ok(Expected::new("cancelled while waiting", "bob", job, &words).explained())
+    }
+
+    async fn cancelled_while_running(&self) -> Result<Expected, Error> {
+        let job = self
+            .submit("alice", &["-Aphysics", "-Jmistake"], LONG)
+            .await?;
+        self.running(job).await?;
+        let id = job.to_string();
+        self.cluster.ask("alice", &["scancel", &id]).await?;
+        let words = ["submitted", "started", "cancelled"];
+        Ok(Expected::new(
+            "cancelled while running",
+            "alice",
+            job,
+            &words,
+        ))
+    }
+
+    async fn array(&self) -> Result<Expected, Error> {
+        let options = ["-Aml", "--array=0-9", "-Jsweep"];
+        let job = self.submit("bob", &options, "sleep 1").await?;
+        let array = Expected::new("array of ten tasks", "bob", job, &["submitted"]);
+        Ok((0..10).fold(array, |array, task| {
+            array.task(task, &["started", "completed"])
+        }))
+    }
+
+    /// The QOS allows each user one running job.
+    async fn qos_limit(&self) -> Result<Vec<Expected>, Error> {
+        let options = ["-Aphysics", "--qos=limited", "-Jfirst"];
+        let first = self.submit("alice", &options, LONG).await?;
+        let options = ["-Aphysics", "--qos=limited", "-Jsecond"];
+        let second = self.submit("alice", &options, "sleep 1").await?;
+        self.running(first).await?;
+        self.told(second, EventType::QueueExplained).await?;
+        let id = first.to_string();
+        self.cluster.ask("alice", &["scancel", &id]).await?;
+        let words = ["submitted", "started", "cancelled"];
+        Ok(vec![
+            Expected::new("uses up a QOS limit", "alice", first, &words),
+            Expected::new("over a QOS limit", "alice", second, SUCCESS).explained(),
+        ])
+    }
+
+    async fn drained_node(&self) -> Result<Expected, Error> {
+        let options = ["-Aml", "-pgpu", "-wn4", "--gres=gpu:a100:1", "-Jwants-n4"];
+        let job = self.submit("bob", &options, "sleep 1").await?;
+        self.told(job, EventType::QueueExplained).await?;
+        self.admin(&["scontrol", "update", "NodeName=n4", "State=RESUME"])
+            .await?;
+        Ok(Expected::new("waits for a drained node", "bob", job, SUCCESS).explained())
+    }
+
+    async fn cloud(&self) -> Result<Expected, Error> {
+        let options = ["-Aphysics", "-pcloud", "-Jburst"];
+        let job = self.submit("alice", &options, "sleep 2").await?;
+        Ok(Expected::new("wakes a cloud node", "alice", job, SUCCESS))
+    }
+
+    /// Runs two seconds at least: on 22.05 a job that is requeued in its first second keeps its submit time.
+    async fn requeue(&self) -> Result<Expected, Error> {
+        let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 600";
+        let job = self
+            .submit("bob", &["-Aml", "--requeue", "-Jagain"], script)
+            .await?;
+        let id = job.to_string();
+        let marks = self.cluster.clock();
+        wait_for(
+            "the job to be requeued runs for 2 s",
+            PATIENCE,
+            async || {
+                let begin = marks.when("begin", &id, 0);
+                Ok(begin.filter(|at| at.elapsed() > Duration::from_secs(2)))
+            },
+        )
+        .await?;
+        self.admin(&["scontrol", "requeue", &id]).await?;
+        let words = ["submitted", "started", "requeued"];
+        Ok(Expected::new("requeued", "bob", job, &words).then(SUCCESS))
+    }
+}

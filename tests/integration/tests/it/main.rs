@@ -1,0 +1,1 @@
+//! Everything together on a real Slurm cluster.

@@ -151,11 +151,10 @@ fn log_event(role: &str, event: &Event) {
         Event::Disconnected => tracing::warn!(role, "disconnected from NATS, reconnecting"),
         // Permission failures show up only here; the call that caused one just times out.
         Event::ServerError(error) => tracing::error!(role, %error, "NATS refuses"),
-        Event::SlowConsumer(_) | Event::ClientError(_) => {
-            tracing::warn!(role, %event, "NATS client")
-        }
-        Event::LameDuckMode | Event::Draining | Event::Closed => {
-            tracing::debug!(role, %event, "NATS client")
+        Event::SlowConsumer(_) => tracing::warn!(role, %event, "NATS client"),
+        // Client errors repeat with every attempt to connect; the first one was told as a disconnect.
+        Event::ClientError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {
+            tracing::debug!(role, %event, "NATS client");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a service gets from its process.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -61,6 +62,25 @@ impl Context {
         let mut context = self.clone();
         context.mesh.nats = nats;
         context
+    }
+
+    /// Keeps the condition `<service>.nats` true to the connection: a service whose NATS is gone is not ready.
+    pub fn watch_nats(&self, service: &str, bus: &mesh_bus::Bus) {
+        let condition = self.health.condition(&format!("{service}.nats"));
+        let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
+        tokio::spawn(async move {
+            loop {
+                if bus.connected() {
+                    condition.ok();
+                } else {
+                    condition.fail("NATS does not answer; connecting again");
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                }
+            }
+        });
     }
 
     /// Reads a section of the configuration.

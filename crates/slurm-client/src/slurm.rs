@@ -225,7 +225,7 @@ impl Slurm {
         Ok(records)
     }
 
-    /// Every node the controller knows, hidden partitions' and powered-down ones included.
+    /// Every node the controller shows, hidden partitions included. Slurm 22.05 leaves out cloud nodes that are powered down.
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
         let output = self
             .runner

@@ -31,7 +31,7 @@ pub mod vectors;
 
 use mesh_bus::Bus;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Context, Service, Started};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, DEFAULTS};
@@ -77,7 +77,7 @@ impl Service for CostEngineService {
         };
         let store = Store::open(&database).await?;
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
-        let condition = context.health.condition("cost-engine.nats");
+        context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
         let router = api::router(api::Api {
             store: store.clone(),
@@ -87,7 +87,6 @@ impl Service for CostEngineService {
             config,
             store,
             bus,
-            condition,
             shutdown: context.shutdown,
         };
         Ok(Started {
@@ -101,7 +100,6 @@ struct Engine {
     config: Config,
     store: Store,
     bus: Bus,
-    condition: Condition,
     shutdown: CancellationToken,
 }
 
@@ -111,13 +109,11 @@ impl Engine {
             config,
             store,
             bus,
-            condition,
             shutdown,
         } = self;
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
         }
-        condition.ok();
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
         // One task for all of it: whoever drops this future has stopped everything.

@@ -16,11 +16,9 @@ pub mod handlers;
 pub mod metrics;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
-use tokio_util::sync::CancellationToken;
+use mesh_runtime::{BoxError, Context, Service, Started};
 
 pub use adapters::{Progress, Store, VerifyError, verify_database};
 pub use config::{Config, DEFAULTS};
@@ -60,7 +58,7 @@ impl Service for LedgerService {
 
 /// Takes in both streams until told to stop.
 async fn run(context: Context, bus: Bus, store: Store, batch: usize) -> Result<(), BoxError> {
-    let nats = context.health.condition("ledger.nats");
+    context.watch_nats(LedgerService::NAME, &bus);
     let database = context.health.condition("ledger.database");
     database.ok();
     let shutdown = &context.shutdown;
@@ -82,28 +80,9 @@ async fn run(context: Context, bus: Bus, store: Store, batch: usize) -> Result<(
             .await
         }
     };
-    let (events, audit, ()) = tokio::join!(
-        consume(Source::Events),
-        consume(Source::Audit),
-        watch(&bus, &nats, shutdown)
-    );
+    let (events, audit) = tokio::join!(consume(Source::Events), consume(Source::Audit));
     store.close().await;
     events?;
     audit?;
     Ok(())
-}
-
-/// Says whether NATS is there.
-async fn watch(bus: &Bus, nats: &Condition, shutdown: &CancellationToken) {
-    while !shutdown.is_cancelled() {
-        if bus.connected() {
-            nats.ok();
-        } else {
-            nats.fail("not connected, trying again");
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        }
-    }
 }

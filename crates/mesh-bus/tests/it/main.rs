@@ -1,5 +1,10 @@
 //! The bus against a real nats-server.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test stops where something unexpected happens"
+)]
+
 mod buckets;
 mod consuming;
 mod permissions;

@@ -158,12 +158,19 @@ fn partition(record: &str) -> Option<(String, PartitionRecord)> {
 }
 
 /// `Key = value` lines of `scontrol show config`. Multi-valued keys and the ping lines at the end are left as they are.
+/// The heading is the controller's clock (seen on 22.05: it moves with every call) and becomes the key `AsOf`, in Unix seconds like all times.
 pub(crate) fn config(output: &str) -> BTreeMap<String, String> {
+    let heading = output
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("Configuration data as of "))
+        .map(|time| ("AsOf".to_owned(), time.trim().to_owned()));
     output
         .lines()
         .filter_map(|line| line.split_once('='))
         .map(|(key, value)| (key.trim().to_owned(), text(value)))
         .filter(|(key, _)| !key.is_empty() && !key.contains(' '))
+        .chain(heading)
         .collect()
 }
 

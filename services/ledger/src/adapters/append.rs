@@ -40,6 +40,7 @@ impl Store {
             .await
             .map_err(Error::Append)?;
         transaction.commit().await.map_err(Error::Append)?;
+        self.appended.send_replace(appended.head.seq);
         Ok(appended)
     }
 }

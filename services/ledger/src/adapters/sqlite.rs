@@ -11,6 +11,7 @@ use std::time::Duration;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
+use tokio::sync::watch;
 
 use crate::domain::append::Head;
 use crate::error::Error;
@@ -23,6 +24,7 @@ const BUSY: Duration = Duration::from_secs(2);
 pub struct Store {
     pub(super) writer: SqlitePool,
     pub(super) readers: SqlitePool,
+    pub(super) appended: watch::Sender<u64>,
 }
 
 impl Store {
@@ -67,8 +69,14 @@ impl Store {
             .connect_with(options.read_only(true))
             .await
             .map_err(open)?;
-        let store = Self { writer, readers };
+        let appended = watch::Sender::new(0);
+        let store = Self {
+            writer,
+            readers,
+            appended,
+        };
         store.complete_index().await?;
+        store.appended.send_replace(store.head().await?.seq);
         Ok(store)
     }
 
@@ -96,6 +104,11 @@ impl Store {
                 .await
                 .map_err(Error::Read)?;
         Ok(sequence.map(i64::unsigned_abs))
+    }
+
+    /// Sequence of the last entry, changing as this store appends.
+    pub fn appended(&self) -> watch::Receiver<u64> {
+        self.appended.subscribe()
     }
 
     /// Closes every connection; what was acknowledged is on disk already.

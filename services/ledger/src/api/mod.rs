@@ -5,6 +5,7 @@
 
 mod grpc;
 mod rest;
+mod stream;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use mesh_events::Event;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_runtime::api::Caller;
 use prost::Message as _;
+use tokio::sync::watch;
 
 use crate::adapters::{Row, Scope, Store};
 use crate::domain::append::Head;
@@ -31,6 +33,17 @@ pub trait EventsApi: Send + Sync + 'static {
         caller: &Caller,
         request: ListRequest,
     ) -> impl Future<Output = Result<Page, ApiError>> + Send;
+
+    /// Lists entries after a sequence, in the order of the ledger.
+    fn list_after(
+        &self,
+        caller: &Caller,
+        request: ListRequest,
+        after: u64,
+    ) -> impl Future<Output = Result<Page, ApiError>> + Send;
+
+    /// Sequence of the last entry, changing as entries are appended.
+    fn appended(&self) -> watch::Receiver<u64>;
 
     /// Tells a job's story.
     fn job(
@@ -143,6 +156,22 @@ impl EventsApi for Events {
             entries,
             next_cursor,
         })
+    }
+
+    async fn list_after(
+        &self,
+        caller: &Caller,
+        mut request: ListRequest,
+        after: u64,
+    ) -> Result<Page, ApiError> {
+        let query = request.check(Utc::now(), self.max_page)?;
+        request.limit = Some(self.max_page);
+        request.cursor = Some(query.cursor_after(after.cast_signed()));
+        self.list(caller, request).await
+    }
+
+    fn appended(&self) -> watch::Receiver<u64> {
+        self.store.appended()
     }
 
     async fn job(&self, caller: &Caller, cluster: &str, job: &str) -> Result<Story, ApiError> {

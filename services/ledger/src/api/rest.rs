@@ -1,4 +1,4 @@
-//! REST: `/v1/events`, `/v1/jobs/{cluster}/{job}`, `/v1/ledger/head`.
+//! REST: `/v1/events`, `/v1/events/stream`, `/v1/jobs/{cluster}/{job}`, `/v1/ledger/head`.
 
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ const AUDIT_SCHEMA: &str = "urn:slurm-mesh:mesh.audit.v1.AuditEntry";
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     Router::new()
         .route("/v1/events", get(list::<A>))
+        .route("/v1/events/stream", get(super::stream::follow::<A>))
         .route("/v1/jobs/{cluster}/{job}", get(job::<A>))
         .route("/v1/ledger/head", get(head::<A>))
         .with_state(api)
@@ -69,7 +70,7 @@ async fn head<A: EventsApi>(
 }
 
 /// Reads the filters. `type` may be given several times, or as a list with commas; every other filter once.
-fn parse(query: &str) -> Result<ListRequest, Problem> {
+pub(super) fn parse(query: &str) -> Result<ListRequest, Problem> {
     let mut request = ListRequest::default();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         let value = value.trim().to_owned();
@@ -135,7 +136,7 @@ fn twice(name: &str) -> Problem {
     Problem::bad_request(format!("{name}: it is given twice; allowed: once"))
 }
 
-fn problem(error: ApiError) -> Problem {
+pub(super) fn problem(error: ApiError) -> Problem {
     match error {
         ApiError::Invalid(_) => Problem::bad_request(error.to_string()),
         ApiError::Forbidden(_) => Problem::new(StatusCode::FORBIDDEN, error.to_string()),
@@ -144,7 +145,7 @@ fn problem(error: ApiError) -> Problem {
     }
 }
 
-fn entry(entry: &Entry) -> Result<Value, Problem> {
+pub(super) fn entry(entry: &Entry) -> Result<Value, Problem> {
     let event = match &entry.content {
         Content::Event(event) => {
             cloudevents::to_json(event).map_err(|error| Problem::internal(&error))?

@@ -1,6 +1,6 @@
 //! The dispatcher's SQLite file: what waits, what was done, and what is to be announced.
 //!
-//! Reads go through a small pool, writes through [`super::writer`], which commits many at once.
+//! Reads go through a small pool, writes through the writer, which commits many at once.
 
 use std::path::Path;
 use std::time::Duration;
@@ -273,24 +273,20 @@ impl Store {
         Ok(next.and_then(DateTime::from_timestamp_millis))
     }
 
-    /// What an endpoint missed and was not told yet: id of the first event, how many, when the last was seen.
+    /// What an endpoint missed and was not told yet: id of the first event, and when the last was seen.
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn missed(
-        &self,
-        endpoint: &str,
-    ) -> Result<Option<(String, u64, DateTime<Utc>)>, Error> {
-        let row: Option<(String, i64, i64)> =
-            sqlx::query_as("SELECT first_id, count, last_at FROM away WHERE endpoint = ?")
+    pub async fn missed(&self, endpoint: &str) -> Result<Option<(String, DateTime<Utc>)>, Error> {
+        let row: Option<(String, i64)> =
+            sqlx::query_as("SELECT first_id, last_at FROM away WHERE endpoint = ?")
                 .bind(endpoint)
                 .fetch_optional(&self.reads)
                 .await
                 .map_err(Error::database("look for missed events"))?;
-        Ok(row.map(|(first, count, last)| {
+        Ok(row.map(|(first, last)| {
             (
                 first,
-                count.unsigned_abs(),
                 DateTime::from_timestamp_millis(last).unwrap_or_default(),
             )
         }))

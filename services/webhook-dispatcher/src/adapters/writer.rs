@@ -163,11 +163,19 @@ async fn apply(connection: &mut SqliteConnection, command: &Command) -> Result<u
             Ok(done.rows_affected())
         }
         Command::ReportMissed(report) => {
-            sqlx::query("DELETE FROM away WHERE endpoint = ?")
-                .bind(&report.endpoint)
-                .execute(&mut *connection)
-                .await?;
-            save(connection, report).await
+            // Counted in the same transaction: what came since the report was decided on belongs to it.
+            let count: i64 =
+                sqlx::query_scalar("DELETE FROM away WHERE endpoint = ? RETURNING count")
+                    .bind(&report.endpoint)
+                    .fetch_optional(&mut *connection)
+                    .await?
+                    .unwrap_or_default();
+            if count == 0 {
+                return Ok(0);
+            }
+            let mut report = report.clone();
+            report.body = count.to_string().into_bytes();
+            save(connection, &report).await
         }
         Command::Announced(keys) => {
             for (endpoint, event_id) in keys {

@@ -79,6 +79,7 @@ impl Frame<'_> {
             .at
             .and_then(|at| DateTime::from_timestamp(at, 0))
             .unwrap_or(self.now);
+        snapshot::limit(&mut job);
         job.attempt = fact.run.attempt;
         job.run = fact.run.entity_key();
         let is_array = job

@@ -224,6 +224,32 @@ pub fn fill(job: &mut Job, last: &Job) {
     }
 }
 
+/// Longest text of users that an event carries; a message on the bus has at most 1 MiB, and Slurm takes longer comments.
+const LONGEST_TEXT: usize = 16 << 10;
+
+/// Cuts what users may make as long as they like, so that every event fits on the bus.
+pub fn limit(job: &mut Job) {
+    let texts = [
+        &mut job.name,
+        &mut job.comment,
+        &mut job.admin_comment,
+        &mut job.dependency,
+        &mut job.features,
+        &mut job.licenses,
+        &mut job.work_dir,
+        &mut job.std_out,
+        &mut job.std_err,
+        &mut job.reason_description,
+    ];
+    for text in texts {
+        if text.len() > LONGEST_TEXT {
+            let end = (0..=LONGEST_TEXT).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            text.truncate(end);
+            text.push('…');
+        }
+    }
+}
+
 /// The array itself, as one of its tasks shows it.
 pub fn array_of_task(task: &Job, array: &RunKey) -> Job {
     let mut job = task.clone();

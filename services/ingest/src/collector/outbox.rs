@@ -1,0 +1,123 @@
+//! Publishing and storing, in the order that survives a crash.
+
+use std::collections::BTreeSet;
+
+use mesh_events::{Event, RunKey};
+use tracing::Span;
+
+use super::{Collector, Core};
+use crate::adapters::store::Store;
+use crate::domain::{Fact, FactId};
+use crate::{Error, metrics};
+
+impl Collector {
+    /// Publishes what was decided.
+    pub(super) async fn publish(&self, core: &mut Core, told: Vec<Told>) -> Result<(), Error> {
+        if told.is_empty() {
+            return Ok(());
+        }
+        // Of a run with a sampled fact everything goes through the outbox, so that its events stay in order.
+        let counted: BTreeSet<RunKey> = told
+            .iter()
+            .filter(|told| told.sampled)
+            .map(|told| told.run.clone())
+            .collect();
+        let (counted, plain): (Vec<Told>, Vec<Told>) = told
+            .into_iter()
+            .partition(|told| counted.contains(&told.run));
+        core.ahead = true;
+        self.bus
+            .publish_all_traced(
+                plain.into_iter().map(Told::into_parts).collect(),
+                &self.shutdown,
+            )
+            .await?;
+        if !counted.is_empty() {
+            let shards: BTreeSet<u32> = counted
+                .iter()
+                .filter_map(|told| core.book.get(&told.run))
+                .map(Store::shard_of)
+                .collect();
+            let outbox: Vec<(u32, Event)> = counted
+                .iter()
+                .filter_map(|told| {
+                    Some((
+                        Store::shard_of(core.book.get(&told.run)?),
+                        told.event.clone(),
+                    ))
+                })
+                .collect();
+            let Core { store, book, .. } = core;
+            store.write(book, &shards, &outbox).await?;
+            self.bus
+                .publish_all_traced(
+                    counted.into_iter().map(Told::into_parts).collect(),
+                    &self.shutdown,
+                )
+                .await?;
+            // Their outboxes are emptied with the next write.
+            core.dirty.extend(shards);
+        }
+        core.ahead = false;
+        Ok(())
+    }
+
+    /// Stores what has changed.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let mut core = self.core.lock().await;
+        let Core {
+            store,
+            book,
+            meta,
+            dirty,
+            ahead,
+            ..
+        } = &mut *core;
+        if *ahead {
+            return Ok(());
+        }
+        store.write(book, dirty, &[]).await?;
+        dirty.clear();
+        store.write_meta(meta, &[]).await
+    }
+}
+
+/// An event with its span, before it is published.
+pub(super) struct Told {
+    run: RunKey,
+    sampled: bool,
+    event: Event,
+    span: Span,
+}
+
+impl Told {
+    pub(super) fn new(fact: &Fact, event: Event, raw_id: u32, links: &[Span]) -> Self {
+        metrics::fact(fact.kind);
+        // The trace of a fact begins here; what led to it is linked.
+        let span = tracing::info_span!(
+            parent: None,
+            "ingest.fact",
+            event.id = event.id,
+            event.r#type = event.r#type,
+            cluster = event.cluster,
+            job.id = raw_id,
+        );
+        for link in links {
+            span.follows_from(link);
+        }
+        tracing::debug!(parent: &span, run = fact.run.entity_key(), "fact");
+        Self {
+            run: fact.run.clone(),
+            sampled: matches!(fact.id, FactId::Sampled(_)),
+            event,
+            span,
+        }
+    }
+
+    fn into_parts(self) -> (Event, Span) {
+        (self.event, self.span)
+    }
+}

@@ -6,6 +6,7 @@ mod api;
 mod append;
 mod grpc;
 mod restart;
+mod stream;
 mod support;
 mod tampering;
 mod vectors;

@@ -1,0 +1,116 @@
+//! `/v1/events/stream`: entries as they are appended, under the rights and filters of a listing.
+
+use std::time::Duration;
+
+use ledger::Store;
+use mesh_events::EventType;
+use mesh_testkit::build;
+use serde_json::Value;
+
+use crate::support::{admin, fact, of_user, serve, store, user};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A reader of a stream.
+struct Reader {
+    response: reqwest::Response,
+    received: String,
+}
+
+impl Reader {
+    async fn open(url: &str, query: &str) -> Self {
+        let response = reqwest::get(format!("{url}/v1/events/stream?{query}"))
+            .await
+            .unwrap();
+        assert_eq!(response.status(), 200);
+        Self {
+            response,
+            received: String::new(),
+        }
+    }
+
+    /// The next entry.
+    async fn next(&mut self) -> Value {
+        loop {
+            if let Some((block, rest)) = self.received.split_once("\n\n") {
+                let data = block
+                    .lines()
+                    .find_map(|line| line.strip_prefix("data: "))
+                    .map(str::to_owned);
+                self.received = rest.to_owned();
+                if let Some(data) = data {
+                    return serde_json::from_str(&data).unwrap();
+                }
+                continue;
+            }
+            let chunk = tokio::time::timeout(SOON, self.response.chunk())
+                .await
+                .expect("an entry in time")
+                .unwrap();
+            self.received
+                .push_str(&String::from_utf8(chunk.expect("an open stream").to_vec()).unwrap());
+        }
+    }
+
+    async fn next_seq(&mut self) -> u64 {
+        self.next().await["seq"].as_u64().unwrap()
+    }
+}
+
+async fn append(store: &Store, jobs: impl Iterator<Item = u32>) {
+    let facts = jobs
+        .map(|id| fact(&build::job_event(EventType::JobStarted, build::job(id))))
+        .collect();
+    store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+}
+
+#[tokio::test]
+async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was() {
+    mesh_runtime::install_tls();
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path()).await;
+    append(&store, 1..=3).await;
+    let url = serve(&store, admin(), 2, 100).await;
+
+    // More than a page at once, then one by one.
+    let mut reader = Reader::open(&url, "after=1").await;
+    assert_eq!((reader.next_seq().await, reader.next_seq().await), (2, 3));
+    append(&store, 4..=8).await;
+    for seq in 4..=8 {
+        assert_eq!(reader.next_seq().await, seq);
+    }
+    append(&store, 9..=9).await;
+    assert_eq!(reader.next_seq().await, 9);
+
+    let mut again = Reader::open(&url, "after=7").await;
+    assert_eq!(again.next_seq().await, 8);
+    let mut from_now = Reader::open(&url, "").await;
+    append(&store, 10..=10).await;
+    assert_eq!(from_now.next_seq().await, 10);
+}
+
+#[tokio::test]
+async fn a_stream_shows_what_a_listing_would() {
+    mesh_runtime::install_tls();
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path()).await;
+    let url = serve(&store, user("bob"), 1000, 100).await;
+    let mut reader = Reader::open(&url, "type=job.*").await;
+    append(&store, 1..=3).await;
+    let of_bob = of_user("bob", EventType::JobStarted, build::job(4));
+    store
+        .append("SLURM_EVENTS", 1, vec![fact(&of_bob)])
+        .await
+        .unwrap();
+    // The first he gets is his own: alice's three before it are not for him.
+    assert_eq!(reader.next_seq().await, 4);
+
+    let refused = reqwest::get(format!("{url}/v1/events/stream?user=alice"))
+        .await
+        .unwrap();
+    assert_eq!(refused.status(), 403);
+    let wrong = reqwest::get(format!("{url}/v1/events/stream?limit=3"))
+        .await
+        .unwrap();
+    assert_eq!(wrong.status(), 400);
+}

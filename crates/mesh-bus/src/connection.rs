@@ -1,7 +1,7 @@
 //! The connection.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::jetstream;
@@ -90,11 +90,13 @@ impl Bus {
     /// # Errors
     /// [`Error::Cancelled`] when told to stop.
     pub async fn ready(&self, shutdown: &CancellationToken) -> Result<(), Error> {
+        // The first moments of a connection are nothing to warn of.
+        let patience = Instant::now() + Duration::from_secs(2);
         let mut told = false;
         loop {
             match self.try_ready().await {
                 Ok(()) => return Ok(()),
-                Err(error) if !told => {
+                Err(error) if !told && Instant::now() > patience => {
                     told = true;
                     tracing::warn!(error = &error as &dyn std::error::Error, nats.url = %self.config.url, "waiting for NATS");
                 }
@@ -102,7 +104,7 @@ impl Bus {
             }
             tokio::select! {
                 () = shutdown.cancelled() => return Err(Error::Cancelled),
-                () = tokio::time::sleep(Duration::from_millis(250)) => {}
+                () = tokio::time::sleep(Duration::from_millis(50)) => {}
             }
         }
     }

@@ -34,7 +34,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 use mesh_bus::{Bus, EndpointConsumer};
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use mesh_runtime::{BoxError, Context, Service, Started};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -102,7 +102,7 @@ async fn run(
     remember: Duration,
 ) -> Result<(), BoxError> {
     let shutdown = context.shutdown.clone();
-    let connected = context.health.condition("webhook-dispatcher.nats");
+    context.watch_nats(WebhookDispatcherService::NAME, &shared.bus);
     // Outlives the others: their last outcomes are announced too.
     let finished = CancellationToken::new();
     let announcer = tokio::spawn(announce::run(Arc::clone(&shared), finished.clone()));
@@ -111,7 +111,6 @@ async fn run(
         tasks.spawn(Arc::clone(lane).retry(shutdown.clone()));
     }
     tasks.spawn(take_in(shared.bus.clone(), lanes, shutdown.clone()));
-    tasks.spawn(watch(shared.bus.clone(), connected, shutdown.clone()));
     tasks.spawn(forget(shared.store.clone(), remember, shutdown));
     while let Some(ended) = tasks.join_next().await {
         ended?;
@@ -208,20 +207,6 @@ async fn try_remove_old(bus: &Bus, wanted: &BTreeSet<String>) -> Result<(), mesh
         }
     }
     Ok(())
-}
-
-/// Ready while NATS is there.
-async fn watch(bus: Bus, condition: Condition, shutdown: CancellationToken) {
-    loop {
-        if bus.connected() {
-            condition.ok();
-        } else {
-            condition.fail("not connected to NATS; deliveries that wait go on");
-        }
-        if !pause(Duration::from_millis(500), &shutdown).await {
-            return;
-        }
-    }
 }
 
 /// Forgets old outcomes now and every hour.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, Local, NaiveDateTime, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_hook::doorbell::{Environment, doorbell};
 use mesh_hook::ring::{Outcome, ring};
 use mesh_hook::spool::Spool;
@@ -160,12 +160,13 @@ async fn slurm(
     Some(printed)
 }
 
-/// The controller's clock is the heading of `scontrol show config`, in this host's time zone and whole seconds.
+/// The controller's clock is the heading of `scontrol show config`, as slurm-client asks for it in Unix seconds.
 fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mut Vec<Finding>) {
     let told = printed
         .get("AsOf")
-        .and_then(|text| NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S").ok());
-    let Some(told) = told.and_then(|time| time.and_local_timezone(Local).earliest()) else {
+        .and_then(|text| text.parse().ok())
+        .and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+    let Some(told) = told else {
         return findings.push(Finding::new(
             "clocks",
             Grade::Unknown,
@@ -173,7 +174,7 @@ fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mu
             "",
         ));
     };
-    let skew = (told.to_utc() - asked).abs();
+    let skew = (told - asked).abs();
     findings.push(if skew > MAX_SKEW {
         let found = format!(
             "this host and the controller differ by {} s",

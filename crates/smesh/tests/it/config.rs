@@ -1,0 +1,137 @@
+//! What is wrong is said in one line that names it, with an exit status that is not 0.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::mesh::{Mesh, stderr, stdout};
+
+/// `smesh up` with another mesh.toml must end with a status and a line that holds a text.
+fn refused(edit: impl Fn(String) -> String, code: i32, expected: &str) {
+    let mesh = Mesh::init();
+    let text = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    fs::write(mesh.path("mesh.toml"), edit(text)).unwrap();
+    let output = mesh.run(&["up"]);
+    let stderr = stderr(&output);
+    let errors: Vec<&str> = stderr
+        .lines()
+        .filter(|line| line.starts_with("error:"))
+        .collect();
+    assert_eq!(output.status.code(), Some(code), "{expected}: {stderr}");
+    assert!(
+        errors.len() == 1 && errors[0].contains(expected),
+        "{expected}: {stderr}"
+    );
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    refused(|text| text.replace("cluster =", "clutser ="), 78, "clutser");
+    refused(|text| text + "\n[ledger]\nbatch = 3\n", 1, "batch");
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_named() {
+    refused(|text| text + "\n[[[", 78, "mesh.toml");
+}
+
+#[test]
+fn a_broken_price_book_is_named() {
+    let mesh = Mesh::init();
+    fs::write(mesh.path("price-book.toml"), "currency = 7\n").unwrap();
+    let output = mesh.run(&["up"]);
+    assert!(
+        !output.status.success() && stderr(&output).contains("price-book.toml"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_bad_nats_address_is_named() {
+    refused(
+        |text| text + "\n[mesh.nats]\nurl = \"nats://:::\"\n",
+        1,
+        "nats://:::",
+    );
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let mesh = Mesh::init();
+    let output = mesh.run(&["up", "--nats-port", &port]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains(&port) && stderr(&output).contains("--nats-port"),
+        "{}",
+        stderr(&output)
+    );
+    fs::write(mesh.path("api.token"), "0123456789abcdef").unwrap();
+    let listen = format!(
+        "listen = \"127.0.0.1:{port}\"\ntoken_file = \"{}\"\n[slurm]\n",
+        mesh.path("api.token").display()
+    );
+    let text = fs::read_to_string(mesh.path("mesh.toml"))
+        .unwrap()
+        .replacen("[slurm]\n", &listen, 1);
+    fs::write(mesh.path("mesh.toml"), text).unwrap();
+    let output = mesh.run(&["up"]);
+    assert!(
+        !output.status.success() && stderr(&output).contains("mesh.api.listen"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_missing_nats_server_is_said_with_what_to_do() {
+    let mesh = Mesh::init();
+    for (program, expected) in [
+        ("/nowhere/nats-server", "scripts/nats-server"),
+        ("/bin/true", "2.12"),
+    ] {
+        let output = mesh
+            .smesh(&["up"])
+            .env("NATS_SERVER_BIN", program)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn init_replaces_nothing_unless_told_to() {
+    let mesh = Mesh::init();
+    let again = mesh.run(&["init", "--slurm-conf", "slurm.conf"]);
+    assert!(
+        !again.status.success() && stderr(&again).contains("--force"),
+        "{}",
+        stderr(&again)
+    );
+    assert!(
+        mesh.run(&["init", "--slurm-conf", "slurm.conf", "--force"])
+            .status
+            .success()
+    );
+    let absent = mesh.run(&["init", "--slurm-conf", "absent.conf", "-o", "other.toml"]);
+    assert!(
+        !absent.status.success() && stderr(&absent).contains("absent.conf"),
+        "{}",
+        stderr(&absent)
+    );
+}
+
+#[test]
+fn without_a_mesh_commands_say_how_to_start_one() {
+    let mesh = Mesh::init();
+    let output = mesh.run(&["events"]);
+    assert_eq!(output.status.code(), Some(69));
+    assert!(stderr(&output).contains("smesh up"), "{}", stderr(&output));
+    assert_eq!(
+        mesh.run(&["events", "--limit", "no"]).status.code(),
+        Some(64)
+    );
+    assert!(stdout(&mesh.run(&["--help"])).contains("Exit status"));
+}

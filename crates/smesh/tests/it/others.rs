@@ -1,0 +1,119 @@
+//! Another Unix user of the same host: sees nothing that is not theirs.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use mesh_bus::Bus;
+use mesh_events::EventType;
+use mesh_testkit::build;
+use tokio_util::sync::CancellationToken;
+
+use crate::mesh::{Mesh, stderr, stdout};
+
+/// Runs a program as a user without any rights.
+fn as_other(program: &Path, args: &[&str]) -> Output {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test becomes another user: run it as root"
+    );
+    Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(program)
+        .args(args)
+        .current_dir("/")
+        .output()
+        .unwrap()
+}
+
+/// A mesh whose ledger holds an event of alice, and a `smesh` that others may start.
+async fn with_an_event_of_alice() -> Mesh {
+    let mesh = Mesh::started();
+    let port = std::fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
+    let config = mesh_bus::Config {
+        url: format!("nats://127.0.0.1:{}", port.trim()),
+        user: Some("ingest".into()),
+        password_file: Some(mesh.path("data/private/nats-passwords/ingest")),
+        provision: false,
+        ..mesh_bus::Config::default()
+    };
+    let bus = Bus::connect(&config, "ingest").await.unwrap();
+    bus.publish_until_done(
+        &build::job_event(EventType::JobStarted, build::job(7)),
+        &CancellationToken::new(),
+    )
+    .await
+    .unwrap();
+    mesh.wait_until("alice's event is in the ledger", || {
+        stdout(&mesh.run(&["events", "--job", "7"])).contains("job.started")
+    });
+    std::fs::copy(env!("CARGO_BIN_EXE_smesh"), mesh.path("smesh")).unwrap();
+    mesh
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_jobs_do_not_exist_for_them() {
+    let mesh = with_an_event_of_alice().await;
+    let (smesh, socket) = (mesh.path("smesh"), mesh.path("data/api.sock"));
+    let socket = socket.to_str().unwrap();
+    let events = as_other(&smesh, &["--socket", socket, "events"]);
+    assert!(
+        events.status.success() && events.stdout.is_empty(),
+        "{events:?}"
+    );
+    let job = as_other(&smesh, &["--socket", socket, "-M", "testbed", "job", "7"]);
+    assert!(
+        !job.status.success() && stderr(&job).contains("not yours"),
+        "{job:?}"
+    );
+    let asked = as_other(&smesh, &["--socket", socket, "events", "--user", "alice"]);
+    assert_eq!(asked.status.code(), Some(77), "{asked:?}");
+    let webhooks = as_other(&smesh, &["--socket", socket, "webhooks", "list"]);
+    assert_eq!(webhooks.status.code(), Some(77), "{webhooks:?}");
+    assert!(mesh.run(&["job", "7"]).status.success(), "root sees it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_private_can_be_read_by_them() {
+    let mesh = with_an_event_of_alice().await;
+    for file in [
+        "data",
+        "data/private/nats.conf",
+        "data/private/nats-passwords/hook",
+        "data/ledger.db",
+        "data/cost-engine.db",
+    ] {
+        let path = mesh.path(file);
+        assert!(path.exists(), "{file}");
+        let read = as_other(Path::new("/bin/cat"), &[path.to_str().unwrap()]);
+        let listed = as_other(Path::new("/bin/ls"), &[path.to_str().unwrap()]);
+        assert!(!read.status.success(), "{file}");
+        assert!(!path.is_dir() || !listed.status.success(), "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nats_server_takes_nobody_without_credentials() {
+    let mesh = with_an_event_of_alice().await;
+    let port: u16 = std::fs::read_to_string(mesh.path("data/private/nats.port"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    for (user, password) in [(None, ""), (Some("hook"), "guess"), (Some("admin"), "")] {
+        let login = user.map(|user| (user, password));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let outcome =
+            mesh_hook::nats::Connection::open(([127, 0, 0, 1], port).into(), login, deadline)
+                .and_then(|mut connection| {
+                    connection.publish(&[mesh_hook::nats::Outgoing {
+                        subject: "mesh.testbed.hook.x",
+                        id: "1",
+                        body: b"",
+                    }])
+                });
+        assert!(
+            matches!(outcome, Err(mesh_hook::nats::Error::Refused(_))),
+            "{user:?}: {outcome:?}"
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! `smesh up`: starts, is alone, comes back after a crash, brings nats-server back, leaves nothing behind.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::Command;
+
+use crate::mesh::{Mesh, is_nats, stderr};
+
+#[test]
+fn it_starts_without_slurm_and_says_what_it_waits_for() {
+    let mut mesh = Mesh::started();
+    let doctor = mesh.run(&["doctor"]);
+    assert_eq!(
+        doctor.status.code(),
+        Some(1),
+        "slurmctld is not there: {doctor:?}"
+    );
+    assert!(
+        String::from_utf8_lossy(&doctor.stdout).contains("slurmctld"),
+        "{doctor:?}"
+    );
+    let pid = mesh.nats_pid().to_string();
+    let status = mesh.end("-TERM");
+    assert!(status.success(), "{status:?}");
+    assert!(
+        !is_nats(&pid, mesh.folder.path()),
+        "nats-server is stopped, too"
+    );
+    assert!(!mesh.path("data/api.sock").exists());
+}
+
+#[test]
+fn a_second_one_on_the_same_directory_is_refused() {
+    let mesh = Mesh::started();
+    let second = mesh.run(&["up"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(
+        stderr(&second).contains("another `smesh up` already uses"),
+        "{}",
+        stderr(&second)
+    );
+    assert!(mesh.run(&["events"]).status.success(), "the first goes on");
+}
+
+#[test]
+fn after_kill_9_the_next_one_stops_the_old_nats_server_and_goes_on() {
+    let mut mesh = Mesh::started();
+    let old = mesh.nats_pid().to_string();
+    mesh.end("-KILL");
+    assert!(
+        is_nats(&old, mesh.folder.path()),
+        "the server outlives its parent"
+    );
+    mesh.start();
+    assert!(!is_nats(&old, mesh.folder.path()));
+    assert!(is_nats(&mesh.nats_pid().to_string(), mesh.folder.path()));
+    assert!(mesh.end("-INT").success());
+}
+
+#[test]
+fn a_foreign_process_with_the_old_pid_is_left_alone() {
+    let mut mesh = Mesh::started();
+    mesh.end("-TERM");
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    fs::write(mesh.path("data/private/nats.pid"), other.id().to_string()).unwrap();
+    mesh.start();
+    assert!(other.try_wait().unwrap().is_none(), "it still sleeps");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
+fn a_nats_server_that_dies_is_started_again_on_the_same_address() {
+    let mesh = Mesh::started();
+    let hook_config = fs::read_to_string(mesh.path("data/hook.toml")).unwrap();
+    let old = mesh.nats_pid();
+    assert!(
+        Command::new("kill")
+            .args(["-KILL", &old.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    mesh.wait_until("a new nats-server", || {
+        mesh.nats_pid() != old && is_nats(&mesh.nats_pid().to_string(), mesh.folder.path())
+    });
+    assert_eq!(
+        fs::read_to_string(mesh.path("data/hook.toml")).unwrap(),
+        hook_config
+    );
+    let config = mesh_hook::Config::load(&mesh.path("data/hook.toml")).unwrap();
+    mesh.wait_until("a doorbell rings", || {
+        let now = std::time::SystemTime::now();
+        let bell = mesh_hook::doorbell::doorbell(
+            "testbed",
+            "PrologSlurmctld",
+            "h",
+            now,
+            &Default::default(),
+            &[],
+        );
+        matches!(
+            mesh_hook::ring::ring(&config, &bell, now, std::time::Instant::now()),
+            mesh_hook::ring::Outcome::Delivered { .. }
+        )
+    });
+}
+
+#[test]
+fn credentials_survive_a_restart_and_are_nobody_elses() {
+    let mut mesh = Mesh::started();
+    let hook_config = mesh.path("data/hook.toml");
+    let before = fs::read_to_string(&hook_config).unwrap();
+    let mode = |name: &str| fs::metadata(mesh.path(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(
+        (
+            mode("data"),
+            mode("data/private"),
+            mode("data/hook.toml"),
+            mode("data/api.sock")
+        ),
+        (0o711, 0o700, 0o600, 0o666)
+    );
+    for entry in fs::read_dir(mesh.path("data")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o077;
+        assert!(mode == 0 || name == "api.sock", "{name}: {mode:o}");
+    }
+    if rustix::process::geteuid().is_root() {
+        let nobody = uzers::get_user_by_name("nobody").unwrap().uid();
+        assert_eq!(
+            fs::metadata(&hook_config).unwrap().uid(),
+            nobody,
+            "SlurmUser's"
+        );
+        assert_eq!(
+            fs::metadata(mesh.path("data/hook-spool")).unwrap().uid(),
+            nobody,
+            "SlurmUser's"
+        );
+    }
+    mesh.end("-TERM");
+    mesh.start();
+    assert_eq!(fs::read_to_string(&hook_config).unwrap(), before);
+}

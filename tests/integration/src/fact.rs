@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_events::{Event, EventType, Identity, RunKey, cloudevents};
+use mesh_events::{Category, Event, EventType, Identity, RunKey, cloudevents};
 use serde_json::Value;
 
 /// An entry of the ledger.
@@ -35,19 +35,15 @@ impl Fact {
         run(&self.event)
     }
 
-    /// True if Slurm's record times it, or if its id is made as if: whoever reads the record computes the same id.
+    /// True if its id comes from Slurm's record: whoever reads the record computes the same id.
     pub fn is_recorded(&self) -> bool {
         self.kind.identity() == Identity::Recorded
-            || matches!(
-                self.kind,
-                EventType::CostEstimated | EventType::CostFinalized
-            )
     }
 
     /// True for the recorded events of a job's life.
     pub fn is_lifecycle(&self) -> bool {
-        self.kind.identity() == Identity::Recorded
-            && self.run().is_some()
+        self.is_recorded()
+            && self.kind.category() == Category::Job
             && self.kind != EventType::JobUpdated
     }
 }

@@ -29,7 +29,7 @@ pub use http::Answer;
 pub use marks::{Mark, Marks};
 pub use mesh::{Mesh, MeshOptions};
 pub use programs::Programs;
-pub use receiver::{Delivery, Receiver};
+pub use receiver::{Delivery, Receiver, Requests};
 
 /// Asks until there is a value, every 100 ms.
 ///

@@ -148,6 +148,11 @@ impl Mesh {
         command
     }
 
+    /// Where `smesh` is.
+    pub fn programs_dir(&self) -> &Path {
+        self.programs.smesh.parent().unwrap_or(Path::new("."))
+    }
+
     /// Runs `smesh` with these arguments.
     ///
     /// # Errors

@@ -126,13 +126,11 @@ impl Receiver {
         here.cloned().collect()
     }
 
-    /// Everything from the `n`th request on.
-    pub fn since(&self, n: usize) -> Vec<Delivery> {
-        lock(&self.log)
-            .deliveries
-            .get(n..)
-            .unwrap_or_default()
-            .to_vec()
+    /// What came and comes, for those who only look.
+    pub fn requests(&self) -> Requests {
+        Requests {
+            log: Arc::clone(&self.log),
+        }
     }
 
     /// Ids of the events that endpoint `name` had accepted.
@@ -163,6 +161,20 @@ impl Receiver {
         self.stop().await;
         let listener = bind(self.address).await?;
         self.serve(listener)
+    }
+}
+
+/// What a receiver got.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    log: Arc<Mutex<Log>>,
+}
+
+impl Requests {
+    /// Everything from the `n`th request on.
+    pub fn since(&self, n: usize) -> Vec<Delivery> {
+        let log = lock(&self.log);
+        log.deliveries.get(n..).unwrap_or_default().to_vec()
     }
 }
 

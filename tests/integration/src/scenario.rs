@@ -1,7 +1,7 @@
 //! A day in short, played by real jobs, and what must come of it.
 //!
 //! Every part submits its job at once and then does what is its own to do (cancel, requeue, resume a node) when the moment has
-//! come, whatever the others do. What must come of it is data, so that [`Expected::complaints`] can say what is missing and what is
+//! come, whatever the others do. What must come of it is data, so that [`complaints`] can say what is missing and what is
 //! too much.
 
 mod check;
@@ -9,7 +9,7 @@ mod play;
 
 use std::collections::BTreeMap;
 
-pub use check::complaints;
+pub use check::{complaints, repeated};
 pub use play::{MANAGER, play};
 
 /// What must come of one submission: the words of `docs/job-events.md`.
@@ -30,7 +30,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    pub(crate) fn new(title: &'static str, user: &str, job: u32, words: &[&'static str]) -> Self {
+    /// A job of one run.
+    pub fn new(title: &'static str, user: &str, job: u32, words: &[&'static str]) -> Self {
         Self {
             title,
             user: user.to_owned(),
@@ -41,17 +42,20 @@ impl Expected {
         }
     }
 
-    pub(crate) fn then(mut self, words: &[&'static str]) -> Self {
+    /// One more run of it, after a requeue.
+    pub fn then(mut self, words: &[&'static str]) -> Self {
         self.runs.push(words.to_vec());
         self
     }
 
-    pub(crate) fn task(mut self, task: u32, words: &[&'static str]) -> Self {
+    /// A task of it.
+    pub fn task(mut self, task: u32, words: &[&'static str]) -> Self {
         self.tasks.insert(task, words.to_vec());
         self
     }
 
-    pub(crate) const fn explained(mut self) -> Self {
+    /// It waits long enough for `pending` and an explanation.
+    pub const fn explained(mut self) -> Self {
         self.explained = true;
         self
     }

@@ -1,6 +1,6 @@
 //! Compares what came with what must come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mesh_events::EventType;
 
@@ -16,6 +16,15 @@ pub fn complaints(expected: &[Expected], facts: &[Fact]) -> Vec<String> {
         complaints.extend(of_part(part, facts, &lives));
     }
     complaints
+}
+
+/// Ids that the ledger holds twice.
+pub fn repeated(facts: &[Fact]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let again = facts.iter().filter(|fact| !seen.insert(&fact.event.id));
+    again
+        .map(|fact| format!("the ledger holds {} {} twice", fact.kind, fact.event.id))
+        .collect()
 }
 
 fn of_part(

@@ -1,2 +1,222 @@
-//! Stub.
-fn main() {}
+//! A day in short on a real Slurm cluster: `make demo`.
+//!
+//! Starts a cluster of its own, `smesh up` and a receiver, plays [`integration::scenario`], shows what happens as it happens, and says
+//! whether everything came. With `SLURM_CONF` set it attaches to that Slurm and changes nothing of its configuration.
+//!
+//! | environment | |
+//! | --- | --- |
+//! | `DEMO_STAY=1` | stay up after the day, to look around |
+//! | `DEMO_WATCH=1` | with `SLURM_CONF`: submit nothing, show what happens until Ctrl-C |
+//! | `SLURM_CONF` | attach to this Slurm |
+
+mod attach;
+mod feed;
+mod report;
+mod watch;
+mod words;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use integration::scenario::{self, Day};
+use integration::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver};
+use tokio::signal::unix::{SignalKind, signal};
+
+use feed::Feed;
+use watch::Watch;
+
+/// Name of the endpoint that gets every event, signed.
+const PIPELINE: &str = "pipeline";
+/// Name of the chat endpoint.
+const CHAT: &str = "chat";
+/// First port to try; a hundred each.
+const BASE_PORTS: std::ops::Range<u16> = 250..290;
+/// How long after the day the last facts and deliveries may take.
+const PATIENCE: Duration = Duration::from_secs(75);
+/// How long the result must stay as it is: several sweeps, so that nothing comes twice unseen.
+const CALM: Duration = Duration::from_secs(4);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // Everything that was started ends with the future, whichever of the two is first.
+    let demo = async {
+        if std::env::var_os("SLURM_CONF").is_some_and(|path| !path.is_empty()) {
+            attach::run().await
+        } else {
+            run().await
+        }
+    };
+    let code = tokio::select! {
+        result = demo => result.unwrap_or_else(|error| {
+            Feed::new(Instant::now()).problem(&error.chain());
+            ExitCode::FAILURE
+        }),
+        () = interrupted() => {
+            anstream::eprintln!("\nstopping everything …");
+            ExitCode::from(130)
+        }
+    };
+    code
+}
+
+/// Ctrl-C or SIGTERM.
+async fn interrupted() {
+    match (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) {
+        (Ok(mut interrupt), Ok(mut terminate)) => {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+async fn run() -> Result<ExitCode, Error> {
+    let started = Instant::now();
+    let feed = Feed::new(started);
+    feed.heading("a Slurm cluster of our own");
+    let cluster = Cluster::start(&ClusterOptions::full("demo", free_ports()?)).await?;
+    feed.note(&format!(
+        "Slurm {}, nodes {} and {} in the cloud, hooks on, accounting on",
+        cluster.fact("slurm_version").unwrap_or_default(),
+        cluster.fact("nodes").unwrap_or_default(),
+        cluster.fact("cloud_nodes").unwrap_or_default(),
+    ));
+    let receiver = Receiver::start().await?;
+    let mut mesh = Mesh::set_up(&cluster, "mesh", &options(&receiver)).await?;
+    feed.heading("smesh up");
+    mesh.start().await?;
+    cluster.ring(&mesh.hook_config())?;
+    feed.note(
+        "six services and a nats-server run; price book, people and two webhook endpoints are set",
+    );
+    feed.heading("a day in short");
+    let watch = Watch::start(&mesh, &receiver, feed).await?;
+    let day = scenario::play(&cluster, &mesh).await?;
+    let complaints = settle(&mesh, &watch, &day.expected).await?;
+    let verified = mesh.verify().await;
+    let facts = mesh.facts("").await?;
+    report::Report {
+        day: &day,
+        facts: &facts,
+        watch: &watch,
+        marks: Some(cluster.clock()),
+        costs: mesh.get("/v1/costs?by=user").await?.json(),
+        verified: verified.as_ref().map(String::as_str).map_err(Error::chain),
+    }
+    .print();
+    let mut problems = complaints;
+    problems.extend(verified.err().map(|error| error.chain()));
+    let code = verdict(&watch, &problems, &day, started);
+    if std::env::var("DEMO_STAY").is_ok_and(|stay| stay == "1") {
+        look_around(&cluster, &mesh);
+        std::future::pending::<()>().await;
+    }
+    drop(watch);
+    mesh.stop().await?;
+    Ok(code)
+}
+
+/// The configuration of the demo's mesh.
+fn options(receiver: &Receiver) -> MeshOptions {
+    let endpoints = [
+        receiver.endpoint(PIPELINE, "types = [\"*\"]"),
+        receiver.chat(CHAT, ""),
+    ]
+    .concat();
+    MeshOptions {
+        overlay: format!(
+            "[ingest]\nsweep_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n{endpoints}"
+        ),
+        price_book: Some(scenario::PRICE_BOOK.to_owned()),
+        identities: Some(scenario::IDENTITIES.to_owned()),
+    }
+}
+
+/// Waits until nothing is missing, and then a little: nothing must be too much either.
+async fn settle(
+    mesh: &Mesh,
+    watch: &Watch,
+    expected: &[scenario::Expected],
+) -> Result<Vec<String>, Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let complaints = complaints(mesh, watch, expected).await?;
+        if complaints.is_empty() {
+            break;
+        }
+        if Instant::now() > deadline {
+            return Ok(complaints);
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    tokio::time::sleep(CALM).await;
+    complaints(mesh, watch, expected).await
+}
+
+async fn complaints(
+    mesh: &Mesh,
+    watch: &Watch,
+    expected: &[scenario::Expected],
+) -> Result<Vec<String>, Error> {
+    let facts = mesh.facts("").await?;
+    let mut complaints = scenario::complaints(expected, &facts);
+    complaints.extend(scenario::repeated(&facts));
+    complaints.extend(watch.complaints(expected, &facts));
+    Ok(complaints)
+}
+
+/// Says how it went.
+fn verdict(watch: &Watch, problems: &[String], day: &Day, started: Instant) -> ExitCode {
+    let feed = watch.feed();
+    for part in &day.impossible {
+        feed.note(&format!("not possible here: {}: {}", part.title, part.why));
+    }
+    for problem in problems {
+        feed.problem(problem);
+    }
+    let took = started.elapsed().as_secs();
+    if problems.is_empty() {
+        feed.success(&format!(
+            "every expected event and webhook came, none twice; the run took {took} s"
+        ));
+        ExitCode::SUCCESS
+    } else {
+        feed.problem(&format!(
+            "{} things are not as they must be; the run took {took} s",
+            problems.len()
+        ));
+        ExitCode::FAILURE
+    }
+}
+
+fn look_around(cluster: &Cluster, mesh: &Mesh) {
+    anstream::println!(
+        "\nEverything stays up until Ctrl-C. In another shell, as root:\n  \
+         . {}/env\n  export MESH_CONFIG={}\n  export PATH={}:$PATH\n  \
+         smesh events --follow      smesh cost --by user      smesh webhooks list      smesh doctor\n  \
+         tests/cluster/as {} alice sbatch --wrap 'sleep 5'",
+        cluster.dir().display(),
+        mesh.config().display(),
+        mesh.programs_dir().display(),
+        cluster.dir().display(),
+    );
+}
+
+/// The first hundred ports nobody listens on.
+fn free_ports() -> Result<u16, Error> {
+    let is_free = |base: &u16| {
+        // slurmctld, slurmdbd, MariaDB, the first node.
+        [0, 1, 3, 11]
+            .iter()
+            .all(|offset| std::net::TcpListener::bind(("127.0.0.1", base + offset)).is_ok())
+    };
+    BASE_PORTS
+        .map(|hundred| hundred * 100)
+        .find(is_free)
+        .ok_or_else(|| Error::Machine("no hundred free ports between 25000 and 29000".into()))
+}

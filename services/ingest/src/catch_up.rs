@@ -28,16 +28,31 @@ pub async fn run(
 ) -> Result<(), Error> {
     let config = Arc::clone(&collector.config);
     let overlap = i64::try_from(config.catch_up_overlap.as_secs()).unwrap_or(i64::MAX);
-    let history = config.history_since().ok().flatten().map(|time| time.timestamp());
-    let Some(start) = from.map(|watermark| watermark.saturating_sub(overlap)).or(history) else {
+    let history = config
+        .history_since()
+        .ok()
+        .flatten()
+        .map(|time| time.timestamp());
+    let Some(start) = from
+        .map(|watermark| watermark.saturating_sub(overlap))
+        .or(history)
+    else {
         return Ok(());
     };
     let mut recovered = 0;
     if config.accounting {
-        let Some(rows) = window(&slurm, &slurmdbd, start, &shutdown).await? else { return Ok(()) };
+        let Some(rows) = window(&slurm, &slurmdbd, start, &shutdown).await? else {
+            return Ok(());
+        };
         // What ended before capture began is not told, unless history is asked for.
         let since = match from {
-            Some(_) => collector.core().await.meta.capture_since.min(history.unwrap_or(i64::MAX)).max(start),
+            Some(_) => collector
+                .core()
+                .await
+                .meta
+                .capture_since
+                .min(history.unwrap_or(i64::MAX))
+                .max(start),
             None => start,
         };
         let ended = fold(&collector.cluster, &rows)
@@ -52,7 +67,10 @@ pub async fn run(
     let (message, not_recoverable) = if config.accounting {
         ("caught up with accounting", "")
     } else {
-        ("caught up without accounting", "jobs that began and ended meanwhile and that slurmctld has forgotten")
+        (
+            "caught up without accounting",
+            "jobs that began and ended meanwhile and that slurmctld has forgotten",
+        )
     };
     let what = CaptureEvent {
         source: "slurmdbd".to_owned(),
@@ -73,7 +91,13 @@ async fn window(
     shutdown: &CancellationToken,
 ) -> Result<Option<Vec<AccountingRecord>>, Error> {
     loop {
-        match slurm.accounting(&Query::Window { start: UnixTime::from_secs(start), end: None }).await {
+        match slurm
+            .accounting(&Query::Window {
+                start: UnixTime::from_secs(start),
+                end: None,
+            })
+            .await
+        {
             Ok(rows) => {
                 slurmdbd.up().await?;
                 return Ok(Some(rows));

@@ -182,7 +182,9 @@ impl Reader {
         let mut readings: Vec<Reading> = Vec::new();
         let mut hook = None;
         for id in ids {
-            let Some(job) = waiting.get_mut(id) else { continue };
+            let Some(job) = waiting.get_mut(id) else {
+                continue;
+            };
             hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
             let found = self.sightings_of(*id, &answer);
             if found.is_empty() {
@@ -198,7 +200,10 @@ impl Reader {
             let (merged, contradicted) = merge(job, found);
             if contradicted {
                 metrics::doorbell("contradicted");
-                tracing::warn!(job.id = id, "a hook tells an end that the controller's record contradicts; not believed");
+                tracing::warn!(
+                    job.id = id,
+                    "a hook tells an end that the controller's record contradicts; not believed"
+                );
             }
             readings.extend(merged);
         }

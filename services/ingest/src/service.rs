@@ -50,9 +50,19 @@ impl Service for IngestService {
         let identities = Arc::new(IdentityMap::new(identity_file));
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
-        let conditions =
-            Conditions { nats: condition("nats"), slurmctld: condition("slurmctld"), swept: condition("first_sweep") };
-        let run = Ingest { context, conditions, config: Arc::new(config), slurm, identities, bus };
+        let conditions = Conditions {
+            nats: condition("nats"),
+            slurmctld: condition("slurmctld"),
+            swept: condition("first_sweep"),
+        };
+        let run = Ingest {
+            context,
+            conditions,
+            config: Arc::new(config),
+            slurm,
+            identities,
+            bus,
+        };
         Ok(Started {
             router: Router::new(),
             run: Box::pin(async move { run.run().await.map_err(BoxError::from) }),
@@ -87,7 +97,11 @@ impl Ingest {
 
     async fn work(self) -> Result<(), Error> {
         let shutdown = self.context.shutdown.clone();
-        let Conditions { nats, slurmctld: answers, swept } = self.conditions.clone();
+        let Conditions {
+            nats,
+            slurmctld: answers,
+            swept,
+        } = self.conditions.clone();
         self.bus.ready(&shutdown).await?;
         nats.ok();
         let collector = Collector::load(

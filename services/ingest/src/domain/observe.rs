@@ -80,12 +80,22 @@ pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
 /// The last task of an array has the array's id. Requeued and cancelled while waiting, only the controller's restart count tells it from
 /// the array; for other sources the book does.
 fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
-    if sighting.entity != EntityKind::Array || sighting.record == Record::Controller || book.get(&sighting.run).is_some() {
+    if sighting.entity != EntityKind::Array
+        || sighting.record == Record::Controller
+        || book.get(&sighting.run).is_some()
+    {
         return None;
     }
     let runs = book.by_raw_id(sighting.raw_id);
-    let run = runs.into_iter().find(|run| run.task_id.is_some() && run.submit_time == sighting.run.submit_time)?;
-    let mut task = Sighting { entity: EntityKind::Task, tasks: None, run, ..sighting.clone() };
+    let run = runs
+        .into_iter()
+        .find(|run| run.task_id.is_some() && run.submit_time == sighting.run.submit_time)?;
+    let mut task = Sighting {
+        entity: EntityKind::Task,
+        tasks: None,
+        run,
+        ..sighting.clone()
+    };
     if let Some(array) = &mut task.job.array {
         array.task_id = task.run.task_id;
         array.tasks.clear();

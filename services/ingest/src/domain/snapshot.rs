@@ -243,7 +243,10 @@ pub fn limit(job: &mut Job) {
     ];
     for text in texts {
         if text.len() > LONGEST_TEXT {
-            let end = (0..=LONGEST_TEXT).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            let end = (0..=LONGEST_TEXT)
+                .rev()
+                .find(|end| text.is_char_boundary(*end))
+                .unwrap_or(0);
             text.truncate(end);
             text.push('…');
         }

@@ -16,14 +16,40 @@ async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]
         cluster: NAME.to_owned(),
         job_id,
         called_at: Some(timestamp(chrono::Utc::now())),
-        environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        environment: environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
         ..Doorbell::default()
     };
-    mesh.bus.publish_raw(subject::doorbell(NAME, hook), &bell.id, bell.encode_to_vec()).await.unwrap();
+    mesh.bus
+        .publish_raw(
+            subject::doorbell(NAME, hook),
+            &bell.id,
+            bell.encode_to_vec(),
+        )
+        .await
+        .unwrap();
 }
 
 async fn submit_time(cluster: &Cluster, job: u32) -> String {
-    cluster.run("root", &["env", "SLURM_TIME_FORMAT=%s", "squeue", "-h", "-t", "all", "-o", "%V", "-j", &job.to_string()]).await
+    cluster
+        .run(
+            "root",
+            &[
+                "env",
+                "SLURM_TIME_FORMAT=%s",
+                "squeue",
+                "-h",
+                "-t",
+                "all",
+                "-o",
+                "%V",
+                "-j",
+                &job.to_string(),
+            ],
+        )
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +77,14 @@ async fn evidence_that_the_controller_contradicts_is_not_believed() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
     let (id, submit) = (job.to_string(), submit_time(cluster, job).await);
-    let forged = [("JOBID", id.as_str()), ("JOBSTATE", "FAILED"), ("SUBMIT", &submit), ("START", &submit), ("END", &submit), ("NODES", "n1")];
+    let forged = [
+        ("JOBID", id.as_str()),
+        ("JOBSTATE", "FAILED"),
+        ("SUBMIT", &submit),
+        ("START", &submit),
+        ("END", &submit),
+        ("NODES", "n1"),
+    ];
     ring(&mesh, "JobComp", job, &forged).await;
     mesh.wait_story(job, "submitted started").await;
     cluster.run("alice", &["scancel", &id]).await;
@@ -77,9 +110,15 @@ async fn a_job_only_its_hook_knows_is_told_as_inferred() {
         ("PARTITION", "cpu"),
     ];
     ring(&mesh, "JobComp", 66_000_001, &environment).await;
-    mesh.wait_story(66_000_001, "submitted started timeout").await;
+    mesh.wait_story(66_000_001, "submitted started timeout")
+        .await;
     for event in mesh.of_job(66_000_001) {
-        assert_eq!(event.confidence, i32::from(mesh_events::proto::mesh::event::v1::Confidence::Inferred as u8), "{}", event.r#type);
+        assert_eq!(
+            event.confidence,
+            i32::from(mesh_events::proto::mesh::event::v1::Confidence::Inferred as u8),
+            "{}",
+            event.r#type
+        );
         assert!(event.late);
     }
     ingest.stop().await;
@@ -90,7 +129,14 @@ async fn doorbells_that_are_none_are_parked_and_nothing_else_suffers() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
-    mesh.bus.publish_raw(subject::doorbell(NAME, "JobComp"), "garbage", vec![0xff; 40]).await.unwrap();
+    mesh.bus
+        .publish_raw(
+            subject::doorbell(NAME, "JobComp"),
+            "garbage",
+            vec![0xff; 40],
+        )
+        .await
+        .unwrap();
     ring(&mesh, "PrologSlurmctld", 0, &[]).await;
     ring(&mesh, "PrologSlurmctld", 66_000_002, &[]).await;
     ring(&mesh, "JobComp", 66_000_003, &[("JOBSTATE", "odd")]).await;

@@ -25,23 +25,36 @@ pub struct Cluster {
 /// The cluster, with its daemons left alone meanwhile.
 pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
     let guard = DAEMONS.read().await;
-    (CLUSTER.get_or_init(async || Cluster::up(BASE_PORT, &[]).await).await, guard)
+    (
+        CLUSTER
+            .get_or_init(async || Cluster::up(BASE_PORT, &[]).await)
+            .await,
+        guard,
+    )
 }
 
 /// The cluster, for a test that stops daemons.
 pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
     let guard = DAEMONS.write().await;
-    (CLUSTER.get_or_init(async || Cluster::up(BASE_PORT, &[]).await).await, guard)
+    (
+        CLUSTER
+            .get_or_init(async || Cluster::up(BASE_PORT, &[]).await)
+            .await,
+        guard,
+    )
 }
 
 fn script(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/cluster").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/cluster")
+        .join(name)
 }
 
 impl Cluster {
     /// Starts a cluster; `knobs` are those of tests/cluster/up.
     pub async fn up(base_port: u16, knobs: &[(&str, &str)]) -> Self {
-        let folder = std::env::temp_dir().join(format!("mesh-ingest-{base_port}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("mesh-ingest-{base_port}-{}", std::process::id()));
         let output = Command::new(script("up"))
             .arg(&folder)
             .arg(base_port.to_string())
@@ -53,7 +66,11 @@ impl Cluster {
             .output()
             .await
             .expect("run tests/cluster/up");
-        assert!(output.status.success(), "tests/cluster/up: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "tests/cluster/up: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Self { folder }
     }
 
@@ -64,8 +81,18 @@ impl Cluster {
 
     /// Runs a command as a user and returns what it prints.
     pub async fn run(&self, user: &str, command: &[&str]) -> String {
-        let output = Command::new(script("as")).arg(&self.folder).arg(user).args(command).output().await.expect("run as");
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new(script("as"))
+            .arg(&self.folder)
+            .arg(user)
+            .args(command)
+            .output()
+            .await
+            .expect("run as");
+        assert!(
+            output.status.success(),
+            "{command:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
@@ -76,7 +103,8 @@ impl Cluster {
         command.extend(arguments);
         command.push(&wrap);
         let id = self.run("alice", &command).await;
-        id.parse().unwrap_or_else(|_| panic!("sbatch printed {id:?}"))
+        id.parse()
+            .unwrap_or_else(|_| panic!("sbatch printed {id:?}"))
     }
 
     /// Waits until squeue shows a job (or one of its tasks) in a state.
@@ -84,7 +112,12 @@ impl Cluster {
         let id = job.to_string();
         let what = format!("job {job} is {state}");
         wait_for(&what, Duration::from_secs(60), async || {
-            let shown = self.run("root", &["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id]).await;
+            let shown = self
+                .run(
+                    "root",
+                    &["squeue", "-h", "-t", "all", "-o", "%T", "-j", &id],
+                )
+                .await;
             shown.lines().any(|line| line == state).then_some(())
         })
         .await;
@@ -92,7 +125,12 @@ impl Cluster {
 
     /// Starts or kills a daemon.
     pub async fn ctl(&self, action: &str, daemon: &str) {
-        let status = Command::new(script("ctl")).arg(&self.folder).args([action, daemon]).status().await.expect("run ctl");
+        let status = Command::new(script("ctl"))
+            .arg(&self.folder)
+            .args([action, daemon])
+            .status()
+            .await
+            .expect("run ctl");
         assert!(status.success(), "ctl {action} {daemon}");
     }
 }

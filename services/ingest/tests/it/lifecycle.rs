@@ -14,15 +14,39 @@ async fn a_job_that_succeeds_is_submitted_started_completed() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&["--comment=hello"], "sleep 2").await;
     mesh.wait_story(job, "submitted started completed").await;
-    let end = mesh.wait_event("the end", |event| event.r#type == "job.completed" && event.job().unwrap().job_id == job).await;
+    let end = mesh
+        .wait_event("the end", |event| {
+            event.r#type == "job.completed" && event.job().unwrap().job_id == job
+        })
+        .await;
     let snapshot = end.job().unwrap();
-    assert_eq!((snapshot.state.as_str(), snapshot.comment.as_str(), snapshot.nodes.is_empty()), ("COMPLETED", "hello", false));
-    assert_eq!((snapshot.exit_code.unwrap().code, snapshot.alloc_tres.contains("cpu=1")), (0, true));
+    assert_eq!(
+        (
+            snapshot.state.as_str(),
+            snapshot.comment.as_str(),
+            snapshot.nodes.is_empty()
+        ),
+        ("COMPLETED", "hello", false)
+    );
+    assert_eq!(
+        (
+            snapshot.exit_code.unwrap().code,
+            snapshot.alloc_tres.contains("cpu=1")
+        ),
+        (0, true)
+    );
     assert_eq!(end.confidence(), Confidence::Observed);
     let owner = end.owner.unwrap();
-    assert_eq!((owner.user.as_str(), owner.uid, owner.account.is_empty()), ("alice", Some(20_001), false));
+    assert_eq!(
+        (owner.user.as_str(), owner.uid, owner.account.is_empty()),
+        ("alice", Some(20_001), false)
+    );
     assert_eq!(owner.identity.unwrap().subject, "al-1");
-    let submitted = mesh.of_job(job).into_iter().find(|event| event.r#type == "job.submitted").unwrap();
+    let submitted = mesh
+        .of_job(job)
+        .into_iter()
+        .find(|event| event.r#type == "job.submitted")
+        .unwrap();
     assert_eq!(submitted.actor.unwrap().kind(), ActorKind::User);
     mesh.assert_no_duplicates();
     ingest.stop().await;
@@ -50,9 +74,15 @@ async fn cancelled_while_waiting_never_started() {
     let running = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_story(waiting, "submitted").await;
     mesh.wait_story(running, "submitted started").await;
-    cluster.run("alice", &["scancel", &waiting.to_string(), &running.to_string()]).await;
+    cluster
+        .run(
+            "alice",
+            &["scancel", &waiting.to_string(), &running.to_string()],
+        )
+        .await;
     mesh.wait_story(waiting, "submitted cancelled").await;
-    mesh.wait_story(running, "submitted started cancelled").await;
+    mesh.wait_story(running, "submitted started cancelled")
+        .await;
     let end = mesh.of_job(waiting).pop().unwrap();
     assert_eq!(end.job().unwrap().start_time, None);
     ingest.stop().await;
@@ -64,11 +94,16 @@ async fn an_array_is_submitted_once_and_each_task_starts_and_ends() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let array = cluster.sbatch(&["--array=0-3%2"], "sleep 1").await;
-    let story = "submitted | started completed | started completed | started completed | started completed";
+    let story =
+        "submitted | started completed | started completed | started completed | started completed";
     mesh.wait_story(array, story).await;
-    let cancelled = cluster.sbatch(&["--array=0-9", "--begin=now+1hour"], "true").await;
+    let cancelled = cluster
+        .sbatch(&["--array=0-9", "--begin=now+1hour"], "true")
+        .await;
     mesh.wait_story(cancelled, "submitted").await;
-    cluster.run("alice", &["scancel", &cancelled.to_string()]).await;
+    cluster
+        .run("alice", &["scancel", &cancelled.to_string()])
+        .await;
     mesh.wait_story(cancelled, "submitted cancelled").await;
     let end = mesh.of_job(cancelled).pop().unwrap();
     assert_eq!(payload(&end).array_tasks, "0-9");
@@ -84,15 +119,31 @@ async fn a_requeued_job_has_two_runs_and_the_second_names_the_first() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&["--requeue"], "sleep 300").await;
     mesh.wait_story(job, "submitted started").await;
-    cluster.run("root", &["scontrol", "requeue", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started requeued | submitted started").await;
+    cluster
+        .run("root", &["scontrol", "requeue", &job.to_string()])
+        .await;
+    mesh.wait_story(job, "submitted started requeued | submitted started")
+        .await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started requeued | submitted started cancelled").await;
+    mesh.wait_story(
+        job,
+        "submitted started requeued | submitted started cancelled",
+    )
+    .await;
     let events = mesh.of_job(job);
-    let first = events.iter().find(|event| event.r#type == "job.requeued").unwrap();
-    let second = events.iter().find(|event| event.r#type == "job.submitted" && event.entity_key() != first.entity_key()).unwrap();
+    let first = events
+        .iter()
+        .find(|event| event.r#type == "job.requeued")
+        .unwrap();
+    let second = events
+        .iter()
+        .find(|event| event.r#type == "job.submitted" && event.entity_key() != first.entity_key())
+        .unwrap();
     let continues = payload(second).continues.as_ref().unwrap();
-    assert_eq!((continues.run.as_str(), continues.cause.as_str()), (first.entity_key(), "requeued"));
+    assert_eq!(
+        (continues.run.as_str(), continues.cause.as_str()),
+        (first.entity_key(), "requeued")
+    );
     assert_eq!(first.confidence(), Confidence::Observed);
     mesh.assert_no_duplicates();
     ingest.stop().await;
@@ -105,14 +156,31 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&["--hold"], "true").await;
     mesh.wait_story(job, "submitted held").await;
-    cluster.run("alice", &["scontrol", "update", &format!("JobId={job}"), "StartTime=now+1hour"]).await;
-    cluster.run("alice", &["scontrol", "release", &job.to_string()]).await;
+    cluster
+        .run(
+            "alice",
+            &[
+                "scontrol",
+                "update",
+                &format!("JobId={job}"),
+                "StartTime=now+1hour",
+            ],
+        )
+        .await;
+    cluster
+        .run("alice", &["scontrol", "release", &job.to_string()])
+        .await;
     mesh.wait_story(job, "submitted held released").await;
     let what = "pending for its begin time";
-    let pending = mesh.wait_event(what, |event| event.r#type == "job.pending" && event.job().unwrap().job_id == job).await;
+    let pending = mesh
+        .wait_event(what, |event| {
+            event.r#type == "job.pending" && event.job().unwrap().job_id == job
+        })
+        .await;
     assert_eq!(pending.job().unwrap().reason_class, "begin_time");
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted held released cancelled").await;
+    mesh.wait_story(job, "submitted held released cancelled")
+        .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
@@ -124,12 +192,18 @@ async fn a_suspended_job_is_resumed() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_story(job, "submitted started").await;
-    cluster.run("root", &["scontrol", "suspend", &job.to_string()]).await;
+    cluster
+        .run("root", &["scontrol", "suspend", &job.to_string()])
+        .await;
     mesh.wait_story(job, "submitted started suspended").await;
-    cluster.run("root", &["scontrol", "resume", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started suspended resumed").await;
+    cluster
+        .run("root", &["scontrol", "resume", &job.to_string()])
+        .await;
+    mesh.wait_story(job, "submitted started suspended resumed")
+        .await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started suspended resumed cancelled").await;
+    mesh.wait_story(job, "submitted started suspended resumed cancelled")
+        .await;
     ingest.stop().await;
 }
 
@@ -139,8 +213,14 @@ async fn a_hundred_tasks_make_two_hundred_and_one_events() {
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let array = cluster.sbatch(&["--array=0-99"], "true").await;
-    let lifecycle = || mesh.of_job(array).into_iter().filter(|event| event.r#type != "job.pending").count();
-    mesh.wait_event("the last end", |_| lifecycle() >= 201).await;
+    let lifecycle = || {
+        mesh.of_job(array)
+            .into_iter()
+            .filter(|event| event.r#type != "job.pending")
+            .count()
+    };
+    mesh.wait_event("the last end", |_| lifecycle() >= 201)
+        .await;
     assert_eq!(lifecycle(), 201);
     mesh.assert_no_duplicates();
     ingest.stop().await;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use ingest::IngestService;
 use mesh_bus::{Bus, Start};
-use mesh_events::{Event, RunKey};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::JobEvent;
+use mesh_events::{Event, RunKey};
 use mesh_runtime::{ConfigFile, Context, Service as _};
 use mesh_testkit::{NatsServer, wait_for};
 use tokio::task::JoinHandle;
@@ -40,13 +40,19 @@ pub struct Running {
 impl Mesh {
     pub async fn start() -> Self {
         let nats = NatsServer::start().await;
-        let config = mesh_bus::Config { url: nats.url(), ..mesh_bus::Config::default() };
+        let config = mesh_bus::Config {
+            url: nats.url(),
+            ..mesh_bus::Config::default()
+        };
         let bus = Bus::connect(&config, "admin").await.unwrap();
         bus.ready(&CancellationToken::new()).await.unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
         let (seen, follow) = (Arc::clone(&events), bus.clone());
         let follower = tokio::spawn(async move {
-            let messages = follow.follow(vec!["slurm.>".into()], Start::Sequence(1)).await.unwrap();
+            let messages = follow
+                .follow(vec!["slurm.>".into()], Start::Sequence(1))
+                .await
+                .unwrap();
             let mut messages = std::pin::pin!(messages);
             while let Some(message) = messages.next().await {
                 if let Ok(message) = message {
@@ -54,17 +60,28 @@ impl Mesh {
                 }
             }
         });
-        Self { nats, bus, folder: tempfile::tempdir().unwrap(), events, follower }
+        Self {
+            nats,
+            bus,
+            folder: tempfile::tempdir().unwrap(),
+            events,
+            follower,
+        }
     }
 
     /// Starts ingest with more lines for its section.
     pub async fn ingest(&self, cluster: &Cluster, settings: &str) -> Running {
         let path = self.write_config(cluster, settings);
         let shutdown = CancellationToken::new();
-        let config = ConfigFile::load(&[IngestService::DEFAULTS, "[slurm]\n"], Some(&path)).unwrap();
+        let config =
+            ConfigFile::load(&[IngestService::DEFAULTS, "[slurm]\n"], Some(&path)).unwrap();
         let context = Context::new(config, shutdown.clone()).unwrap();
         let started = IngestService::start(context.clone()).await.unwrap();
-        Running { shutdown, work: tokio::spawn(started.run), context }
+        Running {
+            shutdown,
+            work: tokio::spawn(started.run),
+            context,
+        }
     }
 
     fn write_config(&self, cluster: &Cluster, settings: &str) -> PathBuf {
@@ -88,7 +105,11 @@ impl Mesh {
 
     /// Events about a job: an array's id also finds its tasks.
     pub fn of_job(&self, id: u32) -> Vec<Event> {
-        let about = |event: &Event| event.job().is_some_and(|job| job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id));
+        let about = |event: &Event| {
+            event.job().is_some_and(|job| {
+                job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id)
+            })
+        };
         self.events().into_iter().filter(about).collect()
     }
 
@@ -101,33 +122,50 @@ impl Mesh {
                 continue;
             }
             let key = event.entity_key().to_owned();
-            let position = runs.iter().position(|(run, _)| *run == key).unwrap_or_else(|| {
-                runs.push((key, Vec::new()));
-                runs.len() - 1
-            });
+            let position = runs
+                .iter()
+                .position(|(run, _)| *run == key)
+                .unwrap_or_else(|| {
+                    runs.push((key, Vec::new()));
+                    runs.len() - 1
+                });
             runs[position].1.push((event.run_seq, word));
         }
         // By key: the array before its tasks, an earlier run before a later one.
         runs.sort_by_key(|(key, _)| natural(key));
         let words = |events: &mut Vec<(u64, String)>| {
             events.sort();
-            events.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ")
+            events
+                .iter()
+                .map(|(_, word)| word.as_str())
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        runs.iter_mut().map(|(_, events)| words(events)).collect::<Vec<_>>().join(" | ")
+        runs.iter_mut()
+            .map(|(_, events)| words(events))
+            .collect::<Vec<_>>()
+            .join(" | ")
     }
 
     /// Waits until a job's story is this one.
     pub async fn wait_story(&self, id: u32, story: &str) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         while self.story(id) != story {
-            assert!(tokio::time::Instant::now() < deadline, "job {id}: expected {story:?}, found {:?}", self.story(id));
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "job {id}: expected {story:?}, found {:?}",
+                self.story(id)
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Waits for an event.
     pub async fn wait_event(&self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
-        wait_for(what, DEADLINE, async || self.events().into_iter().find(|event| wanted(event))).await
+        wait_for(what, DEADLINE, async || {
+            self.events().into_iter().find(|event| wanted(event))
+        })
+        .await
     }
 
     /// Asserts that no fact was stored twice.
@@ -151,7 +189,10 @@ impl Running {
     /// Waits until ingest is ready.
     pub async fn ready(self) -> Self {
         let what = "ingest is ready";
-        wait_for(what, DEADLINE, async || self.context.health.problems().is_empty().then_some(())).await;
+        wait_for(what, DEADLINE, async || {
+            self.context.health.problems().is_empty().then_some(())
+        })
+        .await;
         self
     }
 
@@ -169,7 +210,10 @@ impl Running {
 
     /// Waits for its end.
     pub async fn ended(self) -> Result<(), mesh_runtime::BoxError> {
-        tokio::time::timeout(DEADLINE, self.work).await.expect("ingest ends").unwrap()
+        tokio::time::timeout(DEADLINE, self.work)
+            .await
+            .expect("ingest ends")
+            .unwrap()
     }
 }
 

@@ -13,10 +13,22 @@ async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
     let job = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_story(job, "submitted started").await;
     cluster.ctl("kill", "slurmctld").await;
-    mesh.wait_event("slurmctld is down", |event| event.r#type == "capture.source_down").await;
-    assert!(ingest.context.health.problems().contains_key("ingest.slurmctld"));
+    mesh.wait_event("slurmctld is down", |event| {
+        event.r#type == "capture.source_down"
+    })
+    .await;
+    assert!(
+        ingest
+            .context
+            .health
+            .problems()
+            .contains_key("ingest.slurmctld")
+    );
     cluster.ctl("start", "slurmctld").await;
-    mesh.wait_event("slurmctld is up", |event| event.r#type == "capture.source_up").await;
+    mesh.wait_event("slurmctld is up", |event| {
+        event.r#type == "capture.source_up"
+    })
+    .await;
     assert_eq!(mesh.story(job), "submitted started");
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     mesh.wait_story(job, "submitted started cancelled").await;

@@ -20,7 +20,12 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
     mesh.wait_story(running, "baseline").await;
     mesh.wait_story(waiting, "baseline").await;
     assert_eq!(mesh.story(over), "");
-    cluster.run("alice", &["scancel", &running.to_string(), &waiting.to_string()]).await;
+    cluster
+        .run(
+            "alice",
+            &["scancel", &running.to_string(), &waiting.to_string()],
+        )
+        .await;
     mesh.wait_story(running, "baseline cancelled").await;
     mesh.wait_story(waiting, "baseline cancelled").await;
     assert_eq!(mesh.story(over), "");
@@ -43,7 +48,8 @@ async fn what_happens_during_an_absence_is_told_afterwards_and_nothing_twice() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     mesh.wait_story(short, "submitted started failed").await;
     mesh.wait_story(long, "submitted started cancelled").await;
-    mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up").await;
+    mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up")
+        .await;
     cluster.run("alice", &["scancel", &held.to_string()]).await;
     mesh.wait_story(held, "submitted held cancelled").await;
     mesh.assert_no_duplicates();
@@ -62,7 +68,10 @@ async fn a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twic
         }
         let newest = *jobs.iter().next_back().unwrap();
         if round % 2 == 0 {
-            mesh.wait_event("something of the newest job", |event| event.job().is_some_and(|job| job.job_id == newest)).await;
+            mesh.wait_event("something of the newest job", |event| {
+                event.job().is_some_and(|job| job.job_id == newest)
+            })
+            .await;
         }
         ingest.crash().await;
         ingest = mesh.ingest(cluster, FAST).await.ready().await;
@@ -85,5 +94,8 @@ async fn a_second_ingest_of_the_same_cluster_ends_one_of_them() {
         result = second.ended() => (result, "first"),
     };
     let error = mesh_runtime::chain(ended.unwrap_err().as_ref());
-    assert!(error.contains("another ingest writes ingest."), "{error} ({alive} goes on)");
+    assert!(
+        error.contains("another ingest writes ingest."),
+        "{error} ({alive} goes on)"
+    );
 }

@@ -18,7 +18,11 @@ enum Attempt {
 }
 
 /// How a run that is followed by another one ended: accounting's word, jobcomp's word.
-const REQUEUES: [(&str, &str); 3] = [("REQUEUED", "PENDING"), ("PREEMPTED", "PREEMPTED"), ("NODE_FAIL", "NODE_FAIL")];
+const REQUEUES: [(&str, &str); 3] = [
+    ("REQUEUED", "PENDING"),
+    ("PREEMPTED", "PREEMPTED"),
+    ("NODE_FAIL", "NODE_FAIL"),
+];
 
 /// A job's life: the ends of its earlier runs, and its last run.
 #[derive(Clone, Debug)]
@@ -29,10 +33,21 @@ struct History {
 
 fn histories() -> impl Strategy<Value = History> {
     let last = prop_oneof![
-        prop::sample::select(vec!["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "OUT_OF_MEMORY"]).prop_map(Attempt::Ends),
+        prop::sample::select(vec![
+            "COMPLETED",
+            "FAILED",
+            "TIMEOUT",
+            "CANCELLED",
+            "OUT_OF_MEMORY"
+        ])
+        .prop_map(Attempt::Ends),
         Just(Attempt::NeverStarts),
     ];
-    (prop::collection::vec(prop::sample::select(REQUEUES.to_vec()), 0..3), last).prop_map(|(requeues, last)| History { requeues, last })
+    (
+        prop::collection::vec(prop::sample::select(REQUEUES.to_vec()), 0..3),
+        last,
+    )
+        .prop_map(|(requeues, last)| History { requeues, last })
 }
 
 impl History {
@@ -56,7 +71,10 @@ impl History {
                     texts.push(format!("COMPLETING n1 {times} restarts={run}"));
                     texts.push(format!("{state} n1 {times} restarts={run}"));
                 }
-                Attempt::NeverStarts => texts.push(format!("CANCELLED submit={base} start={0} end={0} restarts={run}", base + 90)),
+                Attempt::NeverStarts => texts.push(format!(
+                    "CANCELLED submit={base} start={0} end={0} restarts={run}",
+                    base + 90
+                )),
             }
         }
         texts
@@ -69,14 +87,20 @@ impl History {
             match (self.requeues.get(run), self.last) {
                 (Some((state, _)), _) => format!("{state} n1 {times}"),
                 (None, Attempt::Ends(state)) => format!("{state} n1 {times}"),
-                (None, Attempt::NeverStarts) => format!("CANCELLED submit={base} end={}", base + 90),
+                (None, Attempt::NeverStarts) => {
+                    format!("CANCELLED submit={base} end={}", base + 90)
+                }
             }
         });
         format!("sacct: {}", rows.collect::<Vec<_>>().join(" & "))
     }
 
     fn jobcomp(&self) -> Vec<String> {
-        let requeued = self.requeues.iter().enumerate().map(|(run, (_, state))| (run, *state, true));
+        let requeued = self
+            .requeues
+            .iter()
+            .enumerate()
+            .map(|(run, (_, state))| (run, *state, true));
         let last = self.requeues.len();
         let end = match self.last {
             Attempt::Ends(state) => (last, state, true),
@@ -85,7 +109,11 @@ impl History {
         let text = |(run, state, started): (usize, &str, bool)| {
             let base = run * 1000;
             let nodes = if started { "n1" } else { "" };
-            format!("jobcomp: {state} {nodes} submit={base} start={} end={}", base + 10, base + 90)
+            format!(
+                "jobcomp: {state} {nodes} submit={base} start={} end={}",
+                base + 10,
+                base + 90
+            )
         };
         requeued.chain([end]).map(text).collect()
     }
@@ -95,9 +123,18 @@ impl History {
         let mut ids = BTreeSet::new();
         for run in 0..=self.requeues.len() {
             let submit_time = EPOCH + i64::try_from(run * 1000).unwrap();
-            let key = RunKey { cluster: "c".into(), job_id: 9, task_id: None, submit_time, attempt: 0 };
+            let key = RunKey {
+                cluster: "c".into(),
+                job_id: 9,
+                task_id: None,
+                submit_time,
+                attempt: 0,
+            };
             let started = run < self.requeues.len() || matches!(self.last, Attempt::Ends(_));
-            ids.extend([EventId::recorded(&key, Slot::Submitted), EventId::recorded(&key, Slot::End)]);
+            ids.extend([
+                EventId::recorded(&key, Slot::Submitted),
+                EventId::recorded(&key, Slot::End),
+            ]);
             ids.extend(started.then(|| EventId::recorded(&key, Slot::Started)));
         }
         ids
@@ -111,7 +148,12 @@ fn told(readings: &[String]) -> BTreeSet<EventId> {
     for (sweep, text) in readings.iter().enumerate() {
         for fact in apply(&mut book, step(text, u64::try_from(sweep).unwrap())) {
             if matches!(fact.id, FactId::Recorded(_)) {
-                assert!(ids.insert(fact.event_id()), "{:?} of {} told twice in {readings:?}", fact.kind, fact.run);
+                assert!(
+                    ids.insert(fact.event_id()),
+                    "{:?} of {} told twice in {readings:?}",
+                    fact.kind,
+                    fact.run
+                );
             }
         }
     }

@@ -1,1 +1,4 @@
 //! Everything together on a real Slurm cluster.
+
+mod processes;
+mod trace;

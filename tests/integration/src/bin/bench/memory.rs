@@ -1,68 +1,49 @@
 //! What `smesh up` holds: all six services in one process, and the nats-server it started.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use integration::{Cluster, ClusterOptions, Mesh, MeshOptions};
 use mesh_bus::Bus;
 use mesh_testkit::build;
 
 use crate::Arguments;
 use crate::load::{Receiver, deliver};
-use crate::process::{Memory, Running, program, wait_until};
+use crate::process::Memory;
 use crate::report::{Line, Section};
 
+/// First port of the Slurm cluster it watches.
+const BASE_PORT: u16 = 29_700;
 /// After the start, before "idle" is read.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(15);
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let receiver = Receiver::start().await?;
-    let folder = tempfile::tempdir()?;
-    let data = folder.path().join("data");
-    let config = folder.path().join("mesh.toml");
-    let text = format!(
-        "[mesh]\ncluster = \"{}\"\ndata_dir = {data:?}\n[slurm]\nconf = {:?}\n{}",
-        build::CLUSTER,
-        folder.path().join("no-slurm-here.conf"),
-        receiver.endpoint()
-    );
-    std::fs::write(&config, text)?;
-    let mut smesh = Running::start(
-        Command::new(program("smesh")?)
-            .arg("--config")
-            .arg(&config)
-            .arg("up"),
-        &folder.path().join("log"),
-    )?;
-    let socket = data.join("api.sock");
-    wait_until("smesh up", Duration::from_secs(60), async || {
-        smesh.check()?;
-        Ok(socket.exists())
+    let cluster = Cluster::start(&ClusterOptions {
+        hooks: false,
+        ..ClusterOptions::small(build::CLUSTER, BASE_PORT)
     })
     .await?;
-    let bus = bus(&data).await?;
-    wait_until(
-        "the webhook's consumer",
-        Duration::from_secs(60),
-        async || {
-            smesh.check()?;
-            Ok(bus.connected()
-                && !bus
-                    .endpoint_consumers()
-                    .await
-                    .unwrap_or_default()
-                    .is_empty())
+    let mut mesh = Mesh::set_up(
+        &cluster,
+        "mesh",
+        &MeshOptions {
+            overlay: receiver.endpoint(),
+            ..MeshOptions::default()
         },
     )
     .await?;
+    mesh.start().await?;
+    let data = mesh.data_dir();
+    let bus = bus(&data).await?;
     tokio::time::sleep(SETTLE).await;
-    let nats = nats_pid(&data)?;
-    let (idle, nats_idle) = (Memory::of(smesh.pid())?, Memory::of(nats)?);
+    let (smesh, nats) = (mesh.pid().context("smesh up runs")?, nats_pid(&data)?);
+    let (idle, nats_idle) = (Memory::of(smesh)?, Memory::of(nats)?);
     let through = deliver(&bus, &receiver, 0, arguments.rate, arguments.seconds).await?;
-    let (loaded, nats_loaded) = (Memory::of(smesh.pid())?, Memory::of(nats)?);
+    let (loaded, nats_loaded) = (Memory::of(smesh)?, Memory::of(nats)?);
     bus.close().await;
-    smesh.stop()?;
+    mesh.stop().await?;
     through.check()?;
 
     Ok(Section {
@@ -83,7 +64,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             Line::times("publish → signed POST received", &through.received),
         ],
         notes: vec![format!(
-            "{} job starts at {}/s, each kept by the ledger, priced, and delivered; {} lost, {} twice; no Slurm attached",
+            "{} job starts at {}/s, each kept by the ledger, priced, and delivered; {} lost, {} twice; a small real Slurm is swept meanwhile",
             through.events, arguments.rate, through.lost, through.twice
         )],
     })

@@ -1,0 +1,198 @@
+//! One trace per fact, over processes: from ingest's read through the services to the first delivery, seen by an OTLP receiver.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use integration::{Cluster, ClusterOptions, Delivery, Receiver, Slurm as _, wait_for};
+use mesh_testkit::NatsServer;
+use mock_collector::{MockCollector, MockServer, Protocol, TestSpan};
+
+use crate::processes::{PATIENCE, Process, configure};
+
+/// The services a fact passes through.
+const PATH: [&str; 4] = ["ingest", "cost-engine", "ledger", "webhook-dispatcher"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
+    let collector = MockServer::builder()
+        .protocol(Protocol::Grpc)
+        .port(0)
+        .start()
+        .await
+        .unwrap();
+    let receiver = Receiver::start().await.unwrap();
+    let nats = NatsServer::start().await;
+    let cluster = Cluster::start(&ClusterOptions::small("trace", 29_500))
+        .await
+        .unwrap();
+    // Only a doorbell can be why ingest looks: the next sweep is an hour away.
+    let more = format!(
+        "[mesh.telemetry]\notlp_endpoint = \"http://{}\"\n[ingest]\nsweep_interval = \"1h\"\n{}",
+        collector.addr(),
+        receiver.endpoint("pipeline", "types = [\"job.*\", \"cost.*\"]")
+    );
+    let mesh = configure(&cluster, &nats, &more).await;
+    ring(&cluster, &nats);
+    let mut processes = Vec::new();
+    for name in PATH {
+        let process = Process::start(&mesh, name).await;
+        process.wait_ready(200).await;
+        processes.push(process);
+    }
+
+    let job = cluster.submit("alice", &[], "true").await.unwrap();
+    let completed = delivered(&receiver, "job.completed", job).await;
+    let finalized = delivered(&receiver, "cost.finalized", job).await;
+    let started = delivered(&receiver, "job.started", job).await;
+    // What they have not exported yet they export at their end.
+    for process in processes {
+        process.terminate().await;
+    }
+
+    collector
+        .with_collector(|collector| {
+            let fact = only(collector, "ingest", "ingest.fact", &completed);
+            let trace = Trace {
+                id: fact.span().trace_id.clone(),
+                spans: collector.spans(),
+            };
+            assert!(
+                fact.span().parent_span_id.is_empty(),
+                "the trace begins with the fact"
+            );
+            for (service, name) in [
+                ("ledger", "ledger consume"),
+                ("cost-engine", "cost-engine consume"),
+                ("webhook-dispatcher", "webhook-dispatcher consume"),
+                ("webhook-dispatcher", "webhook.deliver"),
+            ] {
+                trace.assert_has(&only(collector, service, name, &completed));
+            }
+            // What follows from the fact is in its trace, too.
+            for (service, name) in [
+                ("cost-engine", "cost-engine publish"),
+                ("ledger", "ledger consume"),
+                ("webhook-dispatcher", "webhook.deliver"),
+            ] {
+                trace.assert_has(&only(collector, service, name, &finalized));
+            }
+            trace.assert_is_a_tree();
+            trace.assert_links_a_doorbell(collector, &fact);
+            // Another fact of the same run has a trace of its own.
+            assert_ne!(
+                only(collector, "ingest", "ingest.fact", &started)
+                    .span()
+                    .trace_id,
+                trace.id
+            );
+        })
+        .await;
+    collector.shutdown().await.unwrap();
+}
+
+/// The cluster's hooks ring this server.
+fn ring(cluster: &Cluster, nats: &NatsServer) {
+    let (config, spool) = (cluster.path("ring.toml"), cluster.path("spool"));
+    std::fs::create_dir(&spool).unwrap();
+    open(&spool, 0o777);
+    std::fs::write(
+        &config,
+        format!(
+            "cluster = \"trace\"\nspool = {spool:?}\n[nats]\nurl = \"{}\"\n",
+            nats.url()
+        ),
+    )
+    .unwrap();
+    open(&config, 0o644);
+    cluster.ring(&config).unwrap();
+}
+
+/// SlurmUser runs the hooks.
+fn open(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Waits for the delivery of an event about a job; returns the event's id.
+async fn delivered(receiver: &Receiver, kind: &str, job: u32) -> String {
+    let about = |delivery: &Delivery| {
+        let event = delivery.event()?;
+        (event.r#type == kind && event.job()?.job_id == job).then_some(event.id)
+    };
+    let what = format!("{kind} of job {job} is delivered");
+    wait_for(&what, PATIENCE, async || {
+        Ok(receiver.deliveries("pipeline").iter().find_map(about))
+    })
+    .await
+    .unwrap()
+}
+
+/// The span of a service about an event.
+fn only(collector: &MockCollector, service: &str, name: &str, event: &str) -> TestSpan {
+    let wanted = collector
+        .expect_span_with_name(name)
+        .with_resource_attributes([("service.name", service)])
+        .with_attributes([("event.id", event)]);
+    let found = wanted.get_all();
+    assert_eq!(
+        found.len(),
+        1,
+        "{name} of {service} about {event}; exported: {:?}",
+        names(collector)
+    );
+    found[0].clone()
+}
+
+fn names(collector: &MockCollector) -> BTreeSet<&str> {
+    collector
+        .spans()
+        .iter()
+        .map(|span| span.span().name.as_str())
+        .collect()
+}
+
+struct Trace<'a> {
+    id: Vec<u8>,
+    spans: &'a [TestSpan],
+}
+
+impl Trace<'_> {
+    fn assert_has(&self, span: &TestSpan) {
+        assert_eq!(
+            span.span().trace_id,
+            self.id,
+            "{} is in the fact's trace",
+            span.span().name
+        );
+    }
+
+    /// One root, and every other span hangs on one that was exported.
+    fn assert_is_a_tree(&self) {
+        let members: Vec<_> = self
+            .spans
+            .iter()
+            .map(TestSpan::span)
+            .filter(|span| span.trace_id == self.id)
+            .collect();
+        let known: BTreeSet<_> = members.iter().map(|span| &span.span_id).collect();
+        let roots: Vec<_> = members
+            .iter()
+            .filter(|span| !known.contains(&span.parent_span_id))
+            .map(|span| &span.name)
+            .collect();
+        assert_eq!(roots, ["ingest.fact"]);
+    }
+
+    /// The doorbell led to the fact and has a trace of its own.
+    fn assert_links_a_doorbell(&self, collector: &MockCollector, fact: &TestSpan) {
+        let consumed = collector.expect_span_with_name("ingest consume");
+        let bells = consumed.get_all();
+        let linked = fact.span().links.iter().any(|link| {
+            bells.iter().any(|bell| {
+                bell.span().span_id == link.span_id && bell.span().trace_id == link.trace_id
+            })
+        });
+        assert!(linked, "a doorbell is linked: {:?}", fact.span().links);
+        assert!(bells.iter().all(|bell| bell.span().trace_id != self.id));
+    }
+}

@@ -34,7 +34,7 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         .build(&[".mesh"])?;
     collect(
         &messages,
-        &root.join("crates/mesh-events/src/proto"),
+        &root.join("crates/mesh-events/src/generated"),
         &mut files,
     )?;
 
@@ -48,7 +48,7 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         .compile_fds(descriptors)?;
     collect(
         &services,
-        &root.join("crates/mesh-api/src/proto"),
+        &root.join("crates/mesh-api/src/generated"),
         &mut files,
     )?;
     files.retain(|path, content| {

@@ -4,5 +4,5 @@
 #[allow(missing_docs, clippy::all, unused_qualifications)]
 #[rustfmt::skip]
 pub mod ledger {
-    include!("proto/mesh.ledger.v1.rs");
+    include!("generated/mesh.ledger.v1.rs");
 }

@@ -21,6 +21,7 @@ mod time;
 /// Generated from `proto/` by `cargo xtask codegen`.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, unused_qualifications)]
 #[rustfmt::skip]
+#[path = "generated/mod.rs"]
 pub mod proto;
 
 pub use event_type::{Category, EventType, Identity, UnknownEventType};

@@ -6,7 +6,6 @@ mod api;
 mod bounds;
 mod delivery;
 mod harness;
-mod latency;
 mod process;
 mod restart;
 mod retry;

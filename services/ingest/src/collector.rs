@@ -197,7 +197,10 @@ impl Collector {
         let look = Look {
             now: now.timestamp(),
             sweep,
-            first_start: !core.meta.baseline_done && sweep.is_some(),
+            // What was submitted since then is told in full, also by the very first sweep.
+            first_start: !core.meta.baseline_done
+                && sweep.is_some()
+                && sighting.run.submit_time < core.meta.capture_since,
             given_up: self.given_up(core, sighting.raw_id),
             inferred,
         };

@@ -57,6 +57,9 @@ impl Doorbells {
     }
 }
 
+/// Name of the hook that `smesh doctor` rings as, to see that doorbells arrive.
+const PROBE: &str = "Doctor";
+
 impl Handler for Doorbells {
     async fn handle(&self, message: &Message) -> Outcome {
         message.link_current_span();
@@ -69,6 +72,10 @@ impl Handler for Doorbells {
                 };
             }
         };
+        if bell.hook == PROBE {
+            metrics::doorbell("probe");
+            return Outcome::Done;
+        }
         let evidence = match Evidence::read(&self.cluster, &bell) {
             Ok(evidence) => evidence,
             Err(error) => {

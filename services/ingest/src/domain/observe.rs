@@ -14,7 +14,7 @@ pub struct Look {
     pub now: i64,
     /// Number of the sweep it belongs to; `None` for a look that a doorbell or accounting caused.
     pub sweep: Option<u64>,
-    /// True while the very first sweep of a cluster is read.
+    /// True for what was submitted before capture began, while the very first sweep of a cluster is read.
     pub first_start: bool,
     /// True once the proof of an earlier run was waited for long enough.
     pub given_up: bool,

@@ -32,6 +32,7 @@ pub struct Cli {
 
 /// Flags of every command.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Which mesh, and how to show it")]
 pub struct Global {
     /// Configuration [default: ./mesh.toml, else /etc/slurm-mesh/mesh.toml]
     #[arg(

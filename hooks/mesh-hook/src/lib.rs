@@ -4,7 +4,7 @@
 //! here, the process ends with status 0 within a quarter of a second, or becomes the site's own program (`--chain`).
 //!
 //! - [`args`]: the command line, and [`doorbell`]: what is said. Pure.
-//! - [`config`]: `hook.toml`.
+//! - [`config`]: what `hook.toml` says.
 //! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
 //! - [`spool`]: doorbells on disk while NATS is away.
 //! - [`ring`]: delivers or spools, within the deadline.

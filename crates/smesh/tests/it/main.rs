@@ -1,5 +1,7 @@
 //! The real program: against the real nats-server, as several Unix users. What needs a Slurm cluster is in tests/integration.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
 mod commands;
 mod config;
 mod mesh;

@@ -127,15 +127,15 @@ fn credentials_survive_a_restart_and_are_nobody_elses() {
         assert!(mode == 0 || name == "api.sock", "{name}: {mode:o}");
     }
     if rustix::process::geteuid().is_root() {
-        let nobody = uzers::get_user_by_name("nobody").unwrap().uid();
+        let slurm_user = uzers::get_user_by_name("daemon").unwrap().uid();
         assert_eq!(
             fs::metadata(&hook_config).unwrap().uid(),
-            nobody,
+            slurm_user,
             "SlurmUser's"
         );
         assert_eq!(
             fs::metadata(mesh.path("data/hook-spool")).unwrap().uid(),
-            nobody,
+            slurm_user,
             "SlurmUser's"
         );
     }

@@ -36,7 +36,7 @@ fn cost_vectors_are_checked() {
 }
 
 #[test]
-fn a_ledger_is_verified_and_a_change_is_found() {
+fn a_ledger_is_verified_and_a_missing_one_is_named() {
     let mut mesh = Mesh::started();
     mesh.end("-TERM");
     let good = mesh.run(&["verify", "--json"]);

@@ -21,11 +21,14 @@ pub const SOON: Duration = Duration::from_secs(10);
 pub struct Site {
     pub nats: NatsServer,
     pub folder: TempDir,
-    rung: Arc<Mutex<Vec<(Option<String>, Doorbell)>>>,
+    rung: Rung,
     stop: CancellationToken,
 }
 
-struct Reader(Arc<Mutex<Vec<(Option<String>, Doorbell)>>>);
+/// What has arrived: `Nats-Msg-Id` and doorbell.
+type Rung = Arc<Mutex<Vec<(Option<String>, Doorbell)>>>;
+
+struct Reader(Rung);
 
 impl Handler for Reader {
     async fn handle(&self, message: &Message) -> Outcome {

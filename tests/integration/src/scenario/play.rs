@@ -100,6 +100,12 @@ impl Stage<'_> {
         .await
     }
 
+    /// Waits until the mesh has told why a job waits, and that it does: two sweeps have to see the same.
+    async fn explained(&self, job: u32) -> Result<(), Error> {
+        self.told(job, EventType::QueueExplained).await?;
+        self.told(job, EventType::JobPending).await
+    }
+
     async fn running(&self, job: u32) -> Result<(), Error> {
         self.cluster
             .wait_state(&job.to_string(), &["RUNNING"], PATIENCE)
@@ -151,7 +157,7 @@ impl Stage<'_> {
     async fn cancelled_while_waiting(&self) -> Result<Expected, Error> {
         let options = ["-Aml", "--begin=now+1hour", "-Jtomorrow"];
         let job = self.submit("bob", &options, "true").await?;
-        self.told(job, EventType::QueueExplained).await?;
+        self.explained(job).await?;
         let id = job.to_string();
         self.cluster.ask("bob", &["scancel", &id]).await?;
         let words = ["submitted", "cancelled"];
@@ -190,7 +196,7 @@ impl Stage<'_> {
         let options = ["-Aphysics", "--qos=limited", "-Jsecond"];
         let second = self.submit("alice", &options, "sleep 1").await?;
         self.running(first).await?;
-        self.told(second, EventType::QueueExplained).await?;
+        self.explained(second).await?;
         let id = first.to_string();
         self.cluster.ask("alice", &["scancel", &id]).await?;
         let words = ["submitted", "started", "cancelled"];
@@ -203,7 +209,7 @@ impl Stage<'_> {
     async fn drained_node(&self) -> Result<Expected, Error> {
         let options = ["-Aml", "-pgpu", "-wn4", "--gres=gpu:a100:1", "-Jwants-n4"];
         let job = self.submit("bob", &options, "sleep 1").await?;
-        self.told(job, EventType::QueueExplained).await?;
+        self.explained(job).await?;
         self.admin(&["scontrol", "update", "NodeName=n4", "State=RESUME"])
             .await?;
         Ok(Expected::new("waits for a drained node", "bob", job, SUCCESS).explained())

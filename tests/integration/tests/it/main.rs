@@ -1,4 +1,15 @@
-//! Everything together on a real Slurm cluster.
+//! Everything together: real Slurm clusters, the real `smesh up`, real receivers. Needs root.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
+mod accounting;
+mod away;
+mod busy;
+mod day;
+mod killed;
 mod processes;
+mod receivers;
+mod strangers;
+mod support;
 mod trace;
+mod wrong_config;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, Table, TableComponent};
 use serde::Serialize;
 
 use crate::stats::Sorted;
@@ -137,6 +137,8 @@ impl Report {
         for section in &self.sections {
             let mut table = Table::new();
             table.load_preset(UTF8_HORIZONTAL_ONLY);
+            table.remove_style(TableComponent::HorizontalLines);
+            table.remove_style(TableComponent::MiddleIntersections);
             table.set_header([
                 section.title,
                 "median",

@@ -1,0 +1,120 @@
+//! What accounting says must have been told: an oracle of its own, which shares no code with ingest.
+
+use std::collections::BTreeMap;
+
+use integration::{Cluster, Fact, Run, Slurm as _};
+
+/// A run as accounting has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The words of its life.
+    pub words: Vec<&'static str>,
+    /// Start and end, Unix seconds; `None` if it never ran.
+    pub ran: Option<(i64, i64)>,
+    /// Its nodes.
+    pub nodes: String,
+}
+
+/// Every run of these jobs, from `sacct -D`.
+pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> BTreeMap<Run, Row> {
+    let list: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+    // sacct's times are of whole seconds and without zone unless told otherwise.
+    let command = [
+        "env",
+        "SLURM_TIME_FORMAT=%s",
+        "sacct",
+        "-D",
+        "-X",
+        "-n",
+        "-P",
+        "-o",
+        "JobID,State,Submit,Start,End,NodeList",
+        "-j",
+        &list.join(","),
+    ];
+    let text = cluster.ask("root", &command).await.unwrap();
+    let mut runs = BTreeMap::new();
+    for line in text.lines() {
+        let columns: Vec<&str> = line.split('|').collect();
+        let [id, state, submit, start, end, nodes] = columns[..] else {
+            panic!("sacct printed {line:?}");
+        };
+        let submit: i64 = submit.parse().unwrap();
+        let (job, task) = match id.split_once('_') {
+            Some((job, task)) => (job.parse().unwrap(), Some(task.parse().unwrap())),
+            None => (id.parse().unwrap(), None),
+        };
+        let ran = nodes != "None assigned";
+        let mut words = Vec::new();
+        if task.is_none() {
+            words.push("submitted");
+        } else {
+            // Told once, of the array itself.
+            let array = Row {
+                words: vec!["submitted"],
+                ran: None,
+                nodes: String::new(),
+            };
+            runs.insert((job, None, submit, 0), array);
+        }
+        if ran {
+            words.push("started");
+        }
+        words.extend(end_word(state));
+        let row = Row {
+            words,
+            ran: ran.then(|| (start.parse().unwrap(), end.parse().unwrap_or_default())),
+            nodes: if ran { nodes.to_owned() } else { String::new() },
+        };
+        runs.insert((job, task, submit, 0), row);
+    }
+    runs
+}
+
+/// The words of each run's life.
+pub fn words(runs: &BTreeMap<Run, Row>) -> BTreeMap<Run, Vec<&'static str>> {
+    let words = runs.iter().map(|(run, row)| (*run, row.words.clone()));
+    words.collect()
+}
+
+/// States of sacct(1); the user who cancelled stands behind the word.
+fn end_word(state: &str) -> Option<&'static str> {
+    match state.split(' ').next().unwrap_or_default() {
+        "COMPLETED" => Some("completed"),
+        "FAILED" => Some("failed"),
+        "CANCELLED" => Some("cancelled"),
+        "TIMEOUT" => Some("timeout"),
+        "OUT_OF_MEMORY" => Some("out_of_memory"),
+        "NODE_FAIL" => Some("node_fail"),
+        "PREEMPTED" => Some("preempted"),
+        "REQUEUED" => Some("requeued"),
+        "PENDING" | "RUNNING" | "SUSPENDED" => None,
+        other => panic!("sacct has a state {other:?} that this test does not know"),
+    }
+}
+
+/// Where the end of a run says something else than accounting about when and where it ran.
+pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
+    let ends = facts.iter().filter(|fact| fact.kind.is_end());
+    let mut differences = Vec::new();
+    for fact in ends {
+        let Some((run, row)) = fact.run().and_then(|run| runs.get_key_value(&run)) else {
+            continue;
+        };
+        let job = fact.event.job().unwrap();
+        let seconds = |time: &Option<_>| {
+            let time = time.as_ref().and_then(mesh_events::from_timestamp);
+            time.map(|time| time.timestamp())
+        };
+        let told = (
+            seconds(&job.start_time).zip(seconds(&job.end_time)),
+            job.nodes.as_str(),
+        );
+        // What never ran may have any start.
+        if row.ran.is_some() && told != (row.ran, row.nodes.as_str()) {
+            let kind = fact.kind;
+            differences.push(format!("{run:?} {kind}: {told:?}, accounting: {row:?}"));
+        }
+    }
+    differences
+}

@@ -1,0 +1,80 @@
+//! The first start on a cluster that is at work.
+
+use std::collections::BTreeMap;
+
+use integration::{Cluster, ClusterOptions, Mesh, Receiver, Slurm as _, lives};
+
+use crate::support::{PATIENCE, options};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_is_told() {
+    let cluster = Cluster::start(&ClusterOptions::small("busy", 27_300))
+        .await
+        .unwrap();
+    let submit = async |options: &[&str], script: &str| {
+        cluster.submit("alice", options, script).await.unwrap()
+    };
+    let over = submit(&[], "true").await;
+    let running = submit(&[], "sleep 600").await;
+    let waiting = submit(&["--begin=now+1hour"], "true").await;
+    let array = submit(&["--array=0-1", "--hold"], "true").await;
+    for (job, state) in [(over, "COMPLETED"), (running, "RUNNING")] {
+        cluster
+            .wait_state(&job.to_string(), &[state], PATIENCE)
+            .await
+            .unwrap();
+    }
+
+    let receiver = Receiver::start().await.unwrap();
+    let endpoint = receiver.endpoint("all", "types = [\"*\"]");
+    let mut mesh = Mesh::set_up(&cluster, "mesh", &options(&endpoint))
+        .await
+        .unwrap();
+    mesh.start().await.unwrap();
+    cluster.ring(&mesh.hook_config()).unwrap();
+    let living = [running, waiting, array];
+    told(&mesh, &living, &["baseline"]).await;
+
+    // Their ends are news; all come to the receiver, the baselines do not.
+    for job in living {
+        let job = job.to_string();
+        cluster.ask("alice", &["scancel", &job]).await.unwrap();
+    }
+    told(&mesh, &living, &["baseline", "cancelled"]).await;
+    let ends = || {
+        let deliveries = receiver.deliveries("all");
+        let kinds = deliveries.iter().filter_map(|delivery| {
+            assert_eq!(delivery.signature, Some(Ok(())));
+            let event = delivery.event().unwrap();
+            event.r#type.starts_with("job.").then_some(event.r#type)
+        });
+        kinds.collect::<Vec<_>>()
+    };
+    integration::wait_for("the ends at the receiver", PATIENCE, async || {
+        let ends = ends();
+        let cancelled = ends.iter().filter(|kind| *kind == "job.cancelled").count();
+        Ok((cancelled == living.len()).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(!ends().contains(&"job.baseline".to_owned()));
+}
+
+/// Waits until the ledger tells exactly this of exactly these jobs.
+async fn told(mesh: &Mesh, jobs: &[u32], words: &[&'static str]) {
+    let expected: BTreeMap<u32, Vec<&str>> =
+        jobs.iter().map(|job| (*job, words.to_vec())).collect();
+    let by_job = |facts: &[integration::Fact]| {
+        lives(facts)
+            .into_iter()
+            .map(|(run, words)| (run.0, words))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let done = mesh.wait_facts("what lives is told", PATIENCE, "job.*", |facts| {
+        (by_job(facts) == expected).then_some(())
+    });
+    if let Err(error) = done.await {
+        let facts = mesh.facts("job.*").await.unwrap();
+        panic!("{error}: {:?} instead of {expected:?}", by_job(&facts));
+    }
+}

@@ -1,0 +1,98 @@
+//! The demo's day, compared with accounting, with and without hooks.
+
+use integration::scenario::{self, Day};
+use integration::{Cluster, ClusterOptions, Fact, Mesh, recorded_ids};
+
+use crate::accounting;
+use crate::support::{PATIENCE, agrees, options};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
+    let cluster = Cluster::start(&ClusterOptions::full("day", 27_000))
+        .await
+        .unwrap();
+    let mut mesh = Mesh::set_up(&cluster, "mesh", &options("")).await.unwrap();
+    // A second mesh looks at the same cluster. Nothing rings it.
+    let mut deaf = Mesh::set_up(&cluster, "deaf", &options("")).await.unwrap();
+    mesh.start().await.unwrap();
+    deaf.start().await.unwrap();
+    cluster.ring(&mesh.hook_config()).unwrap();
+
+    let day = scenario::play(&cluster, &mesh).await.unwrap();
+    as_expected(&mesh, &day).await;
+    let jobs: Vec<u32> = day.expected.iter().map(|part| part.job).collect();
+    let facts = agrees(&cluster, &mesh, &jobs).await;
+    let runs = accounting::runs(&cluster, &jobs).await;
+    assert_eq!(accounting::differences(&runs, &facts), Vec::<String>::new());
+    names_people(&facts);
+    wakes_and_drains_nodes(&facts);
+
+    assert!(by_hook(&facts) > 20, "the hooks rang the first mesh");
+    let same = deaf.wait_facts("both know the same facts", PATIENCE, "", |deaf| {
+        (recorded_ids(deaf) == recorded_ids(&facts)).then(|| deaf.to_vec())
+    });
+    let same = same.await;
+    let told = deaf.facts("").await.unwrap();
+    let (ours, theirs) = (recorded_ids(&facts), recorded_ids(&told));
+    let describe = |facts: &[Fact], ids: &std::collections::BTreeSet<&str>| {
+        facts
+            .iter()
+            .filter(|fact| !ids.contains(fact.event.id.as_str()) && fact.is_recorded())
+            .map(|fact| format!("{} {}", fact.kind, fact.event.entity_key()))
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        same.is_ok(),
+        "only with hooks: {:?}; only without: {:?}",
+        describe(&facts, &theirs),
+        describe(&told, &ours)
+    );
+    assert_eq!(by_hook(&told), 0, "nothing rang the second mesh");
+}
+
+async fn as_expected(mesh: &Mesh, day: &Day) {
+    let complaints = |facts: &[Fact]| scenario::complaints(&day.expected, facts);
+    let done = mesh.wait_facts("the day is told", PATIENCE, "", |facts| {
+        complaints(facts).is_empty().then_some(())
+    });
+    if let Err(error) = done.await {
+        let facts = mesh.facts("").await.unwrap();
+        panic!("{error}: {:#?}", complaints(&facts));
+    }
+}
+
+fn by_hook(facts: &[Fact]) -> usize {
+    use mesh_events::proto::mesh::event::v1::Source;
+    let hooks = facts
+        .iter()
+        .filter(|fact| fact.event.source() == Source::Hook);
+    hooks.count()
+}
+
+fn names_people(facts: &[Fact]) {
+    for fact in facts.iter().filter(|fact| fact.run().is_some()) {
+        let owner = fact.event.owner.as_ref().unwrap();
+        let identity = owner.identity.as_ref().unwrap();
+        assert_eq!(identity.email, format!("{}@example.org", owner.user));
+        assert_eq!(identity.issuer, "https://id.example.org");
+    }
+}
+
+fn wakes_and_drains_nodes(facts: &[Fact]) {
+    let of_node = |node: &str| {
+        let facts = facts.iter().filter(|fact| fact.event.entity_key() == node);
+        facts.map(|fact| fact.kind.to_string()).collect::<Vec<_>>()
+    };
+    // Whether the first look came before or after the drain is chance.
+    let drained = of_node("node/n4");
+    assert!(
+        drained.ends_with(&["node.recovered".to_owned()]),
+        "{drained:?}"
+    );
+    let woken = [of_node("node/c1"), of_node("node/c2")].concat();
+    let at = |word: &str| woken.iter().position(|kind| kind == word);
+    assert!(
+        at("node.provisioning").is_some() && at("node.provisioning") < at("node.active"),
+        "{woken:?}"
+    );
+}

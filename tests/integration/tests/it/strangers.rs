@@ -1,0 +1,119 @@
+//! Another Unix user of the same host.
+
+use integration::{Cluster, Mesh, Slurm as _};
+use serde_json::Value;
+
+use crate::support::{agrees, small};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
+    let (cluster, mesh) = small("strangers", 27_500, "").await;
+    let job = cluster
+        .submit("alice", &["-Jsecret"], "true")
+        .await
+        .unwrap();
+    agrees(&cluster, &mesh, &[job]).await;
+    let story = format!("/v1/jobs/{}/{job}", cluster.name());
+
+    let (status, body) = ask(&cluster, &mesh, "alice", &[], &story).await;
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains("secret"));
+    let (status, body) = ask(&cluster, &mesh, "bob", &[], &story).await;
+    assert_eq!(status, 404, "{body}");
+    for path in [
+        "/v1/events",
+        "/v1/events?user=alice",
+        &format!("/v1/events?job={job}"),
+        "/v1/events?type=node.*,capture.*,audit.*",
+        "/v1/costs?by=job",
+        "/v1/costs?by=user&user=alice",
+        &format!("/v1/queue/{}/{job}", cluster.name()),
+    ] {
+        let (status, body) = ask(&cluster, &mesh, "bob", &[], path).await;
+        assert!(
+            !body.contains("alice") && !body.contains("secret"),
+            "{path}: {body}"
+        );
+        let body: Value = serde_json::from_str(&body).unwrap_or_default();
+        let listed = ["entries", "rows"]
+            .iter()
+            .filter_map(|key| body[key].as_array());
+        let listed: usize = listed.map(Vec::len).sum();
+        assert!(status >= 400 || listed == 0, "{path}: {status} {body}");
+    }
+
+    for method in ["GET", "POST", "PUT", "DELETE"] {
+        let arguments = ["-X", method, "-d", "{\"url\":\"http://127.0.0.1:1/\"}"];
+        let arguments = if method == "GET" {
+            &arguments[..2]
+        } else {
+            &arguments[..]
+        };
+        let (status, body) = ask(&cluster, &mesh, "bob", arguments, "/v1/webhooks").await;
+        assert_eq!(status, 403, "{method}: {body}");
+    }
+    keeps_its_files(&cluster, &mesh).await;
+    keeps_its_nats(&cluster, &mesh).await;
+}
+
+/// Asks the API as a user.
+async fn ask(
+    cluster: &Cluster,
+    mesh: &Mesh,
+    user: &str,
+    arguments: &[&str],
+    path: &str,
+) -> (u16, String) {
+    let socket = mesh.socket();
+    let url = format!("http://localhost{path}");
+    let fixed = ["curl", "-sS", "-w", "\n%{http_code}", "--unix-socket"];
+    let command = [&fixed[..], &[socket.to_str().unwrap(), &url], arguments].concat();
+    let text = cluster.ask(user, &command).await.unwrap();
+    let (body, status) = text.rsplit_once('\n').unwrap_or(("", &text));
+    (status.parse().unwrap(), body.to_owned())
+}
+
+async fn keeps_its_files(cluster: &Cluster, mesh: &Mesh) {
+    let data = mesh.data_dir();
+    for name in [
+        "private/nats-passwords/admin",
+        "private/nats.conf",
+        "hook.toml",
+        "hook-spool",
+        "ledger.db",
+        "",
+    ] {
+        let path = data.join(name);
+        assert!(path.exists(), "{} is there", path.display());
+        let path = path.to_str().unwrap().to_owned();
+        let read = format!("cat {path} || ls {path}");
+        let output = cluster.run("bob", &["sh", "-c", &read]).await.unwrap();
+        assert!(!output.status.success(), "bob can read {path}");
+    }
+    let config = mesh.config();
+    let write = format!("echo >> {}", config.display());
+    let output = cluster.run("bob", &["sh", "-c", &write]).await.unwrap();
+    assert!(
+        !output.status.success(),
+        "bob can write {}",
+        config.display()
+    );
+}
+
+/// Its port is on loopback, where everybody may connect; the server wants a password.
+async fn keeps_its_nats(cluster: &Cluster, mesh: &Mesh) {
+    let port = mesh.nats_port().unwrap();
+    for login in [
+        "",
+        "\"user\":\"reader\",\"pass\":\"\",",
+        "\"user\":\"admin\",\"pass\":\"admin\",",
+    ] {
+        let talk = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'CONNECT {{{login}\"verbose\":true}}\\r\\nSUB > 1\\r\\nPING\\r\\n' >&3; timeout 3 cat <&3"
+        );
+        let output = cluster.run("bob", &["bash", "-c", &talk]).await.unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("Authorization Violation"), "{login}: {said}");
+        assert!(!said.contains("PONG"), "{login}: {said}");
+    }
+}

@@ -1,0 +1,82 @@
+//! What several tests need.
+
+use std::time::Duration;
+
+use integration::{Cluster, ClusterOptions, Error, Fact, Mesh, MeshOptions, lives, scenario};
+
+use crate::accounting;
+
+/// How long things may take on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Quick sweeps, so that what no hook tells is told soon.
+pub const QUICK: &str =
+    "[ingest]\nsweep_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n";
+
+/// Quick sweeps, prices, and more configuration.
+pub fn options(more: &str) -> MeshOptions {
+    MeshOptions {
+        overlay: format!("{QUICK}{more}"),
+        price_book: Some(scenario::PRICE_BOOK.to_owned()),
+        identities: Some(scenario::IDENTITIES.to_owned()),
+    }
+}
+
+/// A small cluster whose hooks ring a mesh that runs.
+pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
+    let cluster = Cluster::start(&ClusterOptions::small(name, base_port))
+        .await
+        .unwrap();
+    let mut mesh = Mesh::set_up(&cluster, "mesh", &options(more))
+        .await
+        .unwrap();
+    mesh.start().await.unwrap();
+    cluster.ring(&mesh.hook_config()).unwrap();
+    (cluster, mesh)
+}
+
+/// Waits until the ledger tells of these jobs what accounting tells, run by run and word by word, then gives all facts.
+/// Nothing about other jobs, nothing twice, the chain whole.
+pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
+    let outcome = integration::wait_for("ledger and accounting agree", PATIENCE, async || {
+        let accounting = accounting::words(&accounting::runs(cluster, jobs).await);
+        let facts = mesh.facts("").await?;
+        let ended = accounting
+            .iter()
+            .filter(|(run, words)| run.1.is_none() && words.len() < 2)
+            // An array's own record has no end.
+            .all(|(run, _)| {
+                accounting
+                    .keys()
+                    .any(|other| other.0 == run.0 && other.1.is_some())
+            });
+        Ok((ended && accounting == lives(&facts)).then_some(facts))
+    })
+    .await;
+    let facts = match outcome {
+        Ok(facts) => facts,
+        Err(error) => {
+            let accounting = accounting::words(&accounting::runs(cluster, jobs).await);
+            let told = lives(&mesh.facts("").await.unwrap());
+            panic!("{error}\naccounting: {accounting:#?}\nledger: {told:#?}");
+        }
+    };
+    assert_eq!(scenario::repeated(&facts), Vec::<String>::new());
+    mesh.verify().await.unwrap();
+    facts
+}
+
+/// Submits several jobs.
+pub async fn submit_all(
+    cluster: &Cluster,
+    user: &str,
+    count: usize,
+    script: &str,
+) -> Result<Vec<u32>, Error> {
+    use integration::Slurm as _;
+    let mut jobs = Vec::with_capacity(count);
+    for _ in 0..count {
+        jobs.push(cluster.submit(user, &[], script).await?);
+    }
+    Ok(jobs)
+}

@@ -43,9 +43,11 @@ lint: ## formatting, clippy, shell, protobuf, generated files, licences
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 	else echo "cargo-deny is not installed: licences, bans and sources were not checked"; fi
 
-bench: ## the benchmarks (release profile)
+bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; see benches/README.md)
 	scripts/setup
-	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats cargo run --release --package integration --bin bench
+	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
+	cargo build --release --package mesh-hook --package smesh --package webhook-dispatcher --package integration --bins && \
+	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
 
 fmt: ## format the Rust code
 	cargo fmt --all

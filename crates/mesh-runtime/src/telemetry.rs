@@ -19,6 +19,9 @@ const DURATION_BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
 
+/// What runs: so that a service which has not done anything yet shows up in Prometheus, too.
+const BUILD_INFO: &str = "mesh_build_info";
+
 /// Keeps telemetry going; what is buffered is sent by [`Telemetry::flush`].
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
@@ -57,10 +60,16 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
         .with(logs.with_filter(filter))
         .with(traces)
         .try_init()?;
-    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
+    let rendered = metrics_exporter_prometheus::PrometheusBuilder::new()
         .set_buckets(&DURATION_BUCKETS)?
         .install_recorder()?;
-    Ok(Telemetry { provider, metrics })
+    metrics::describe_gauge!(BUILD_INFO, "Always 1; its labels say what runs.");
+    metrics::gauge!(BUILD_INFO, "service" => service, "version" => env!("CARGO_PKG_VERSION"))
+        .set(1.0);
+    Ok(Telemetry {
+        provider,
+        metrics: rendered,
+    })
 }
 
 fn provider(

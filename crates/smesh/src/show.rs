@@ -137,7 +137,11 @@ fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
     let exit = job
         .exit_code
         .as_ref()
-        .filter(|_| ended)
+        // Only these two ends say something by their exit code; of the others 0 would look like success.
+        .filter(|exit| {
+            matches!(kind, Some(EventType::JobCompleted | EventType::JobFailed))
+                || (ended && exit.signal != 0)
+        })
         .map_or_else(String::new, |exit| match exit.signal {
             0 => format!("exit {}", exit.code),
             signal => format!("signal {signal}"),
@@ -160,15 +164,22 @@ fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
         .continues
         .as_ref()
         .map_or_else(String::new, |run| format!("after {}", run.cause));
-    let reason = if reason == "None" {
+    // The snapshot may be newer than the fact: what was submitted has perhaps nodes and an end by now.
+    let submitted = kind == Some(EventType::JobSubmitted);
+    let reason = if reason == "None" || (submitted && job.state != "PENDING") {
         String::new()
     } else {
         reason.to_owned()
     };
+    let nodes = if submitted {
+        String::new()
+    } else {
+        job.nodes.clone()
+    };
     joined([
         job.name.clone(),
         job.partition.clone(),
-        job.nodes.clone(),
+        nodes,
         exit,
         reason,
         ran,

@@ -94,7 +94,7 @@ fn queue_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
                 |begin| moment(begin, waiting.now),
             );
             let why = if job.restarts > 0 {
-                " Slurm makes jobs wait for about two minutes after a requeue."
+                " Slurm lets a requeued job wait for a while."
             } else {
                 ""
             };

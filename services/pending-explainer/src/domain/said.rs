@@ -158,8 +158,15 @@ enum News {
 
 fn news(kind: EventType, job: &Job) -> News {
     match kind {
-        EventType::JobSubmitted | EventType::JobPending | EventType::JobHeld => News::Waits,
-        EventType::JobBaseline if job.state == "PENDING" => News::Waits,
+        // The snapshot may be newer than the fact: a job that was seen late has perhaps ended by now.
+        EventType::JobSubmitted
+        | EventType::JobPending
+        | EventType::JobHeld
+        | EventType::JobBaseline
+            if job.state == "PENDING" =>
+        {
+            News::Waits
+        }
         EventType::JobReleased => News::Released,
         EventType::JobBaseline | EventType::JobStarted => News::Left,
         kind if kind.is_end() => News::Left,

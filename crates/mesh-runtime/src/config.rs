@@ -151,9 +151,10 @@ impl ConfigFile {
     /// # Errors
     /// If a key is unknown, missing or wrong; the error names it.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, ConfigError> {
-        self.figment
-            .extract_inner(name)
-            .map_err(|error| self.invalid(error))
+        self.figment.extract_inner(name).map_err(|error| {
+            let faults: Vec<String> = error.into_iter().map(|fault| told(fault, name)).collect();
+            ConfigError::faults(self.name(), &faults)
+        })
     }
 
     /// A section as it is after merging, with secrets masked; for `--print-config`.
@@ -184,6 +185,23 @@ impl ConfigFile {
         let faults: Vec<String> = error.into_iter().map(|fault| fault.to_string()).collect();
         ConfigError::faults(self.name(), &faults)
     }
+}
+
+/// A fault of a section, with its key as one writes it: `[ledger] db.url`.
+fn told(fault: figment::Error, section: &str) -> String {
+    let mut path = fault.path;
+    // figment names the section last.
+    if path.last().is_some_and(|last| last == section) {
+        path.pop();
+    }
+    let from_environment = fault
+        .metadata
+        .is_some_and(|metadata| metadata.source.is_none() && metadata.name.contains("environment"));
+    let place = match path.join(".") {
+        key if from_environment => format!("environment, [{section}] {key}"),
+        key => format!("[{section}] {key}"),
+    };
+    format!("{}: {}", place.trim_end(), fault.kind)
 }
 
 fn mask(value: &mut toml::Value) {
@@ -240,7 +258,9 @@ mod tests {
     #[test]
     fn an_unknown_key_is_named() {
         let error = mesh("[mesh]\nclutser = \"c1\"").unwrap_err();
-        assert!(error.contains("clutser"), "{error}");
+        assert!(error.contains("[mesh] clutser: unknown"), "{error}");
+        let error = mesh("[mesh.api]\nlisten = 5").unwrap_err();
+        assert!(error.contains("[mesh] api.listen: invalid type"), "{error}");
     }
 
     #[test]

@@ -109,6 +109,13 @@ mod tests {
             documented["ingest"].clone().try_into::<Config>().unwrap(),
             Config::default()
         );
+        assert_eq!(
+            documented["slurm"]
+                .clone()
+                .try_into::<slurm_client::Config>()
+                .unwrap(),
+            slurm_client::Config::default()
+        );
         assert_eq!(Config::default().faults(), Vec::<String>::new());
     }
 

@@ -73,8 +73,7 @@ impl Mesh {
     pub async fn ingest(&self, cluster: &Cluster, settings: &str) -> Running {
         let path = self.write_config(cluster, settings);
         let shutdown = CancellationToken::new();
-        let config =
-            ConfigFile::load(&[IngestService::DEFAULTS, "[slurm]\n"], Some(&path)).unwrap();
+        let config = ConfigFile::load(&[IngestService::DEFAULTS], Some(&path)).unwrap();
         let context = Context::new(config, shutdown.clone()).unwrap();
         let started = IngestService::start(context.clone()).await.unwrap();
         Running {

@@ -180,13 +180,16 @@ impl Collector {
             inferred,
             links,
         } = reading;
-        // The controller's record is complete; what the others leave open was seen before.
-        if sighting.record != Record::Controller
-            && let Some((last, owner)) = core.last.get(&sighting.run)
-        {
-            snapshot::fill(&mut sighting.job, last);
-            if sighting.owner.user.is_empty() {
-                sighting.owner = owner.clone();
+        if let Some((last, owner)) = core.last.get(&sighting.run) {
+            // The controller's record is complete while the job runs; what the others leave open was seen before.
+            if sighting.record != Record::Controller {
+                snapshot::fill(&mut sighting.job, last);
+                if sighting.owner.user.is_empty() {
+                    sighting.owner = owner.clone();
+                }
+            } else if sighting.completing {
+                let in_flux = sighting.in_flux();
+                snapshot::keep_allocation(&mut sighting.job, last, in_flux);
             }
         }
         let sweep = if let Cause::Sweep(number) = cause {

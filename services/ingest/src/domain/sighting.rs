@@ -229,6 +229,11 @@ impl Sighting {
         self.base = evidence.base;
         self.requeued = evidence.requeued;
         self.end = evidence.end.or(self.end);
+        if evidence.allocated {
+            // Of a run whose nodes are all free again the controller's record has none, and of a requeued one a later start.
+            self.allocated = true;
+            self.start = evidence.start.or(self.start);
+        }
         snapshot::complete(&mut self.job, evidence);
         self
     }

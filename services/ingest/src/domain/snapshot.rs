@@ -165,13 +165,33 @@ pub(super) fn display_id(job: &Job) -> String {
     }
 }
 
-/// The controller's snapshot of a run whose epilogs still run, with the end that jobcomp tells.
+/// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp tells.
 pub(super) fn complete(job: &mut Job, evidence: &Sighting) {
     let end = &evidence.job;
     job.state.clone_from(&end.state);
     job.end_time = end.end_time;
     job.exit_code.clone_from(&end.exit_code);
     job.derived_exit_code.clone_from(&end.derived_exit_code);
+    if !end.nodes.is_empty() {
+        job.nodes.clone_from(&end.nodes);
+        job.node_count = end.node_count;
+        job.start_time = end.start_time;
+    }
+}
+
+/// Keeps what was last seen of the allocation of a run that is COMPLETING: the controller's record has only the nodes whose epilogs still
+/// run then, in the end none, and, where the state hides whether it was requeued (`in_flux`), the start may be the next run's
+/// (seen on 22.05).
+pub fn keep_allocation(job: &mut Job, last: &Job, in_flux: bool) {
+    if !last.nodes.is_empty() {
+        job.nodes.clone_from(&last.nodes);
+        job.node_count = last.node_count;
+        job.batch_host.clone_from(&last.batch_host);
+        job.allocations.clone_from(&last.allocations);
+        if in_flux {
+            job.start_time = last.start_time;
+        }
+    }
 }
 
 /// Fills what a source leaves open with what was last seen of the same run.
@@ -358,4 +378,37 @@ fn het_info(leader: Option<u32>, offset: Option<u32>) -> Option<HetInfo> {
         job_id: leader?,
         offset: offset?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(nodes: &str, start: i64) -> Job {
+        Job {
+            nodes: nodes.to_owned(),
+            node_count: 2,
+            start_time: Some(seconds(start)),
+            ..Job::default()
+        }
+    }
+
+    #[test]
+    fn a_run_whose_epilogs_run_keeps_its_allocation() {
+        let check = |in_flux: bool, start: i64| {
+            let mut job = seen("n2", 30);
+            job.node_count = 1;
+            keep_allocation(&mut job, &seen("n[1-2]", 10), in_flux);
+            assert_eq!(job, seen("n[1-2]", start), "in flux: {in_flux}");
+        };
+        check(true, 10);
+        check(false, 30);
+    }
+
+    #[test]
+    fn what_was_never_seen_running_keeps_what_the_record_has() {
+        let mut job = seen("n1", 30);
+        keep_allocation(&mut job, &Job::default(), true);
+        assert_eq!(job, seen("n1", 30));
+    }
 }

@@ -37,6 +37,9 @@ impl Bus {
             .map(|url| url.trim().parse::<ServerAddr>())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|source| connect_error(source.into()))?;
+        if addresses.iter().any(|address| address.host().is_empty()) {
+            return Err(connect_error("there is no host in the address".into()));
+        }
         let mut options = match &config.credentials_file {
             Some(path) => ConnectOptions::with_credentials_file(path)
                 .await

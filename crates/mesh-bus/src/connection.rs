@@ -10,7 +10,7 @@ use mesh_events::catalogue;
 use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Config, Error};
+use crate::{Config, Error, metrics};
 
 /// A connection to NATS in one role. Cheap to clone.
 #[derive(Clone)]
@@ -27,6 +27,7 @@ impl Bus {
     /// # Errors
     /// If the configuration cannot be used: a broken address, an unreadable file.
     pub async fn connect(config: &Config, role: &str) -> Result<Self, Error> {
+        metrics::describe();
         let connect_error = |source: crate::BoxError| Error::Connect {
             url: config.url.clone(),
             source,

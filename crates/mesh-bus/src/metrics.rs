@@ -5,6 +5,18 @@ pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
 /// Handled messages by `stream` and `outcome`: done, retry, reject.
 pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
 
+/// Tells the recorder what the metrics mean.
+pub(crate) fn describe() {
+    metrics::describe_counter!(
+        PUBLISHED,
+        "Publishes, by result: stored, duplicate, failed."
+    );
+    metrics::describe_counter!(
+        CONSUMED,
+        "Messages handled, by stream and outcome: done, retry, reject."
+    );
+}
+
 pub(crate) fn published(result: &'static str) {
     metrics::counter!(PUBLISHED, "result" => result).increment(1);
 }

@@ -9,6 +9,23 @@ pub const COMMAND_ERRORS: &str = "slurm_client_command_errors_total";
 /// Counter: items of answers that could not be read and were left out. Label `command`. More than zero means Slurm's output changed.
 pub const UNREAD_ITEMS: &str = "slurm_client_unread_items_total";
 
+/// Tells the recorder what the metrics mean.
+pub(crate) fn describe() {
+    metrics::describe_histogram!(
+        COMMAND_DURATION,
+        metrics::Unit::Seconds,
+        "Time of one of Slurm's commands, by command."
+    );
+    metrics::describe_counter!(
+        COMMAND_ERRORS,
+        "Commands without a usable answer, by command and kind."
+    );
+    metrics::describe_counter!(
+        UNREAD_ITEMS,
+        "Items of answers that could not be read and were left out, by command."
+    );
+}
+
 pub(crate) fn took(command: &'static str, time: Duration) {
     metrics::histogram!(COMMAND_DURATION, "command" => command).record(time.as_secs_f64());
 }

@@ -55,6 +55,7 @@ pub struct Ping {
 impl Slurm {
     /// Takes the configuration; asks nothing yet.
     pub fn new(config: Config) -> Self {
+        metrics::describe();
         Self {
             runner: Runner::new(config),
         }

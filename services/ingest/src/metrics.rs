@@ -3,7 +3,42 @@
 use std::time::Duration;
 
 use mesh_events::EventType;
-use metrics::{counter, gauge, histogram};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+/// Tells the recorder what the metrics mean.
+pub fn describe() {
+    describe_counter!("ingest_facts_total", "Facts told, by type.");
+    describe_counter!(
+        "ingest_doorbells_total",
+        "Doorbells, by outcome: answered, left_to_sweep, unusable, contradicted."
+    );
+    describe_histogram!(
+        "ingest_doorbell_seconds",
+        Unit::Seconds,
+        "From a doorbell's call to its facts being stored, by the two hosts' clocks."
+    );
+    describe_histogram!("ingest_sweep_seconds", Unit::Seconds, "Time of a sweep.");
+    describe_gauge!("ingest_sweep_rows", "Rows of the last sweep.");
+    describe_counter!(
+        "ingest_changed_rows_total",
+        "Rows of sweeps that had changed."
+    );
+    describe_gauge!("ingest_runs", "Runs that are remembered.");
+    describe_gauge!(
+        "ingest_unproven_jobs",
+        "Jobs that Slurm no longer shows and whose end is not proven yet."
+    );
+    describe_counter!(
+        "ingest_lost_runs_total",
+        "Runs whose end cannot be known any more."
+    );
+    describe_counter!(
+        "ingest_schema_drift_total",
+        "Things that Slurm printed and no table has, by what: job_state, record."
+    );
+}
 
 /// Facts told, by type.
 pub fn fact(kind: EventType) {

@@ -41,6 +41,7 @@ impl Service for IngestService {
         if !faults.is_empty() {
             return Err(context.faults(&faults).into());
         }
+        crate::metrics::describe();
         let slurm = Slurm::new(context.section("slurm")?);
         let identity_file = context
             .mesh

@@ -33,6 +33,7 @@ impl Service for NodeWatcherService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config: Config = context.section(Self::NAME)?;
         let slurm: slurm_client::Config = context.section("slurm")?;
+        metrics::describe();
         let faults = config.validate();
         if !faults.is_empty() {
             return Err(context.faults(&faults).into());

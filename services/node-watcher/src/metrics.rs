@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use metrics::{counter, gauge, histogram};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use slurm_types::Lifecycle;
 
 use crate::domain::TrackedNode;
@@ -20,6 +22,19 @@ pub const SWEEP: &str = "node_watcher_sweep_seconds";
 pub const FAILURES: &str = "node_watcher_sweep_failures_total";
 /// State writes refused because another instance wrote in between.
 pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
+
+/// Tells the recorder what the metrics mean.
+pub(crate) fn describe() {
+    describe_gauge!(NODES, "Nodes, by lifecycle.");
+    describe_gauge!(SUSPECT, "Nodes that do not respond but are not given up.");
+    describe_counter!(EVENTS, "Events published, by event.");
+    describe_histogram!(SWEEP, Unit::Seconds, "Time of a look at all nodes.");
+    describe_counter!(FAILURES, "Looks without a usable answer.");
+    describe_counter!(
+        CONFLICTS,
+        "State writes refused because another instance wrote in between."
+    );
+}
 
 const STAGES: [Lifecycle; 8] = [
     Lifecycle::Provisioning,

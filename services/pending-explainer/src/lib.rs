@@ -37,6 +37,7 @@ impl Service for PendingExplainerService {
 
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config: Config = context.section(Self::NAME)?;
+        metrics::describe();
         let faults = config.validate();
         if !faults.is_empty() {
             return Err(context.faults(&faults).into());

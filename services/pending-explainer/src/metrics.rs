@@ -1,6 +1,6 @@
 //! Names of metrics.
 
-use metrics::{counter, gauge};
+use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 
 /// Explanations published, by `cause`: `event`, `snapshot`.
 pub const EXPLAINED: &str = "pending_explainer_explained_total";
@@ -12,6 +12,25 @@ pub const SNAPSHOT_AGE: &str = "pending_explainer_snapshot_age_seconds";
 pub const CONFLICTS: &str = "pending_explainer_state_conflicts_total";
 /// Reasons that no table knows.
 pub const UNKNOWN_REASONS: &str = "pending_explainer_unknown_reasons_total";
+
+/// Tells the recorder what the metrics mean.
+pub(crate) fn describe() {
+    describe_counter!(
+        EXPLAINED,
+        "Explanations published, by cause: event, snapshot."
+    );
+    describe_gauge!(WAITING, "Jobs that wait.");
+    describe_gauge!(
+        SNAPSHOT_AGE,
+        Unit::Seconds,
+        "Age of the newest complete queue snapshot."
+    );
+    describe_counter!(
+        CONFLICTS,
+        "State writes refused because another instance wrote in between."
+    );
+    describe_counter!(UNKNOWN_REASONS, "Reasons that no table knows.");
+}
 
 pub(crate) fn explained(cause: &'static str, class: &str) {
     counter!(EXPLAINED, "cause" => cause).increment(1);

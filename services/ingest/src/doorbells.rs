@@ -214,7 +214,7 @@ impl Reader {
             }
             readings.extend(merged);
         }
-        let cause = Cause::Hook(hook.unwrap_or_else(|| "look".to_owned()));
+        let cause = hook.map_or(Cause::Look, Cause::Hook);
         let asks = self.collector.absorb(&cause, readings).await?;
         again.extend(asks.again);
         for id in &asks.accounting {

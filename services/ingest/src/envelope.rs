@@ -19,13 +19,15 @@ pub enum Cause {
     Sweep(u64),
     /// Accounting was asked.
     Accounting,
+    /// Ingest itself wanted to know more about a job, and no hook rang meanwhile.
+    Look,
 }
 
 impl Cause {
     const fn source(&self) -> Source {
         match self {
             Self::Hook(_) => Source::Hook,
-            Self::Sweep(_) => Source::Sweep,
+            Self::Sweep(_) | Self::Look => Source::Sweep,
             Self::Accounting => Source::Accounting,
         }
     }
@@ -35,6 +37,7 @@ impl Cause {
             Self::Hook(hook) => hook.clone(),
             Self::Sweep(_) => "squeue".to_owned(),
             Self::Accounting => "sacct".to_owned(),
+            Self::Look => "scontrol".to_owned(),
         }
     }
 }

@@ -140,7 +140,8 @@ impl ClusterOptions {
     /// Two plain nodes, two with fake GPUs, two in a cloud; hooks on.
     pub fn full(name: &str, base_port: u16) -> Self {
         Self {
-            knobs: Vec::new(),
+            // Slow enough for a look each second to see it boot.
+            knobs: vec![("CLOUD_BOOT", "3".into())],
             ..Self::small(name, base_port)
         }
     }

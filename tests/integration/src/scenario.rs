@@ -9,7 +9,7 @@ mod play;
 
 use std::collections::BTreeMap;
 
-pub use check::{complaints, repeated};
+pub use check::{complaints, node_complaints, repeated};
 pub use play::{MANAGER, play};
 
 /// What must come of one submission: the words of `docs/job-events.md`.

@@ -27,6 +27,28 @@ pub fn repeated(facts: &[Fact]) -> Vec<String> {
         .collect()
 }
 
+/// What is missing of the nodes' part in the day: n4 was drained and came back, a cloud node was woken.
+pub fn node_complaints(facts: &[Fact]) -> Vec<String> {
+    let told = |prefix: &str, kinds: [EventType; 2]| {
+        let mut wanted = kinds.into_iter().peekable();
+        for fact in facts {
+            if fact.event.entity_key().starts_with(prefix) {
+                wanted.next_if(|kind| *kind == fact.kind);
+            }
+        }
+        wanted.next().map(|kind| format!("no {kind} of {prefix}"))
+    };
+    let n4 = told(
+        "node/n4",
+        [EventType::NodeDrained, EventType::NodeRecovered],
+    );
+    let cloud = told(
+        "node/c",
+        [EventType::NodeProvisioning, EventType::NodeActive],
+    );
+    n4.into_iter().chain(cloud).collect()
+}
+
 fn of_part(
     part: &Expected,
     facts: &[Fact],

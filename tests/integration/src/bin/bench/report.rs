@@ -92,6 +92,15 @@ impl Line {
         self.budget = Some(Budget { text, met });
         self
     }
+
+    /// A promise that only counts under some load.
+    pub fn budget_if(self, applies: bool, text: &'static str, met: bool) -> Self {
+        if applies {
+            self.budget(text, met)
+        } else {
+            self
+        }
+    }
 }
 
 impl Report {

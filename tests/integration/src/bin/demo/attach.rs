@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use integration::scenario::{Day, Expected};
 use integration::{Attached, Error, Mesh, MeshOptions, Receiver, Slurm};
 
+use crate::PIPELINE;
+use crate::end::End;
 use crate::feed::Feed;
 use crate::watch::Watch;
-use crate::{PIPELINE, report, settle, verdict};
 
 /// How long jobs may wait for a place on a busy cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,20 +42,13 @@ pub async fn run() -> Result<ExitCode, Error> {
         std::future::pending::<()>().await;
     }
     let day = play(&slurm).await?;
-    let complaints = settle(&mesh, &watch, &day.expected).await?;
-    let verified = mesh.verify().await;
-    report::Report {
-        day: &day,
-        facts: &mesh.facts("").await?,
+    let end = End {
+        mesh: &mesh,
         watch: &watch,
-        marks: None,
-        costs: mesh.get("/v1/costs?by=user").await?.json(),
-        verified: verified.as_ref().map(String::as_str).map_err(Error::chain),
-    }
-    .print();
-    let mut problems = complaints;
-    problems.extend(verified.err().map(|error| error.chain()));
-    let code = verdict(&watch, &problems, &day, started);
+        day: &day,
+        cluster: None,
+    };
+    let code = end.conclude(started).await?;
     if std::env::var("DEMO_STAY").is_ok_and(|stay| stay == "1") {
         feed.note("everything stays up until Ctrl-C");
         std::future::pending::<()>().await;

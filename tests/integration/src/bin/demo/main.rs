@@ -10,18 +10,20 @@
 //! | `SLURM_CONF` | attach to this Slurm |
 
 mod attach;
+mod end;
 mod feed;
 mod report;
 mod watch;
 mod words;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use integration::scenario::{self, Day};
+use integration::scenario;
 use integration::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver};
 use tokio::signal::unix::{SignalKind, signal};
 
+use end::End;
 use feed::Feed;
 use watch::Watch;
 
@@ -31,11 +33,6 @@ const PIPELINE: &str = "pipeline";
 const CHAT: &str = "chat";
 /// First port to try; a hundred each.
 const BASE_PORTS: std::ops::Range<u16> = 250..290;
-/// How long after the day the last facts and deliveries may take.
-const PATIENCE: Duration = Duration::from_secs(75);
-/// How long the result must stay as it is: several sweeps, so that nothing comes twice unseen.
-const CALM: Duration = Duration::from_secs(4);
-
 #[tokio::main]
 async fn main() -> ExitCode {
     // Everything that was started ends with the future, whichever of the two is first.
@@ -97,21 +94,13 @@ async fn run() -> Result<ExitCode, Error> {
     feed.heading("a day in short");
     let watch = Watch::start(&mesh, &receiver, feed).await?;
     let day = scenario::play(&cluster, &mesh).await?;
-    let complaints = settle(&mesh, &watch, &day.expected).await?;
-    let verified = mesh.verify().await;
-    let facts = mesh.facts("").await?;
-    report::Report {
-        day: &day,
-        facts: &facts,
+    let end = End {
+        mesh: &mesh,
         watch: &watch,
-        marks: Some(cluster.clock()),
-        costs: mesh.get("/v1/costs?by=user").await?.json(),
-        verified: verified.as_ref().map(String::as_str).map_err(Error::chain),
-    }
-    .print();
-    let mut problems = complaints;
-    problems.extend(verified.err().map(|error| error.chain()));
-    let code = verdict(&watch, &problems, &day, started);
+        day: &day,
+        cluster: Some(&cluster),
+    };
+    let code = end.conclude(started).await?;
     if std::env::var("DEMO_STAY").is_ok_and(|stay| stay == "1") {
         look_around(&cluster, &mesh);
         std::future::pending::<()>().await;
@@ -134,63 +123,6 @@ fn options(receiver: &Receiver) -> MeshOptions {
         ),
         price_book: Some(scenario::PRICE_BOOK.to_owned()),
         identities: Some(scenario::IDENTITIES.to_owned()),
-    }
-}
-
-/// Waits until nothing is missing, and then a little: nothing must be too much either.
-async fn settle(
-    mesh: &Mesh,
-    watch: &Watch,
-    expected: &[scenario::Expected],
-) -> Result<Vec<String>, Error> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let complaints = complaints(mesh, watch, expected).await?;
-        if complaints.is_empty() {
-            break;
-        }
-        if Instant::now() > deadline {
-            return Ok(complaints);
-        }
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
-    tokio::time::sleep(CALM).await;
-    complaints(mesh, watch, expected).await
-}
-
-async fn complaints(
-    mesh: &Mesh,
-    watch: &Watch,
-    expected: &[scenario::Expected],
-) -> Result<Vec<String>, Error> {
-    let facts = mesh.facts("").await?;
-    let mut complaints = scenario::complaints(expected, &facts);
-    complaints.extend(scenario::repeated(&facts));
-    complaints.extend(watch.complaints(expected, &facts));
-    Ok(complaints)
-}
-
-/// Says how it went.
-fn verdict(watch: &Watch, problems: &[String], day: &Day, started: Instant) -> ExitCode {
-    let feed = watch.feed();
-    for part in &day.impossible {
-        feed.note(&format!("not possible here: {}: {}", part.title, part.why));
-    }
-    for problem in problems {
-        feed.problem(problem);
-    }
-    let took = started.elapsed().as_secs();
-    if problems.is_empty() {
-        feed.success(&format!(
-            "every expected event and webhook came, none twice; the run took {took} s"
-        ));
-        ExitCode::SUCCESS
-    } else {
-        feed.problem(&format!(
-            "{} things are not as they must be; the run took {took} s",
-            problems.len()
-        ));
-        ExitCode::FAILURE
     }
 }
 

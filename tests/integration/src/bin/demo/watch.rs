@@ -11,8 +11,8 @@ use mesh_bus::Start;
 use mesh_events::Event;
 use tokio::task::JoinHandle;
 
-use crate::PIPELINE;
 use crate::feed::Feed;
+use crate::{CHAT, PIPELINE};
 
 /// What came.
 #[derive(Debug, Default)]
@@ -124,6 +124,27 @@ impl Watch {
             None => Some(format!("webhook {} is not signed", delivery.id)),
         }));
         complaints
+    }
+}
+
+impl Watch {
+    /// Jobs the chat was told nothing about.
+    pub fn chat_complaints(&self, expected: &[Expected]) -> Vec<String> {
+        let seen = self.seen();
+        let path = format!("/{CHAT}");
+        let texts: Vec<&str> = seen
+            .deliveries
+            .iter()
+            .filter(|delivery| delivery.path == path)
+            .filter_map(|delivery| delivery.body["text"].as_str())
+            .collect();
+        let silent = expected.iter().filter(|part| {
+            let name = format!("Job {}", part.job);
+            !texts.iter().any(|text| text.contains(&name))
+        });
+        silent
+            .map(|part| format!("no chat message about job {}", part.job))
+            .collect()
     }
 }
 

@@ -83,7 +83,7 @@ fn build(folder: &Path) -> Result<(), Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
-        .args(["build", "-p", "smesh", "-p", "mesh-hook"])
+        .args(["build", "--quiet", "-p", "smesh", "-p", "mesh-hook"])
         .current_dir(root());
     if folder.ends_with("release") {
         command.arg("--release");

@@ -104,17 +104,18 @@ async fn keeps_its_files(cluster: &Cluster, mesh: &Mesh) {
 /// Its port is on loopback, where everybody may connect; the server wants a password.
 async fn keeps_its_nats(cluster: &Cluster, mesh: &Mesh) {
     let port = mesh.nats_port().unwrap();
+    // Nothing is sent after the login: with bytes unread the server's refusal could be lost with a reset connection.
     for login in [
         "",
         "\"user\":\"reader\",\"pass\":\"\",",
         "\"user\":\"admin\",\"pass\":\"admin\",",
     ] {
         let talk = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'CONNECT {{{login}\"verbose\":true}}\\r\\nSUB > 1\\r\\nPING\\r\\n' >&3; timeout 3 cat <&3"
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'CONNECT {{{login}\"verbose\":true}}\\r\\n' >&3; timeout 3 cat <&3"
         );
         let output = cluster.run("bob", &["bash", "-c", &talk]).await.unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("Authorization Violation"), "{login}: {said}");
-        assert!(!said.contains("PONG"), "{login}: {said}");
+        assert!(!said.contains("+OK"), "{login}: {said}");
     }
 }

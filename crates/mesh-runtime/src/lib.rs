@@ -12,7 +12,7 @@ pub mod telemetry;
 pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
 pub use context::Context;
 pub use health::{Condition, Health};
-pub use process::{Service, Started, install_tls, main, run_api, shutdown_on_signals};
+pub use process::{Service, Started, install_tls, main, restrict, run_api, shutdown_on_signals};
 
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

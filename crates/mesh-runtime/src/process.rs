@@ -23,6 +23,12 @@ pub trait Service {
     /// One sentence for `--help`.
     const ABOUT: &'static str;
 
+    /// Checks the configuration and the files it names, and changes nothing: `--check-config`.
+    ///
+    /// # Errors
+    /// Every fault, naming its key.
+    fn check(context: &Context) -> Result<(), BoxError>;
+
     /// Checks the configuration, opens databases, and returns at once: never waits for NATS or Slurm.
     fn start(context: Context) -> impl Future<Output = Result<Started, BoxError>> + Send;
 }
@@ -60,6 +66,7 @@ pub fn main<S: Service>() -> ExitCode {
         Err(error) => error.exit(),
     };
     install_tls();
+    restrict();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -93,7 +100,8 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     let shutdown = CancellationToken::new();
     let context = Context::new(config, shutdown.clone())?;
     if arguments.check_config {
-        S::start(context).await?;
+        S::check(&context)?;
+        Access::new(&context.mesh.api)?;
         return Ok(());
     }
     let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
@@ -178,6 +186,23 @@ pub fn shutdown_on_signals(shutdown: CancellationToken) -> Result<(), BoxError> 
         std::process::exit(130);
     });
     Ok(())
+}
+
+/// What a process that keeps other people's data does first: files are for it alone unless it says otherwise, and it may open as many as
+/// the system allows, since each caller, receiver and database takes some.
+pub fn restrict() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    ) {
+        tracing::debug!(%error, "raise the number of open files");
+    }
 }
 
 /// Chooses ring for TLS; call it once, first thing.

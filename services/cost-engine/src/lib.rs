@@ -29,6 +29,8 @@ mod reload;
 pub mod usage;
 pub mod vectors;
 
+use std::path::PathBuf;
+
 use mesh_bus::Bus;
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{BoxError, Context, Service, Started};
@@ -54,27 +56,19 @@ impl Service for CostEngineService {
     const DEFAULTS: &'static str = DEFAULTS;
     const ABOUT: &'static str = "Turns job events into what they cost";
 
+    fn check(context: &Context) -> Result<(), BoxError> {
+        configuration(context).map(drop)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let config: Config = context.section(Self::NAME)?;
-        let faults = config.faults();
-        let Some(database) = config
-            .database(&context.mesh.data_dir)
-            .filter(|_| faults.is_empty())
-        else {
-            return Err(context.faults(&faults).into());
-        };
+        let (config, database, prices) = configuration(&context)?;
         metrics::describe();
-        let prices = if config.price_book.as_os_str().is_empty() {
-            None
-        } else {
-            let path = context.relative(&config.price_book);
-            let follower = Follower::new(path).map_err(error::Error::from)?;
+        if let Some(follower) = &prices {
             tracing::info!(
                 price_book = follower.book.borrow().label(),
                 "price book read"
             );
-            Some(follower)
-        };
+        }
         let store = Store::open(&database).await?;
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
@@ -94,6 +88,25 @@ impl Service for CostEngineService {
             run: Box::pin(engine.run(prices)),
         })
     }
+}
+
+/// The section, where the database is, and the price book if there is one.
+fn configuration(context: &Context) -> Result<(Config, PathBuf, Option<Follower>), BoxError> {
+    let config: Config = context.section(CostEngineService::NAME)?;
+    let faults = config.faults();
+    let Some(database) = config
+        .database(&context.mesh.data_dir)
+        .filter(|_| faults.is_empty())
+    else {
+        return Err(context.faults(&faults).into());
+    };
+    let prices = if config.price_book.as_os_str().is_empty() {
+        None
+    } else {
+        let path = context.relative(&config.price_book);
+        Some(Follower::new(path).map_err(error::Error::from)?)
+    };
+    Ok((config, database, prices))
 }
 
 struct Engine {

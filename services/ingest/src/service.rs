@@ -35,12 +35,13 @@ impl Service for IngestService {
     const ABOUT: &'static str =
         "Reads Slurm's records of jobs and tells what happened to them, each fact once";
 
+    fn check(context: &Context) -> Result<(), BoxError> {
+        context.section::<slurm_client::Config>("slurm")?;
+        configuration(context).map(drop)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let config: Config = context.section(Self::NAME)?;
-        let faults = config.faults();
-        if !faults.is_empty() {
-            return Err(context.faults(&faults).into());
-        }
+        let config = configuration(&context)?;
         crate::metrics::describe();
         let slurm = Slurm::new(context.section("slurm")?);
         let identity_file = context
@@ -68,6 +69,16 @@ impl Service for IngestService {
             router: Router::new(),
             run: Box::pin(async move { run.run().await.map_err(BoxError::from) }),
         })
+    }
+}
+
+fn configuration(context: &Context) -> Result<Config, BoxError> {
+    let config: Config = context.section(IngestService::NAME)?;
+    let faults = config.faults();
+    if faults.is_empty() {
+        Ok(config)
+    } else {
+        Err(context.faults(&faults).into())
     }
 }
 

@@ -37,11 +37,12 @@ impl Service for LedgerService {
     const ABOUT: &'static str =
         "Keeps every event once, hash-chained, and answers queries over the history.";
 
+    fn check(context: &Context) -> Result<(), BoxError> {
+        configuration(context).map(drop)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let config: Config = context.section(Self::NAME)?;
-        config
-            .validate()
-            .map_err(|faults| context.faults(&faults))?;
+        let config = configuration(&context)?;
         metrics::describe();
         let path = config.database(&context.mesh.data_dir)?;
         let store = Store::open(&path, config.db.readers).await?;
@@ -54,6 +55,15 @@ impl Service for LedgerService {
             run: Box::pin(run(context, bus, store, config.batch_size)),
         })
     }
+}
+
+fn configuration(context: &Context) -> Result<Config, BoxError> {
+    let config: Config = context.section(LedgerService::NAME)?;
+    config
+        .validate()
+        .map_err(|faults| context.faults(&faults))?;
+    config.database(&context.mesh.data_dir)?;
+    Ok(config)
 }
 
 /// Takes in both streams until told to stop.

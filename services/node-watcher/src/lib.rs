@@ -30,14 +30,15 @@ impl Service for NodeWatcherService {
     const DEFAULTS: &'static str = config::DEFAULTS;
     const ABOUT: &'static str = "Turns what Slurm says about its nodes into node.* events.";
 
+    fn check(context: &Context) -> Result<(), BoxError> {
+        context.section::<slurm_client::Config>("slurm")?;
+        configuration(context).map(drop)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let config: Config = context.section(Self::NAME)?;
+        let config = configuration(&context)?;
         let slurm: slurm_client::Config = context.section("slurm")?;
         metrics::describe();
-        let faults = config.validate();
-        if !faults.is_empty() {
-            return Err(context.faults(&faults).into());
-        }
         let watcher = Watcher {
             bus: Bus::connect(&context.mesh.nats, Self::NAME).await?,
             slurm: Slurm::new(slurm),
@@ -58,5 +59,15 @@ impl Service for NodeWatcherService {
             router: Router::new(),
             run: Box::pin(run),
         })
+    }
+}
+
+fn configuration(context: &Context) -> Result<Config, BoxError> {
+    let config: Config = context.section(NodeWatcherService::NAME)?;
+    let faults = config.validate();
+    if faults.is_empty() {
+        Ok(config)
+    } else {
+        Err(context.faults(&faults).into())
     }
 }

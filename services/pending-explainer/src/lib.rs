@@ -35,21 +35,32 @@ impl Service for PendingExplainerService {
     const DEFAULTS: &'static str = config::DEFAULTS;
     const ABOUT: &'static str = "Says in plain words why a job waits, who can act, and until when.";
 
+    fn check(context: &Context) -> Result<(), BoxError> {
+        configuration(context).map(drop)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let config: Config = context.section(Self::NAME)?;
+        let config = configuration(&context)?;
         metrics::describe();
-        let faults = config.validate();
-        if !faults.is_empty() {
-            return Err(context.faults(&faults).into());
-        }
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
-        let health = context.health.condition("pending-explainer.nats");
+        context.watch_nats(Self::NAME, &bus);
+        let health = context.health.condition("pending-explainer.state");
         let loaded = api::Loaded::default();
         let router = api::router(Arc::clone(&loaded));
         Ok(Started {
             router,
             run: Box::pin(run(context, config, bus, health, loaded)),
         })
+    }
+}
+
+fn configuration(context: &Context) -> Result<Config, BoxError> {
+    let config: Config = context.section(PendingExplainerService::NAME)?;
+    let faults = config.validate();
+    if faults.is_empty() {
+        Ok(config)
+    } else {
+        Err(context.faults(&faults).into())
     }
 }
 

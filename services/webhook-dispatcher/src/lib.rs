@@ -60,13 +60,12 @@ impl Service for WebhookDispatcherService {
     const DEFAULTS: &'static str = DEFAULTS;
     const ABOUT: &'static str = "Delivers events to webhooks, signed, filtered and retried.";
 
+    fn check(context: &Context) -> Result<(), BoxError> {
+        configuration(context).map(drop)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let config: Config = context.section(Self::NAME)?;
-        let endpoints = config
-            .validate(|path| std::fs::read_to_string(context.relative(path)))
-            .map_err(|faults| {
-                context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>())
-            })?;
+        let (config, endpoints) = configuration(&context)?;
         metrics::describe();
         let http = Http::new(&endpoints)?;
         let store = Store::open(&context.mesh.data_dir.join("webhook-dispatcher.db")).await?;
@@ -92,6 +91,17 @@ impl Service for WebhookDispatcherService {
             run: Box::pin(run(context, shared, lanes, config.remember)),
         })
     }
+}
+
+/// The section, and its endpoints with their secrets read.
+fn configuration(context: &Context) -> Result<(Config, Vec<Endpoint>), BoxError> {
+    let config: Config = context.section(WebhookDispatcherService::NAME)?;
+    let endpoints = config
+        .validate(|path| std::fs::read_to_string(context.relative(path)))
+        .map_err(|faults| {
+            context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>())
+        })?;
+    Ok((config, endpoints))
 }
 
 /// Delivers until told to stop, then finishes what is under way.

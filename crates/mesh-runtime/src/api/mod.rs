@@ -1,6 +1,7 @@
 //! Who may call a service's API, and how it answers when something is wrong.
 
 mod auth;
+mod limit;
 mod problem;
 mod server;
 

@@ -12,14 +12,16 @@ use axum::serve::IncomingStream;
 use axum::{Json, Router, middleware};
 use metrics_exporter_prometheus::PrometheusHandle;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
 use super::auth::authenticate;
+use super::limit::Limited;
+use super::{Caller, Problem};
 use crate::{ApiConfig, BoxError, Health};
 
 /// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     /// A process of this host, known by its uid.
     Unix { uid: u32 },
@@ -27,21 +29,28 @@ pub(super) enum Peer {
     Tcp,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        // The kernel knows who connected; if it does not say, nobody is nobody.
-        stream
-            .io()
-            .peer_cred()
-            .map_or(Self::Tcp, |credentials| Self::Unix {
-                uid: credentials.uid(),
-            })
+fn unix_peer(stream: &UnixStream) -> Peer {
+    // The kernel knows who connected; if it does not say, nobody is nobody.
+    stream
+        .peer_cred()
+        .map_or(Peer::Tcp, |credentials| Peer::Unix {
+            uid: credentials.uid(),
+        })
+}
+
+fn tcp_peer(_stream: &TcpStream) -> Peer {
+    Peer::Tcp
+}
+
+impl Connected<IncomingStream<'_, Limited<UnixListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Limited<UnixListener>>) -> Self {
+        stream.io().peer()
     }
 }
 
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(_stream: IncomingStream<'_, TcpListener>) -> Self {
-        Self::Tcp
+impl Connected<IncomingStream<'_, Limited<TcpListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Limited<TcpListener>>) -> Self {
+        stream.io().peer()
     }
 }
 
@@ -104,7 +113,7 @@ impl Endpoints {
             std::fs::create_dir_all(folder)
                 .map_err(|error| format!("create {}: {error}", folder.display()))?;
         }
-        let in_use = tokio::net::UnixStream::connect(socket).await.is_ok();
+        let in_use = UnixStream::connect(socket).await.is_ok();
         if in_use {
             return Err(format!(
                 "mesh.api.socket {}: another process serves it",
@@ -149,8 +158,11 @@ pub(crate) async fn serve(
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(async move || ready(&health)));
     let guarded = routes
-        .route("/metrics", get(async move || metrics.render()))
-        .fallback(async || super::Problem::not_found("no such path; see the README for the API"))
+        .route(
+            "/metrics",
+            get(async move |caller: Caller| render(&caller, &metrics)),
+        )
+        .fallback(async || Problem::not_found("no such path; see the README for the API"))
         .layer(middleware::from_fn_with_state(
             Arc::new(access),
             authenticate,
@@ -158,12 +170,13 @@ pub(crate) async fn serve(
     let app = open
         .merge(guarded)
         .into_make_service_with_connect_info::<Peer>();
-    let unix = axum::serve(endpoints.unix, app.clone())
+    let unix = axum::serve(Limited::new(endpoints.unix, unix_peer), app.clone())
         .with_graceful_shutdown(shutdown.clone().cancelled_owned());
     match endpoints.tcp {
         None => unix.await?,
         Some(tcp) => {
-            let tcp = axum::serve(tcp, app).with_graceful_shutdown(shutdown.cancelled_owned());
+            let tcp = axum::serve(Limited::new(tcp, tcp_peer), app)
+                .with_graceful_shutdown(shutdown.cancelled_owned());
             let (unix, tcp) = tokio::join!(unix.into_future(), tcp.into_future());
             unix.and(tcp)?;
         }
@@ -172,6 +185,15 @@ pub(crate) async fn serve(
         tracing::debug!(%error, "remove socket");
     }
     Ok(())
+}
+
+/// Labels name endpoints and the like: nothing for everybody.
+fn render(caller: &Caller, metrics: &PrometheusHandle) -> Result<String, Problem> {
+    if caller.is_admin() {
+        Ok(metrics.render())
+    } else {
+        Err(Problem::forbidden("metrics are for administrators"))
+    }
 }
 
 fn ready(health: &Health) -> axum::response::Response {

@@ -48,7 +48,7 @@ impl Reader {
                 .expect("an entry in time")
                 .unwrap();
             self.received
-                .push_str(&String::from_utf8(chunk.expect("an open stream").to_vec()).unwrap());
+                .push_str(std::str::from_utf8(&chunk.expect("an open stream")).unwrap());
         }
     }
 

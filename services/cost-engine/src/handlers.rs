@@ -198,7 +198,11 @@ async fn apply(
                     let made = costing::event(&run, EventType::CostFinalized, event, payload);
                     add(transaction, book, &run, &made, event, traceparent).await
                 }
-                Err(error) => Ok(Applied::Refused(error.problem())),
+                Err(error) => {
+                    // It runs no longer, although nobody can say what it cost.
+                    transaction.forget(cluster, &key).await?;
+                    Ok(Applied::Refused(error.problem()))
+                }
             }
         }
     }

@@ -186,14 +186,28 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
     }
 }
 
-/// Cost so far. A job may have started a moment ahead of our clock; that is no cost yet, not an error.
+/// How long after its time limit a run may still be seen running: kills and clean-up take their time.
+const AFTER_LIMIT: i64 = 3_600;
+
+/// Cost so far. A job may have started a moment ahead of our clock; that is no cost yet, not an error. A run long past its time limit has
+/// ended, even if no record of Slurm says how: it is counted up to the limit. Suspended time does not count towards it, so a run
+/// that was suspended is counted on.
 fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), PriceError> {
     let start = open
         .job
         .start_time
         .as_ref()
         .map_or(now, |time| time.seconds);
-    costing::spent(book, &open.memory, &open.job, now.max(start))
+    let limit = open
+        .job
+        .time_limit_minutes
+        .filter(|_| open.memory.marks.is_empty() && open.job.suspended_seconds == 0)
+        .map(|minutes| start + i64::from(minutes) * 60);
+    let until = match limit {
+        Some(limit) if now > limit + AFTER_LIMIT => limit,
+        _ => now,
+    };
+    costing::spent(book, &open.memory, &open.job, until.max(start))
         .map(|spent| (spent.cost, spent.seconds))
 }
 

@@ -20,6 +20,6 @@ pub use book::Book;
 pub use derive::{Continues, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
 pub use observe::{Ask, Decision, Look, observe};
-pub use rows::fold;
+pub use rows::{fold, provisional};
 pub use sighting::{EntityKind, Owner, Record, Sighting};
 pub use tracked::{Candidate, End, Tracked};

@@ -35,6 +35,10 @@ pub fn describe() {
         "Runs whose end cannot be known any more."
     );
     describe_counter!(
+        "ingest_provisional_rows_total",
+        "Jobs that accounting knew by a stand-in row only, and that it was asked for again."
+    );
+    describe_counter!(
         "ingest_schema_drift_total",
         "Things that Slurm printed and no table has, by what: job_state, record."
     );
@@ -75,6 +79,11 @@ pub fn unproven(jobs: usize) {
 /// A run whose end cannot be known any more.
 pub fn lost() {
     counter!("ingest_lost_runs_total").increment(1);
+}
+
+/// Jobs that accounting knew by a stand-in row only.
+pub fn provisional(jobs: usize) {
+    counter!("ingest_provisional_rows_total").increment(u64::try_from(jobs).unwrap_or(u64::MAX));
 }
 
 /// Something Slurm printed that is in no table: `job_state`, `record`.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::collector::{Collector, Reading};
-use crate::domain::{Sighting, fold};
+use crate::domain::{Sighting, fold, provisional};
 use crate::doorbells::{Ring, finish};
 use crate::envelope::Cause;
 use crate::sources::SlurmSource;
@@ -114,7 +114,14 @@ impl Prover {
             Vec::new()
         };
         let sightings = fold(&self.collector.cluster, &rows);
-        let asked: Vec<u32> = open.keys().copied().collect();
+        let stand_ins = provisional(&rows);
+        metrics::provisional(stand_ins.len());
+        // A stand-in is no answer.
+        let asked: Vec<u32> = open
+            .keys()
+            .copied()
+            .filter(|job_id| !stand_ins.contains(job_id))
+            .collect();
         self.collector.accounting_answered(&asked).await;
         let mut readings = Vec::new();
         let mut answered = Vec::new();
@@ -148,7 +155,8 @@ impl Prover {
                     });
                 }
             }
-            if question.evidence.is_empty() {
+            let ask_again = stand_ins.contains(job_id) && question.asked < IN_VAIN;
+            if question.evidence.is_empty() && !ask_again {
                 answered.push(*job_id);
             }
         }

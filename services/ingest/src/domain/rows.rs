@@ -3,14 +3,22 @@
 //! A resize ends a row with state `RESIZING` and opens another whose submit and start are the time of the resize (job_mgr.c, and
 //! sacct -D on 22.05): several rows, one run. The run keeps its first submit time.
 
+use std::collections::BTreeSet;
+
 use slurm_client::AccountingRecord;
 use slurm_types::JobFlag;
 
 use super::sighting::Sighting;
 
-/// The runs of some jobs from their rows (`sacct -D`), oldest run first per job.
+/// Jobs that have a stand-in row: slurmdbd knows too little of them yet, so nothing of it is believed and accounting is asked again.
+pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
+    let rows = rows.iter().filter(|row| row.provisional);
+    rows.filter_map(|row| Some(row.job_id?.get())).collect()
+}
+
+/// The runs of some jobs from their rows (`sacct -D`), oldest run first per job. Stand-ins are left out.
 pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
-    let mut ordered: Vec<&AccountingRecord> = rows.iter().collect();
+    let mut ordered: Vec<&AccountingRecord> = rows.iter().filter(|row| !row.provisional).collect();
     ordered.sort_by_key(|row| (row.job_id, row.submit, row.db_index));
     let mut runs: Vec<Sighting> = Vec::new();
     let mut open_resize: Option<(u32, i64)> = None;

@@ -160,16 +160,18 @@ impl Sighting {
             attempt: 0,
         };
         let job = snapshot::from_accounting(row, &run, &place.tasks);
+        // A finished state without its time is not the end yet.
+        let ended = row.ended();
         Some(Self {
             run,
             raw_id,
             entity: place.entity,
             tasks: place.tasks,
             record: Record::Accounting,
-            base: row.state.base,
+            base: row.state.base.filter(|base| ended || !base.finished()),
             completing: false,
-            revoked: row.state.has(JobFlag::Revoked),
-            requeued: row.state.base.is_none() && row.state.has(JobFlag::Requeued),
+            revoked: row.state.has(JobFlag::Revoked) && row.end.is_some(),
+            requeued: ended && row.state.base.is_none(),
             allocated,
             start: row.start.map(slurm_types::UnixTime::as_secs),
             end: row.end.map(slurm_types::UnixTime::as_secs),

@@ -142,6 +142,7 @@ fn accounting(words: &Words<'_>) -> AccountingRecord {
         start: start(words),
         end: time(words, "end"),
         nodes: words.nodes(),
+        provisional: words.has("provisional"),
         ..AccountingRecord::default()
     }
 }

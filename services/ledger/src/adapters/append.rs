@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
 
 use super::index;
 use super::sqlite::{Store, head};
@@ -21,28 +21,42 @@ impl Store {
         last_sequence: u64,
         facts: Vec<Fact>,
     ) -> Result<Appended, Error> {
-        // IMMEDIATE takes the write lock before the head is read, also against another process.
-        let mut transaction = self
-            .writer
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(Error::Append)?;
-        let before = sqlx::query_as("SELECT seq, chain FROM head")
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(Error::Append)?;
-        let before: Head = head(before).ok_or(Error::CorruptHead)?;
-        let known = known(&mut transaction, &facts)
-            .await
-            .map_err(Error::Append)?;
-        let appended = append(before, facts, &known);
-        write(&mut transaction, stream, last_sequence, &appended)
-            .await
-            .map_err(Error::Append)?;
-        transaction.commit().await.map_err(Error::Append)?;
-        self.appended.send_replace(appended.head.seq);
-        Ok(appended)
+        let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
+        let appended = try_append(&mut writer, stream, last_sequence, facts).await;
+        match &appended {
+            Ok(appended) => drop(self.appended.send_replace(appended.head.seq)),
+            // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, would begin none on this connection.
+            Err(_) => writer.close_on_drop(),
+        }
+        appended
     }
+}
+
+async fn try_append(
+    writer: &mut SqliteConnection,
+    stream: &str,
+    last_sequence: u64,
+    facts: Vec<Fact>,
+) -> Result<Appended, Error> {
+    // IMMEDIATE takes the write lock before the head is read, also against another process.
+    let mut transaction = writer
+        .begin_with("BEGIN IMMEDIATE")
+        .await
+        .map_err(Error::Append)?;
+    let before = sqlx::query_as("SELECT seq, chain FROM head")
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(Error::Append)?;
+    let before: Head = head(before).ok_or(Error::CorruptHead)?;
+    let known = known(&mut transaction, &facts)
+        .await
+        .map_err(Error::Append)?;
+    let appended = append(before, facts, &known);
+    write(&mut transaction, stream, last_sequence, &appended)
+        .await
+        .map_err(Error::Append)?;
+    transaction.commit().await.map_err(Error::Append)?;
+    Ok(appended)
 }
 
 /// Which of the facts are in the ledger already.

@@ -7,7 +7,9 @@
 //! - a leaf or a chain value that was changed: it no longer fits what it was computed from;
 //! - entries that were swapped, or written anew: neither fits;
 //! - an entry or a payload that was taken out: its sequence is missing;
-//! - entries that were cut off the end or added there: the head names another end.
+//! - entries that were cut off the end or added there: the head names another end;
+//! - columns for queries that are missing or say something else than the body. They are no part of the chain, so a fault in the chain is
+//!   named before one in them.
 //!
 //! Deliberately absent: whoever can rewrite the whole file, head included, can make a consistent ledger of another history. Against that
 //! only a head helps that was noted elsewhere; compare the one that is printed.
@@ -21,8 +23,8 @@ use mesh_events::chain::{self, GENESIS, Hash};
 pub struct Stored {
     /// Sequence.
     pub seq: i64,
-    /// Id.
-    pub id: String,
+    /// Id: bytes, as somebody may have put something else than text there.
+    pub id: Vec<u8>,
     /// Leaf hash.
     pub leaf: Vec<u8>,
     /// Chain value.
@@ -35,11 +37,26 @@ pub struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// Cluster.
-    pub cluster: String,
+    pub cluster: Vec<u8>,
     /// Subject.
-    pub subject: String,
+    pub subject: Vec<u8>,
     /// Body as received.
     pub body: Vec<u8>,
+}
+
+impl Stored {
+    /// The leaf hash of its content at a sequence; `None` if id, cluster or subject are no text, which were never chained.
+    fn leaf_at(&self, seq: u64, payload: &Payload) -> Option<Hash> {
+        let leaf = chain::Entry {
+            cluster: str::from_utf8(&payload.cluster).ok()?,
+            seq,
+            id: str::from_utf8(&self.id).ok()?,
+            subject: str::from_utf8(&payload.subject).ok()?,
+            body: &payload.body,
+        }
+        .leaf();
+        Some(leaf)
+    }
 }
 
 /// The end of the chain as the database has it.
@@ -96,6 +113,8 @@ pub enum Fault {
     Extra,
     /// The entries fit, the chain value of the head does not.
     HeadChanged,
+    /// The chain fits from end to end, but the columns for queries are not those of the entry's body: queries hide it or show it to others.
+    IndexDiffers,
 }
 
 impl fmt::Display for Fault {
@@ -118,6 +137,9 @@ impl fmt::Display for Fault {
             Self::CutOff => "the ledger ends before this entry although its head counts it: the tail was cut off",
             Self::Extra => "the entry is not counted by the ledger's head: it was added by hand",
             Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
+            Self::IndexDiffers => {
+                "the chain is whole, but the row in event_index is not what the body says: queries cannot be trusted until the index is made anew"
+            }
         })
     }
 }
@@ -160,26 +182,19 @@ impl Verifier {
         let Some(payload) = &entry.payload else {
             return bad(expected, Fault::PayloadMissing);
         };
-        let leaf = chain::Entry {
-            cluster: &payload.cluster,
-            seq: expected.unsigned_abs(),
-            id: &entry.id,
-            subject: &payload.subject,
-            body: &payload.body,
-        }
-        .leaf();
-        let link = chain::link(&self.chain, &leaf);
-        let leaf_fits = entry.leaf == leaf;
-        let content_was_chained = entry.chain == link;
-        match (leaf_fits, content_was_chained) {
-            (true, true) => {
+        let leaf = entry.leaf_at(expected.unsigned_abs(), payload);
+        let link = leaf.map(|leaf| chain::link(&self.chain, &leaf));
+        let leaf_fits = leaf.is_some_and(|leaf| entry.leaf == leaf);
+        let chained = link.filter(|link| entry.chain == link);
+        match (leaf_fits, chained) {
+            (true, Some(link)) => {
                 self.last = expected;
                 self.chain = link;
                 Ok(())
             }
-            (true, false) => bad(expected, Fault::ChainBroken),
-            (false, true) => bad(expected, Fault::LeafChanged),
-            (false, false) => {
+            (true, None) => bad(expected, Fault::ChainBroken),
+            (false, Some(_)) => bad(expected, Fault::LeafChanged),
+            (false, None) => {
                 let leaf_was_chained = Hash::try_from(entry.leaf.as_slice())
                     .is_ok_and(|leaf| chain::link(&self.chain, &leaf) == entry.chain.as_slice());
                 bad(
@@ -251,12 +266,12 @@ mod tests {
             .into_iter()
             .map(|entry| Stored {
                 seq: entry.seq.cast_signed(),
-                id: entry.fact.id,
+                id: entry.fact.id.into_bytes(),
                 leaf: entry.leaf.to_vec(),
                 chain: entry.chain.to_vec(),
                 payload: Some(Payload {
-                    cluster: entry.fact.cluster,
-                    subject: entry.fact.subject,
+                    cluster: entry.fact.cluster.into_bytes(),
+                    subject: entry.fact.subject.into_bytes(),
                     body: entry.fact.body.to_vec(),
                 }),
             })
@@ -297,7 +312,7 @@ mod tests {
             Fault::ContentChanged,
         );
         check(
-            |e, _| payload(&mut e[0]).subject.push('x'),
+            |e, _| payload(&mut e[0]).subject.push(b'x'),
             1,
             Fault::ContentChanged,
         );
@@ -307,6 +322,21 @@ mod tests {
             Fault::ContentChanged,
         );
         check(|e, _| e[4].id = "other".into(), 5, Fault::ContentChanged);
+    }
+
+    #[test]
+    fn content_that_is_no_text_is_named() {
+        check(|e, _| e[4].id = vec![0xff], 5, Fault::ContentChanged);
+        check(
+            |e, _| payload(&mut e[4]).subject[0] = 0xff,
+            5,
+            Fault::ContentChanged,
+        );
+        check(
+            |e, _| payload(&mut e[4]).cluster = vec![0xff, b'A'],
+            5,
+            Fault::ContentChanged,
+        );
     }
 
     #[test]
@@ -345,15 +375,7 @@ mod tests {
             |e, _| {
                 payload(&mut e[4]).body[0] ^= 1;
                 let content = payload(&mut e[4]).clone();
-                e[4].leaf = chain::Entry {
-                    cluster: &content.cluster,
-                    seq: 5,
-                    id: &e[4].id,
-                    subject: &content.subject,
-                    body: &content.body,
-                }
-                .leaf()
-                .to_vec();
+                e[4].leaf = e[4].leaf_at(5, &content).unwrap().to_vec();
             },
             5,
             Fault::ChainBroken,

@@ -141,6 +141,9 @@ async fn the_database_refuses_to_change_or_delete() {
         "INSERT OR REPLACE INTO payloads SELECT seq, cluster, subject, x'00' FROM payloads",
         "UPDATE head SET seq = 0",
         "DELETE FROM head",
+        "UPDATE event_index SET user_name = 'mallory'",
+        "DELETE FROM event_index",
+        "INSERT OR REPLACE INTO event_index SELECT * FROM event_index",
     ] {
         let error = sqlx::query(AssertSqlSafe(statement))
             .execute(&mut outsider)
@@ -209,13 +212,28 @@ async fn columns_for_queries_are_filled_again_from_the_payloads() {
         .connect()
         .await
         .unwrap();
-    sqlx::query("DELETE FROM event_index")
-        .execute(&mut operator)
-        .await
-        .unwrap();
-
-    let store = ledger::Store::open(&path, 2).await.unwrap();
-    assert_eq!(listed(&store).await, before);
+    // As the README says; then everything is missing, then one row in the middle.
+    for rows in ["", " WHERE seq = 17"] {
+        for statement in [
+            "DROP TRIGGER event_index_no_delete",
+            "DELETE FROM event_index",
+        ] {
+            let rows = if statement.starts_with("DELETE") {
+                rows
+            } else {
+                ""
+            };
+            sqlx::query(AssertSqlSafe(format!("{statement}{rows}")))
+                .execute(&mut operator)
+                .await
+                .unwrap();
+        }
+        assert!(verify_database(&path, |_| ()).await.is_err());
+        let store = ledger::Store::open(&path, 2).await.unwrap();
+        assert_eq!(listed(&store).await, before);
+        store.close().await;
+        assert_eq!(verify_database(&path, |_| ()).await.unwrap().count, 2502);
+    }
     assert_eq!(before.matches("\"seq\":").count(), 2502);
 }
 

@@ -205,6 +205,53 @@ async fn rows_that_were_added_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn columns_for_queries_that_hide_or_hand_over_an_event_are_named() {
+    for change in [
+        "DELETE FROM event_index WHERE seq = 17",
+        "UPDATE event_index SET user_name = 'mallory' WHERE seq >= 17",
+        "UPDATE event_index SET user_name = NULL WHERE seq = 17",
+        "UPDATE event_index SET user_name = CAST(x'ff41' AS TEXT) WHERE seq = 17",
+        "UPDATE event_index SET job_id = 9999999999 WHERE seq = 17",
+        "UPDATE event_index SET cluster = 'other' WHERE seq = 17",
+        "UPDATE event_index SET occurred_at = occurred_at + 1 WHERE seq = 17",
+        "UPDATE event_index SET occurred_at = 9223372036854775807 WHERE seq = 17",
+    ] {
+        check(&[change], 17, Fault::IndexDiffers).await;
+    }
+    let stray = "INSERT INTO event_index SELECT 61, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run,
+                 user_name, account, partition, node, occurred_at, observed_at FROM event_index WHERE seq = 17";
+    check(&[stray], 61, Fault::IndexDiffers).await;
+    check(
+        &[
+            "DELETE FROM event_index WHERE seq = 17",
+            "UPDATE payloads SET body = x'00' WHERE seq = 40",
+        ],
+        40,
+        Fault::ContentChanged,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_that_is_no_text_any_more_is_named() {
+    for change in [
+        "UPDATE entries SET id = CAST(x'ff41' AS TEXT) WHERE seq = 17",
+        "UPDATE payloads SET cluster = CAST(x'ff41' AS TEXT) WHERE seq = 17",
+        "UPDATE payloads SET subject = CAST(x'ff41' AS TEXT) WHERE seq = 17",
+    ] {
+        check(&[change], 17, Fault::ContentChanged).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_before_the_first_is_named() {
+    for seq in [i64::MIN, 0] {
+        let row = format!("INSERT INTO entries VALUES ({seq}, 'x', zeroblob(32), zeroblob(32))");
+        check(&[&row], seq, Fault::Extra).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_head_is_named() {
     let (folder, template) = template().await;
     let (path, mut connection) = copy(&template, folder.path()).await;

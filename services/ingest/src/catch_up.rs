@@ -1,114 +1,193 @@
 //! What began and ended while nobody looked, from accounting; then `capture.caught_up` says that nothing more is coming.
+//!
+//! What is owed is in the stored state and is taken from it only once its facts are stored: neither a restart nor accounting being away
+//! loses it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, timestamp};
 use slurm_client::{AccountingRecord, Query, Slurm};
-use slurm_types::UnixTime;
+use slurm_types::{JobFlag, UnixTime};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
-use crate::collector::{Collector, Reading};
-use crate::domain::fold;
+use crate::collector::{Collector, Debt, Reading};
+use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
-use crate::sources::SlurmSource;
+use crate::proof::Question;
+use crate::sources::{SlurmSource, backoff};
+use crate::{Error, metrics};
 
-/// Catches up from the last sweep that was told (`from`); at a first start with the history that is asked for, if any.
-///
-/// # Errors
-/// If told to stop, or if another ingest took over.
-pub async fn run(
-    slurm: Slurm,
-    collector: Collector,
-    slurmdbd: Arc<SlurmSource>,
-    from: Option<i64>,
-    shutdown: CancellationToken,
-) -> Result<(), Error> {
-    let config = Arc::clone(&collector.config);
-    let overlap = i64::try_from(config.catch_up_overlap.as_secs()).unwrap_or(i64::MAX);
-    let history = config
-        .history_since()
-        .ok()
-        .flatten()
-        .map(|time| time.timestamp());
-    let Some(start) = from
-        .map(|watermark| watermark.saturating_sub(overlap))
-        .or(history)
-    else {
-        return Ok(());
-    };
-    let mut recovered = 0;
-    if config.accounting {
-        let Some(rows) = window(&slurm, &slurmdbd, start, &shutdown).await? else {
-            return Ok(());
-        };
-        // What ended before capture began is not told, unless history is asked for.
-        let since = match from {
-            Some(_) => collector
-                .core()
-                .await
-                .meta
-                .capture_since
-                .min(history.unwrap_or(i64::MAX))
-                .max(start),
-            None => start,
-        };
-        let ended = fold(&collector.cluster, &rows)
-            .into_iter()
-            .filter(|run| run.end_kind().is_some() && run.end.is_some_and(|end| end >= since));
-        let readings: Vec<Reading> = ended.map(Reading::new).collect();
-        recovered = collector.count_new(&readings).await;
-        collector.absorb(&Cause::Accounting, readings).await?;
-        collector.flush().await?;
-    }
-    tracing::info!(recovered, since = start, "caught up");
-    let (message, not_recoverable) = if config.accounting {
-        ("caught up with accounting", "")
-    } else {
-        (
-            "caught up without accounting",
-            "jobs that began and ended meanwhile and that slurmctld has forgotten",
-        )
-    };
-    let what = CaptureEvent {
-        source: "slurmdbd".to_owned(),
-        message: message.to_owned(),
-        from: DateTime::from_timestamp(from.unwrap_or(start), 0).map(timestamp),
-        to: Some(timestamp(Utc::now())),
-        recovered,
-        not_recoverable: not_recoverable.to_owned(),
-    };
-    collector.capture(EventType::CaptureCaughtUp, what).await
+/// Most seconds one question is about: a site may have a million rows a day.
+const LONGEST: i64 = 3_600;
+/// A question about this many seconds that is not answered in time means that accounting is away, not that the answer is long.
+const SHORTEST: i64 = 60;
+/// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
+const BACKLOG: Duration = Duration::from_secs(30);
+
+/// Pays what is owed.
+pub struct CatchUp {
+    /// Slurm, with a deadline for long answers.
+    pub slurm: Slurm,
+    /// The books.
+    pub collector: Collector,
+    /// Accounting's health.
+    pub slurmdbd: Arc<SlurmSource>,
+    /// Questions for accounting.
+    pub questions: mpsc::Sender<Question>,
+    /// Stop.
+    pub shutdown: CancellationToken,
 }
 
-/// Asks accounting until it answers; `None` if told to stop.
-async fn window(
-    slurm: &Slurm,
-    slurmdbd: &SlurmSource,
-    start: i64,
-    shutdown: &CancellationToken,
-) -> Result<Option<Vec<AccountingRecord>>, Error> {
-    loop {
-        match slurm
-            .accounting(&Query::Window {
-                start: UnixTime::from_secs(start),
-                end: None,
-            })
+/// A part of what is owed, and accounting's rows about it.
+struct Part {
+    /// Where the next one begins; `None` for the last.
+    next: Option<i64>,
+    rows: Vec<AccountingRecord>,
+}
+
+impl CatchUp {
+    /// Catches up whenever something is owed.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn run(self) -> Result<(), Error> {
+        loop {
+            while let Some(debt) = self.collector.debt().await {
+                self.pay(debt).await?;
+            }
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                () = self.collector.owing() => {}
+            }
+        }
+    }
+
+    async fn pay(&self, debt: Debt) -> Result<(), Error> {
+        let accounting = self.collector.config.accounting;
+        let recovered = if accounting {
+            self.walk(&debt).await?
+        } else {
+            0
+        };
+        tracing::info!(recovered, since = debt.from, "caught up");
+        let (message, not_recoverable) = if accounting {
+            ("caught up with accounting", "")
+        } else {
+            (
+                "caught up without accounting",
+                "jobs that began and ended meanwhile and that slurmctld has forgotten",
+            )
+        };
+        let what = CaptureEvent {
+            source: "slurmdbd".to_owned(),
+            message: message.to_owned(),
+            from: DateTime::from_timestamp(debt.from, 0).map(timestamp),
+            to: Some(timestamp(Utc::now())),
+            recovered,
+            not_recoverable: not_recoverable.to_owned(),
+        };
+        // Stored together with the event.
+        self.collector.paid(&debt, None).await;
+        self.collector
+            .capture(EventType::CaptureCaughtUp, what)
             .await
-        {
-            Ok(rows) => {
-                slurmdbd.up().await?;
-                return Ok(Some(rows));
+    }
+
+    /// Asks about all of it, part by part. Returns how many ends were news.
+    async fn walk(&self, debt: &Debt) -> Result<u64, Error> {
+        let since = self.since(debt).await;
+        let (mut start, mut slice, mut recovered) = (debt.from, LONGEST, 0);
+        // A resize is two rows; the second may be in the next part.
+        let mut resized: Vec<AccountingRecord> = Vec::new();
+        loop {
+            let part = self.part(start, &mut slice).await?;
+            for job_id in provisional(&part.rows) {
+                self.ask(job_id).await;
             }
-            Err(error) => {
-                let pause = slurmdbd.down(&error).await?;
-                tokio::select! {
-                    () = shutdown.cancelled() => return Ok(None),
-                    () = tokio::time::sleep(pause) => {}
+            let mut rows = resized;
+            rows.extend(part.rows);
+            rows.sort_by_key(|row| (row.job_id, row.submit, row.db_index));
+            rows.dedup_by_key(|row| (row.job_id, row.submit, row.db_index));
+            let ended = fold(&self.collector.cluster, &rows)
+                .into_iter()
+                .filter(|run| run.end_kind().is_some() && run.end.is_some_and(|end| end >= since));
+            let readings: Vec<Reading> = ended.map(Reading::new).collect();
+            recovered += self.collector.count_new(&readings).await;
+            self.collector.absorb(&Cause::Accounting, readings).await?;
+            self.collector.flush().await?;
+            let Some(next) = part.next else {
+                return Ok(recovered);
+            };
+            self.collector.paid(debt, Some(next)).await;
+            rows.retain(|row| row.state.has(JobFlag::Resizing));
+            resized = rows;
+            start = next;
+        }
+    }
+
+    /// What ended before capture began is not told, unless history is asked for.
+    async fn since(&self, debt: &Debt) -> i64 {
+        let history = self.collector.config.history_since().ok().flatten();
+        let history = history.map_or(i64::MAX, |time| time.timestamp());
+        let capture_since = self.collector.core().await.meta.capture_since;
+        capture_since.min(history).max(debt.from)
+    }
+
+    /// Asks accounting about the next part until it answers. The pauses are its own: a long answer that fails says nothing about
+    /// short ones.
+    async fn part(&self, start: i64, slice: &mut i64) -> Result<Part, Error> {
+        let (mut failures, mut away) = (0, false);
+        loop {
+            let end = start.saturating_add(*slice);
+            let next = (end < Utc::now().timestamp()).then_some(end);
+            let window = Query::Window {
+                start: UnixTime::from_secs(start),
+                end: next.map(UnixTime::from_secs),
+            };
+            let pause = match self.slurm.accounting(&window).await {
+                Ok(_) if std::mem::take(&mut away) => {
+                    self.slurmdbd.up().await?;
+                    BACKLOG
                 }
+                Ok(rows) => {
+                    self.slurmdbd.up().await?;
+                    metrics::provisional(provisional(&rows).len());
+                    return Ok(Part { next, rows });
+                }
+                Err(slurm_client::Error::TimedOut { .. }) if *slice > SHORTEST => {
+                    *slice = (*slice / 4).max(SHORTEST);
+                    tracing::warn!(
+                        seconds = *slice,
+                        "accounting takes too long, asking it about less time at once"
+                    );
+                    Duration::ZERO
+                }
+                Err(error) => {
+                    self.slurmdbd.down(&error).await?;
+                    away = true;
+                    failures += 1;
+                    backoff(failures)
+                }
+            };
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Err(Error::Stopped),
+                () = tokio::time::sleep(pause) => {}
             }
+        }
+    }
+
+    async fn ask(&self, job_id: u32) {
+        let question = Question {
+            job_id,
+            evidence: Vec::new(),
+            rings: Vec::new(),
+        };
+        if self.questions.send(question).await.is_err() {
+            tracing::debug!("stopping, what is owed is asked again at the next start");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! id and the same count.
 
 mod capture;
+mod debt;
 mod outbox;
 mod settle;
 
@@ -16,10 +17,11 @@ use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
 use mesh_events::RunKey;
 use mesh_events::proto::mesh::job::v1::Job;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+pub use self::debt::Debt;
 use self::outbox::Told;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
@@ -81,6 +83,8 @@ pub struct Core {
     unproven: HashMap<u32, Unproven>,
     /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
     ahead: bool,
+    /// How often time that is owed to accounting was added.
+    debts: u64,
 }
 
 /// The collector. Cheap to clone.
@@ -93,6 +97,7 @@ pub struct Collector {
     bus: Bus,
     identities: Arc<IdentityMap>,
     core: Arc<Mutex<Core>>,
+    owing: Arc<Notify>,
     shutdown: CancellationToken,
 }
 
@@ -112,11 +117,13 @@ impl Collector {
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
         let now = Utc::now().timestamp();
-        let meta = loaded.meta.unwrap_or_else(|| Meta {
+        let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,
             watermark: now,
             ..Meta::default()
         });
+        // Before the first sweep moves the watermark; both are stored with one write.
+        meta.owed_from = debt::at_start(&meta, &config);
         tracing::info!(
             runs = loaded.book.len(),
             republished,
@@ -131,6 +138,7 @@ impl Collector {
             last: HashMap::new(),
             unproven: HashMap::new(),
             ahead: false,
+            debts: 0,
         };
         let core = Arc::new(Mutex::new(core));
         Ok(Self {
@@ -139,6 +147,7 @@ impl Collector {
             bus,
             identities,
             core,
+            owing: Arc::default(),
             shutdown,
         })
     }

@@ -25,6 +25,8 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub catch_up_overlap: Duration,
     #[serde(with = "humantime_serde")]
+    pub absent_after: Duration,
+    #[serde(with = "humantime_serde")]
     pub proof_patience: Duration,
     #[serde(with = "humantime_serde")]
     pub settle_within: Duration,
@@ -42,6 +44,7 @@ impl Default for Config {
             accounting: true,
             history_since: String::new(),
             catch_up_overlap: Duration::from_secs(600),
+            absent_after: Duration::from_secs(120),
             proof_patience: Duration::from_secs(30),
             settle_within: Duration::from_secs(600),
             forget_after: Duration::from_secs(3_600),
@@ -76,6 +79,10 @@ impl Config {
             "ingest.forget_after: at least twice ingest.catch_up_overlap",
         );
         check(
+            self.absent_after < self.sweep_interval.saturating_mul(2),
+            "ingest.absent_after: at least twice ingest.sweep_interval",
+        );
+        check(
             self.identity_poll.is_zero(),
             "ingest.identity_poll: more than 0",
         );
@@ -84,6 +91,11 @@ impl Config {
             "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z",
         );
         faults
+    }
+
+    /// [`Config::catch_up_overlap`] in seconds.
+    pub fn overlap_secs(&self) -> i64 {
+        i64::try_from(self.catch_up_overlap.as_secs()).unwrap_or(i64::MAX)
     }
 
     /// Begin of the history to be told at the first start.

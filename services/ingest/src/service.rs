@@ -1,6 +1,7 @@
 //! From the configuration to running loops, in this order: NATS, state, first sweep, then everything else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use mesh_bus::Bus;
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::catch_up;
+use crate::catch_up::CatchUp;
 use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
 use crate::doorbells::{Doorbells, Reader};
@@ -25,6 +26,9 @@ use crate::sweep::Sweeper;
 const DOORBELLS: usize = 512;
 /// Room for rings and questions; who finds it full waits.
 const CHANNEL: usize = 4_096;
+
+/// How long accounting may take to tell an hour at least, whatever short answers may take.
+const LONG_ANSWER: Duration = Duration::from_secs(60);
 
 /// The service.
 pub struct IngestService;
@@ -43,7 +47,12 @@ impl Service for IngestService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config = configuration(&context)?;
         crate::metrics::describe();
-        let slurm = Slurm::new(context.section("slurm")?);
+        let client: slurm_client::Config = context.section("slurm")?;
+        let patient = Slurm::new(slurm_client::Config {
+            command_timeout: client.command_timeout.max(LONG_ANSWER),
+            ..client.clone()
+        });
+        let slurm = Slurm::new(client);
         let identity_file = context
             .mesh
             .identity_map
@@ -62,6 +71,7 @@ impl Service for IngestService {
             conditions,
             config: Arc::new(config),
             slurm,
+            patient,
             identities,
             bus,
         };
@@ -95,6 +105,8 @@ struct Ingest {
     conditions: Conditions,
     config: Arc<Config>,
     slurm: Slurm,
+    /// For answers that may be long.
+    patient: Slurm,
     identities: Arc<IdentityMap>,
     bus: Bus,
 }
@@ -132,6 +144,7 @@ impl Ingest {
         let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None));
         let (rings, ring_receiver) = mpsc::channel(CHANNEL);
         let (questions, question_receiver) = mpsc::channel(CHANNEL);
+        let catch_up_questions = questions.clone();
         let sweeper = Sweeper {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
@@ -155,9 +168,12 @@ impl Ingest {
             questions,
             shutdown: shutdown.clone(),
         };
-        let from = {
-            let core = collector.core().await;
-            core.meta.baseline_done.then_some(core.meta.watermark)
+        let catch_up = CatchUp {
+            slurm: self.patient,
+            collector: collector.clone(),
+            slurmdbd,
+            questions: catch_up_questions,
+            shutdown: shutdown.clone(),
         };
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
         tasks.spawn(prover.run(question_receiver));
@@ -166,13 +182,7 @@ impl Ingest {
         swept.ok();
         tasks.spawn(reader.run(ring_receiver));
         tasks.spawn(sweeper.run());
-        tasks.spawn(catch_up::run(
-            self.slurm.clone(),
-            collector.clone(),
-            slurmdbd,
-            from,
-            shutdown.clone(),
-        ));
+        tasks.spawn(catch_up.run());
         let doorbells = Doorbells::new(collector.cluster.clone(), rings);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
@@ -219,7 +229,7 @@ async fn watch_nats(
         }
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }
     }
 }

@@ -104,9 +104,14 @@ impl SlurmSource {
                 .capture(EventType::CaptureSourceDown, what)
                 .await?;
         }
-        let pause = Duration::from_millis(500)
-            .saturating_mul(1 << failures.min(7))
-            .min(LONGEST);
-        Ok(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0))
+        Ok(backoff(failures))
     }
+}
+
+/// How long to wait after so many failures in a row.
+pub fn backoff(failures: u32) -> Duration {
+    let pause = Duration::from_millis(500)
+        .saturating_mul(1 << failures.min(7))
+        .min(LONGEST);
+    pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
 }

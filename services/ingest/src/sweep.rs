@@ -137,12 +137,7 @@ impl Sweeper {
                 self.ask(array.job_id).await;
             }
         }
-        {
-            let mut core = self.collector.core().await;
-            core.meta.sweep = number;
-            core.meta.watermark = now;
-            core.meta.baseline_done = true;
-        }
+        self.collector.swept(number, now).await;
         self.collector.forget().await;
         self.collector.flush().await?;
         {

@@ -38,6 +38,9 @@ pub struct Meta {
     pub sweep: u64,
     /// Whether the first sweep was told.
     pub baseline_done: bool,
+    /// Begin of the time that accounting must still be asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owed_from: Option<i64>,
     /// How many of each capture event were told, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events on their way.

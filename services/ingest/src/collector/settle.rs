@@ -145,8 +145,9 @@ impl Collector {
     /// Forgets runs that ended long ago and that Slurm has forgotten, too.
     pub async fn forget(&self) {
         let mut core = self.core.lock().await;
-        // Measured from the last sweep that was told: after a long absence accounting is asked about the time since then.
-        let oldest = core.meta.watermark
+        // What accounting will be asked about must be known to have been told.
+        let told = core.meta.watermark;
+        let oldest = core.meta.owed_from.map_or(told, |owed| owed.min(told))
             - i64::try_from(self.config.forget_after.as_secs()).unwrap_or(i64::MAX);
         let live_arrays: BTreeSet<u32> = core
             .book

@@ -4,20 +4,46 @@ use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::{Confidence, Source};
 use mesh_testkit::wait_for;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::cluster::Cluster;
 use crate::mesh::Mesh;
 
+const FAST: &str = "sweep_interval = \"500ms\"";
+
+static CLUSTER: Mutex<Option<Cluster>> = Mutex::const_new(None);
+
+/// A cluster where ended jobs leave slurmctld's memory after seconds, not after five minutes; for one test at a time.
+async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
+    let mut cluster = CLUSTER.lock().await;
+    if cluster.is_none() {
+        *cluster = Some(Cluster::up(23_900, &[("MINJOBAGE", "2")]).await);
+    }
+    cluster
+}
+
+/// Waits until slurmctld remembers no job.
+async fn all_forgotten(cluster: &Cluster) {
+    wait_for(
+        "slurmctld has forgotten the jobs",
+        Duration::from_secs(90),
+        async || {
+            cluster
+                .run("root", &["squeue", "-h", "-t", "all"])
+                .await
+                .is_empty()
+                .then_some(())
+        },
+    )
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
-    // Ended jobs leave slurmctld's memory after seconds here, not after five minutes.
-    let cluster = Cluster::up(23_900, &[("MINJOBAGE", "2")]).await;
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
-    let ingest = mesh
-        .ingest(&cluster, "sweep_interval = \"500ms\"")
-        .await
-        .ready()
-        .await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let running = cluster.sbatch(&[], "sleep 300").await;
     let requeued = cluster.sbatch(&["--requeue"], "sleep 300").await;
     mesh.wait_story(running, "submitted started").await;
@@ -35,23 +61,8 @@ async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
             &["scancel", &running.to_string(), &requeued.to_string()],
         )
         .await;
-    wait_for(
-        "slurmctld has forgotten the jobs",
-        Duration::from_secs(90),
-        async || {
-            cluster
-                .run("root", &["squeue", "-h", "-t", "all"])
-                .await
-                .is_empty()
-                .then_some(())
-        },
-    )
-    .await;
-    let ingest = mesh
-        .ingest(&cluster, "sweep_interval = \"500ms\"")
-        .await
-        .ready()
-        .await;
+    all_forgotten(cluster).await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     mesh.wait_story(unseen, "submitted started failed").await;
     mesh.wait_story(running, "submitted started cancelled")
         .await;
@@ -65,6 +76,68 @@ async fn what_slurmctld_has_forgotten_is_told_from_accounting() {
     assert_eq!(end.job().unwrap().exit_code.unwrap().code, 7);
     let cancelled = mesh.of_job(running).pop().unwrap();
     assert_eq!(cancelled.actor.unwrap().user, "alice");
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    // Without an overlap only what is owed leads back to the absence.
+    let settings = format!("{FAST}\ncatch_up_overlap = \"0s\"");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    ingest.stop().await;
+    let unseen = cluster.sbatch(&[], "exit 7").await;
+    cluster.wait_state(unseen, "FAILED").await;
+    all_forgotten(cluster).await;
+    cluster.ctl("kill", "slurmdbd").await;
+    for restart in 0..2 {
+        let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+        mesh.wait_event("slurmdbd is down", |event| {
+            let downs = mesh.events();
+            let downs = downs
+                .iter()
+                .filter(|event| event.r#type == "capture.source_down");
+            event.r#type == "capture.source_down" && downs.count() > restart
+        })
+        .await;
+        // Sweeps go on and move the watermark.
+        let seen = cluster.sbatch(&[], "true").await;
+        mesh.wait_story(seen, "submitted started completed").await;
+        ingest.stop().await;
+    }
+    assert_eq!(mesh.story(unseen), "");
+    cluster.ctl("start", "slurmdbd").await;
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    mesh.wait_story(unseen, "submitted started failed").await;
+    mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up")
+        .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mut mesh = Mesh::start().await;
+    let settings = format!("{FAST}\nabsent_after = \"3s\"");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let before = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(before, "submitted started completed").await;
+    mesh.nats.kill();
+    // The sweep that sees this one waits for NATS, so that none sees the next.
+    let blocking = cluster.sbatch(&[], "sleep 2").await;
+    cluster.wait_state(blocking, "COMPLETED").await;
+    let unseen = cluster.sbatch(&[], "exit 3").await;
+    cluster.wait_state(unseen, "FAILED").await;
+    all_forgotten(cluster).await;
+    mesh.nats.restart().await;
+    mesh.wait_story(unseen, "submitted started failed").await;
+    mesh.wait_story(blocking, "submitted started completed")
+        .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }

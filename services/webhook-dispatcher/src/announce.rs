@@ -79,7 +79,7 @@ async fn round(shared: &Shared) -> Result<Round, Error> {
     if outcomes.is_empty() {
         return Ok(Round::All);
     }
-    if !shared.bus.connected() {
+    if !shared.bus.connected() || shared.store.check_writes().is_err() {
         return Ok(Round::Refused);
     }
     let count = outcomes.len();

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
 use secrecy::SecretString;
 use serde::Deserialize;
 use url::Url;
@@ -240,11 +241,12 @@ impl Config {
                     .ok()
             })
             .collect();
-        if self.remember < Duration::from_secs(60) {
-            faults.push(own(
-                "remember",
-                "too short: events would be sent twice; 14d is as long as the stream keeps them",
-            ));
+        if self.remember < kept() {
+            let kept = humantime::format_duration(kept());
+            let problem = format!(
+                "at least {kept}: so long the stream keeps events, and what is forgotten would be sent twice"
+            );
+            faults.push(own("remember", &problem));
         }
         if self.cost_wait > Duration::from_secs(60) {
             faults.push(own(
@@ -288,6 +290,16 @@ impl Config {
             Err(faults)
         }
     }
+}
+
+/// How long the stream keeps events.
+fn kept() -> Duration {
+    STREAMS
+        .iter()
+        .filter(|stream| stream.name == SLURM_EVENTS)
+        .map(|stream| stream.max_age)
+        .max()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -29,6 +29,9 @@ pub enum Error {
     /// A batch of writes failed; each of its callers is told.
     #[error("write delivery: {0}")]
     Write(String),
+    /// The last write failed: nothing is sent that could not be noted.
+    #[error("send nothing: the database does not write ({0})")]
+    NotWriting(String),
     /// A stored body is not an event: the file was changed by somebody else.
     #[error("read stored event {id}")]
     Stored {

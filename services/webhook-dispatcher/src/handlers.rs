@@ -40,6 +40,10 @@ impl Handler for Intake {
                 };
             }
         };
+        if self.0.shared.store.check_writes().is_err() {
+            // Readiness says why; once per message would say it a thousand times.
+            return Outcome::Retry { after: PAUSE };
+        }
         match self.take(kind, &event, message).await {
             Ok(()) => Outcome::Done,
             Err(error) => {

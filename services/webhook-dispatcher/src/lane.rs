@@ -100,7 +100,7 @@ impl Lane {
     /// The first attempt is part of the event's trace, later ones are linked to it.
     ///
     /// # Errors
-    /// If a stored body is not an event.
+    /// If the database does not write, or a stored body is not an event.
     pub async fn attempt(&self, mut delivery: Delivery) -> Result<Delivery, Error> {
         let attempt = delivery.attempts + 1;
         let span = tracing::info_span!(
@@ -119,6 +119,7 @@ impl Lane {
         }
         async {
             let permit = self.permits.acquire().await;
+            self.shared.store.check_writes()?;
             let mut post = post::make(&self.endpoint, &delivery, &self.shared.cluster)?;
             post.traceparent = trace::traceparent();
             let attempted = self.shared.http.post(&self.endpoint, &post).await;
@@ -217,6 +218,10 @@ impl Lane {
         under_way: &mut HashSet<String>,
     ) -> Result<Duration, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
+        if store.check_writes().is_err() {
+            // Woken when it writes again.
+            return Ok(Duration::from_secs(60));
+        }
         let now = Utc::now();
         let mut pause = self.report_missed(now).await?;
         for id in store

@@ -34,7 +34,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 use mesh_bus::{Bus, EndpointConsumer};
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -120,8 +120,19 @@ async fn run(
     for lane in &lanes {
         tasks.spawn(Arc::clone(lane).retry(shutdown.clone()));
     }
+    let database = context.health.condition("webhook-dispatcher.database");
+    tasks.spawn(watch_database(
+        Arc::clone(&shared),
+        lanes.clone(),
+        database,
+        shutdown.clone(),
+    ));
+    let configured = lanes
+        .iter()
+        .map(|lane| lane.endpoint.name.clone())
+        .collect();
     tasks.spawn(take_in(shared.bus.clone(), lanes, shutdown.clone()));
-    tasks.spawn(forget(shared.store.clone(), remember, shutdown));
+    tasks.spawn(forget(Arc::clone(&shared), configured, remember, shutdown));
     while let Some(ended) = tasks.join_next().await {
         ended?;
     }
@@ -219,11 +230,46 @@ async fn try_remove_old(bus: &Bus, wanted: &BTreeSet<String>) -> Result<(), mesh
     Ok(())
 }
 
-/// Forgets old outcomes now and every hour.
-async fn forget(store: Store, remember: Duration, shutdown: CancellationToken) {
+/// Says whether the database writes, and lets everybody go on once it does again.
+async fn watch_database(
+    shared: Arc<Shared>,
+    lanes: Vec<Arc<Lane>>,
+    condition: Condition,
+    shutdown: CancellationToken,
+) {
+    let mut trouble = shared.store.trouble();
     loop {
-        let before = Utc::now() - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
-        match store.forget(before).await {
+        let reason = trouble.borrow_and_update().clone();
+        match reason {
+            None => {
+                condition.ok();
+                lanes.iter().for_each(|lane| lane.wake());
+                shared.outcomes.notify_one();
+            }
+            Some(reason) => {
+                condition.fail(format!("nothing is sent while it does not write: {reason}"))
+            }
+        }
+        tokio::select! {
+            changed = trouble.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Ends what waits for removed endpoints and forgets old outcomes, now and every hour.
+async fn forget(
+    shared: Arc<Shared>,
+    configured: BTreeSet<String>,
+    remember: Duration,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let now = Utc::now();
+        let before = now - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
+        let forgotten = shared.store.forget(configured.clone(), before, now).await;
+        shared.outcomes.notify_one();
+        match forgotten {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot old deliveries"),
             Err(error) => {

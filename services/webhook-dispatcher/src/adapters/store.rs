@@ -2,6 +2,9 @@
 //!
 //! Reads go through a small pool, writes through the writer, which commits many at once.
 
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +15,7 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
     SqliteSynchronous,
 };
+use tokio::sync::watch;
 
 use super::writer::{Command, Writer};
 use crate::error::Error;
@@ -127,9 +131,14 @@ impl Store {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
+        // It holds everybody's jobs; SQLite gives its side files the same mode.
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
-            .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             // A commit is on disk before its message is acknowledged.
             .synchronous(SqliteSynchronous::Full)
@@ -142,12 +151,28 @@ impl Store {
         let connection = setup.acquire().await?.detach();
         let reads = SqlitePoolOptions::new()
             .max_connections(2)
-            .connect_with(options.read_only(true).create_if_missing(false))
+            .connect_with(options.clone().read_only(true))
             .await?;
         Ok(Self {
             reads,
-            writer: Writer::start(connection),
+            writer: Writer::start(connection, options),
         })
+    }
+
+    /// Why the database does not write, as that changes; `None` while it does.
+    pub fn trouble(&self) -> watch::Receiver<Option<String>> {
+        self.writer.trouble()
+    }
+
+    /// Checked before anything is sent: what cannot be noted would be sent again and again.
+    ///
+    /// # Errors
+    /// If the last write failed and none has succeeded since.
+    pub fn check_writes(&self) -> Result<(), Error> {
+        match &*self.writer.trouble().borrow() {
+            None => Ok(()),
+            Some(reason) => Err(Error::NotWriting(reason.clone())),
+        }
     }
 
     /// True if the event is known for the endpoint, whatever became of it.
@@ -227,12 +252,23 @@ impl Store {
         self.writer.write(Command::Announced(keys)).await.map(drop)
     }
 
-    /// Forgets outcomes older than this; returns how many.
+    /// Ends what waits for endpoints other than these, and forgets outcomes older than `before`; returns how many.
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn forget(&self, before: DateTime<Utc>) -> Result<u64, Error> {
-        self.writer.write(Command::Forget { before }).await
+    pub async fn forget(
+        &self,
+        configured: BTreeSet<String>,
+        before: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<u64, Error> {
+        self.writer
+            .write(Command::Forget {
+                configured,
+                before,
+                now,
+            })
+            .await
     }
 
     /// Ids of deliveries that are due, longest waiting first.

@@ -3,15 +3,23 @@
 //! A delivery's outcome must be on disk before its message is acknowledged, and a disk syncs a few hundred to a few thousand times a
 //! second. So no write waits for a time-out, and none has a sync of its own under load.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
-use sqlx::{Connection as _, SqliteConnection};
-use tokio::sync::{mpsc, oneshot};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::store::{Delivery, State};
 use crate::error::Error;
 
 /// Writes per transaction.
 const BATCH: usize = 512;
+/// After a failed commit the database is tried again so soon, then half as often each time, down to `LONGEST_PAUSE`.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A write.
 pub(super) enum Command {
@@ -30,8 +38,12 @@ pub(super) enum Command {
     ReportMissed(Box<Delivery>),
     /// Outcomes were announced.
     Announced(Vec<(String, String)>),
-    /// Forget old outcomes.
-    Forget { before: DateTime<Utc> },
+    /// End what waits for endpoints that are gone, and forget old outcomes.
+    Forget {
+        configured: BTreeSet<String>,
+        before: DateTime<Utc>,
+        now: DateTime<Utc>,
+    },
 }
 
 type Reply = oneshot::Sender<Result<u64, Error>>;
@@ -40,13 +52,27 @@ type Reply = oneshot::Sender<Result<u64, Error>>;
 #[derive(Clone)]
 pub(super) struct Writer {
     commands: mpsc::Sender<(Option<Command>, Reply)>,
+    trouble: watch::Receiver<Option<String>>,
 }
 
 impl Writer {
-    pub(super) fn start(connection: SqliteConnection) -> Self {
+    /// Writes through this connection, and through new ones of these options after trouble.
+    pub(super) fn start(connection: SqliteConnection, options: SqliteConnectOptions) -> Self {
         let (commands, incoming) = mpsc::channel(2 * BATCH);
-        tokio::spawn(run(connection, incoming));
-        Self { commands }
+        let (report, trouble) = watch::channel(None);
+        let task = Task {
+            connection: Some(connection),
+            options,
+            report,
+            trouble: None,
+        };
+        tokio::spawn(task.run(incoming));
+        Self { commands, trouble }
+    }
+
+    /// Why the database does not write; `None` while it does.
+    pub(super) fn trouble(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.clone()
     }
 
     /// Returns the number of rows when the write is on disk.
@@ -69,65 +95,147 @@ impl Writer {
     }
 }
 
-async fn run(
-    mut connection: SqliteConnection,
-    mut incoming: mpsc::Receiver<(Option<Command>, Reply)>,
-) {
-    let mut batch = Vec::with_capacity(BATCH);
-    let mut closing = None;
-    while closing.is_none() && incoming.recv_many(&mut batch, BATCH).await > 0 {
-        let mut replies = Vec::with_capacity(batch.len());
-        let mut commands = Vec::with_capacity(batch.len());
-        for (command, reply) in batch.drain(..) {
-            match command {
-                Some(command) => {
-                    commands.push(command);
-                    replies.push(reply);
+/// Since the last commit failed.
+struct Trouble {
+    /// Outcomes that are not on disk. Their requests were made, so they are kept until they are written: forgotten, they would be made again.
+    kept: Vec<Command>,
+    pause: Duration,
+    next_try: Instant,
+}
+
+struct Task {
+    connection: Option<SqliteConnection>,
+    options: SqliteConnectOptions,
+    report: watch::Sender<Option<String>>,
+    trouble: Option<Trouble>,
+}
+
+impl Task {
+    async fn run(mut self, mut incoming: mpsc::Receiver<(Option<Command>, Reply)>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut closing = None;
+        while closing.is_none() {
+            let next_try = self.trouble.as_ref().map(|trouble| trouble.next_try);
+            tokio::select! {
+                count = incoming.recv_many(&mut batch, BATCH) => if count == 0 { break },
+                () = at(next_try) => {}
+            }
+            let mut replies = Vec::with_capacity(batch.len());
+            let mut commands = Vec::with_capacity(batch.len());
+            for (command, reply) in batch.drain(..) {
+                match command {
+                    Some(command) => {
+                        commands.push(command);
+                        replies.push(reply);
+                    }
+                    None => closing = Some(reply),
                 }
-                None => closing = Some(reply),
+            }
+            match self.commit(&commands).await {
+                Ok(rows) => {
+                    self.recovered();
+                    replies
+                        .into_iter()
+                        .zip(rows)
+                        .for_each(|(reply, rows)| answer(reply, Ok(rows)));
+                }
+                Err(error) => {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        writes = replies.len(),
+                        "write deliveries"
+                    );
+                    self.failed(&error, commands);
+                    replies
+                        .into_iter()
+                        .for_each(|reply| answer(reply, Err(Error::Write(error.to_string()))));
+                }
             }
         }
-        match commit(&mut connection, &commands).await {
-            Ok(rows) => replies
+        if let Some(connection) = self.connection
+            && let Err(error) = connection.close().await
+        {
+            tracing::warn!(error = &error as &dyn std::error::Error, "close database");
+        }
+        if let Some(reply) = closing {
+            answer(reply, Ok(0));
+        }
+    }
+
+    /// One transaction of these, and in trouble of a probe and what was kept before them.
+    async fn commit(&mut self, commands: &[Command]) -> Result<Vec<u64>, sqlx::Error> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            None => self.connection.insert(self.options.connect().await?),
+        };
+        let mut transaction = connection.begin().await?;
+        if let Some(trouble) = &self.trouble {
+            probe(&mut transaction).await?;
+            for command in &trouble.kept {
+                apply(&mut transaction, command).await?;
+            }
+        }
+        let mut rows = Vec::with_capacity(commands.len());
+        for command in commands {
+            rows.push(apply(&mut transaction, command).await?);
+        }
+        transaction.commit().await?;
+        Ok(rows)
+    }
+
+    fn failed(&mut self, error: &sqlx::Error, commands: Vec<Command>) {
+        // SQLite may have ended the transaction by itself (a full disk), and sqlx would not know: what followed might not be committed.
+        self.connection = None;
+        let trouble = self.trouble.get_or_insert_with(|| Trouble {
+            kept: Vec::new(),
+            pause: FIRST_PAUSE / 2,
+            next_try: Instant::now(),
+        });
+        // The others are asked for again by those who wanted them.
+        trouble.kept.extend(
+            commands
                 .into_iter()
-                .zip(rows)
-                .for_each(|(reply, rows)| answer(reply, Ok(rows))),
-            Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    writes = replies.len(),
-                    "write deliveries"
-                );
-                replies
-                    .into_iter()
-                    .for_each(|reply| answer(reply, Err(Error::Write(error.to_string()))));
-            }
+                .filter(|command| matches!(command, Command::Save(_) | Command::SaveMissed(_))),
+        );
+        trouble.pause = (trouble.pause * 2).min(LONGEST_PAUSE);
+        trouble.next_try = Instant::now() + trouble.pause;
+        self.report.send_replace(Some(error.to_string()));
+    }
+
+    fn recovered(&mut self) {
+        if let Some(trouble) = self.trouble.take() {
+            tracing::info!(
+                outcomes = trouble.kept.len(),
+                "the database writes again, outcomes that were kept are on disk"
+            );
+            self.report.send_replace(None);
         }
     }
-    if let Err(error) = connection.close().await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "close database");
+}
+
+/// Waits until then; for ever without a time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
-    if let Some(reply) = closing {
-        answer(reply, Ok(0));
-    }
+}
+
+/// Changes nothing but makes the commit write: without it one of no changes would succeed on a full disk.
+async fn probe(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    // No endpoint has an empty name.
+    sqlx::query("INSERT INTO away (endpoint, first_id, count, last_at) VALUES ('', '', 0, 0)")
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query("DELETE FROM away WHERE endpoint = ''")
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Callers that are gone need no answer.
 fn answer(reply: Reply, result: Result<u64, Error>) {
     drop(reply.send(result));
-}
-
-async fn commit(
-    connection: &mut SqliteConnection,
-    commands: &[Command],
-) -> Result<Vec<u64>, sqlx::Error> {
-    let mut transaction = connection.begin().await?;
-    let mut rows = Vec::with_capacity(commands.len());
-    for command in commands {
-        rows.push(apply(&mut transaction, command).await?);
-    }
-    transaction.commit().await?;
-    Ok(rows)
 }
 
 async fn apply(connection: &mut SqliteConnection, command: &Command) -> Result<u64, sqlx::Error> {
@@ -189,18 +297,54 @@ async fn apply(connection: &mut SqliteConnection, command: &Command) -> Result<u
             }
             Ok(keys.len() as u64)
         }
-        Command::Forget { before } => {
-            // What waits is kept, unless it was due so long ago that its endpoint must be gone.
+        Command::Forget {
+            configured,
+            before,
+            now,
+        } => {
+            end_removed(connection, configured, *now).await?;
             let done = sqlx::query(
-                "DELETE FROM deliveries WHERE updated_at < ? AND ((state <> 'waiting' AND announced = 1) OR (state = 'waiting' AND next_at < ?))",
+                "DELETE FROM deliveries WHERE updated_at < ? AND state <> 'waiting' AND announced = 1",
             )
-            .bind(before.timestamp_millis())
             .bind(before.timestamp_millis())
             .execute(connection)
             .await?;
             Ok(done.rows_affected())
         }
     }
+}
+
+/// What waits for endpoints that are in the configuration no more ends as dead letters; what waits for the others is never given up here,
+/// however long the dispatcher was off.
+async fn end_removed(
+    connection: &mut SqliteConnection,
+    configured: &BTreeSet<String>,
+    now: DateTime<Utc>,
+) -> Result<(), sqlx::Error> {
+    let waiting: Vec<String> =
+        sqlx::query_scalar("SELECT DISTINCT endpoint FROM deliveries WHERE state = 'waiting'")
+            .fetch_all(&mut *connection)
+            .await?;
+    for endpoint in waiting {
+        if configured.contains(&endpoint) {
+            continue;
+        }
+        let ended = sqlx::query(
+            "UPDATE deliveries SET state = 'dead', error = ltrim(error || ' (the endpoint was removed from the configuration)'),
+                 next_at = NULL, pair = NULL, updated_at = ?
+             WHERE endpoint = ? AND state = 'waiting'",
+        )
+        .bind(now.timestamp_millis())
+        .bind(&endpoint)
+        .execute(&mut *connection)
+        .await?;
+        tracing::warn!(
+            endpoint,
+            deliveries = ended.rows_affected(),
+            "endpoint was removed, what waited for it is kept as dead letters"
+        );
+    }
+    Ok(())
 }
 
 /// Inserts or updates. What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`] alone.

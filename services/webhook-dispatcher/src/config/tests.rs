@@ -110,6 +110,16 @@ fn each_fault_names_endpoint_and_key() {
 }
 
 #[test]
+fn outcomes_are_remembered_as_long_as_the_stream_keeps_events() {
+    assert!(validate("remember = \"14d\"").is_ok());
+    let faults = validate("remember = \"13d\"").err().unwrap();
+    assert!(
+        faults[0].starts_with("webhook-dispatcher.remember: at least 14days"),
+        "{faults:?}"
+    );
+}
+
+#[test]
 fn every_fault_is_reported_at_once() {
     let faults = validate(
         r#"

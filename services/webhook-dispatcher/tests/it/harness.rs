@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::PullConsumer;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -12,15 +13,18 @@ use http_body_util::BodyExt as _;
 use mesh_bus::Bus;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
-use mesh_runtime::{ConfigFile, Context, Service as _};
+use mesh_runtime::{ConfigFile, Context, Health, Service as _};
 use mesh_testkit::{NatsServer, Received, build, wait_until};
 use prost::Message as _;
 use serde_json::Value;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use webhook_dispatcher::WebhookDispatcherService;
+use webhook_dispatcher::domain::names;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -35,6 +39,7 @@ pub struct Mesh {
 
 struct Running {
     router: Router,
+    health: Health,
     shutdown: CancellationToken,
     work: JoinHandle<Result<(), mesh_runtime::BoxError>>,
 }
@@ -99,9 +104,11 @@ impl Mesh {
         let config = ConfigFile::load(&[WebhookDispatcherService::DEFAULTS], Some(&path)).unwrap();
         let shutdown = CancellationToken::new();
         let context = Context::new(config, shutdown.clone()).unwrap();
+        let health = context.health.clone();
         let started = WebhookDispatcherService::start(context).await.unwrap();
         self.running = Some(Running {
             router: started.router,
+            health,
             shutdown,
             work: tokio::spawn(started.run),
         });
@@ -119,6 +126,34 @@ impl Mesh {
         );
         std::fs::write(&path, text).unwrap();
         path
+    }
+
+    /// Why the dispatcher's database makes it not ready; `None` if it does not.
+    pub fn database_problem(&self) -> Option<String> {
+        let problems = self.running.as_ref().unwrap().health.problems();
+        problems.get("webhook-dispatcher.database").cloned()
+    }
+
+    /// The dispatcher's file, as somebody else opens it.
+    pub async fn outsider(&self) -> SqliteConnection {
+        SqliteConnectOptions::new()
+            .filename(self.folder.path().join("webhook-dispatcher.db"))
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    /// How often messages of an endpoint were handed out so far, redeliveries included.
+    pub async fn handed_out(&self, endpoint: &str) -> u64 {
+        let client = async_nats::connect(self.nats.url()).await.unwrap();
+        let mut consumer: PullConsumer = async_nats::jetstream::new(client)
+            .get_stream("SLURM_EVENTS")
+            .await
+            .unwrap()
+            .get_consumer(&names::consumer(endpoint))
+            .await
+            .unwrap();
+        consumer.info().await.unwrap().delivered.consumer_sequence
     }
 
     /// Ends the dispatcher as SIGTERM does.

@@ -4,6 +4,7 @@
 
 mod api;
 mod bounds;
+mod database;
 mod delivery;
 mod harness;
 mod process;

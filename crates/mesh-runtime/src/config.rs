@@ -33,6 +33,23 @@ pub struct MeshConfig {
     pub api: ApiConfig,
 }
 
+impl MeshConfig {
+    /// Every path that is set. An empty one says that there is none.
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        [
+            Some(&mut self.data_dir),
+            self.identity_map.as_mut(),
+            self.nats.password_file.as_mut(),
+            self.nats.credentials_file.as_mut(),
+            Some(&mut self.api.socket),
+            Some(&mut self.api.token_file),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|path| !path.as_os_str().is_empty())
+    }
+}
+
 /// The `[mesh.telemetry]` section.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,6 +191,16 @@ impl ConfigFile {
         self.path.as_deref()
     }
 
+    /// A path as it is meant: relative ones count from the folder of the file, whatever the working directory is.
+    pub(crate) fn relative(&self, path: &Path) -> PathBuf {
+        // Absolute, so that it may be done again.
+        let file = self.path().and_then(|file| std::path::absolute(file).ok());
+        match file.as_deref().and_then(Path::parent) {
+            Some(folder) => folder.join(path),
+            None => path.to_owned(),
+        }
+    }
+
     /// Name of the file for messages.
     pub fn name(&self) -> String {
         self.path
@@ -204,22 +231,50 @@ fn told(fault: figment::Error, section: &str) -> String {
     format!("{}: {}", place.trim_end(), fault.kind)
 }
 
+/// What stands for a secret.
+const MASK: &str = "********";
+
 fn mask(value: &mut toml::Value) {
     match value {
         toml::Value::Table(table) => {
+            // Who has the address of a Slack webhook may write to the channel.
+            let slack = table
+                .get("format")
+                .is_some_and(|format| format.as_str() == Some("slack"));
             for (key, value) in table.iter_mut() {
                 let secret = ["secret", "password", "token"].contains(&key.as_str())
-                    || key.ends_with("_secret");
-                if secret && value.is_str() {
-                    *value = "********".into();
+                    || key.ends_with("_secret")
+                    || slack && key == "url";
+                if secret && value.as_str().is_some_and(|text| !text.is_empty()) {
+                    *value = MASK.into();
                 } else {
                     mask(value);
                 }
             }
         }
         toml::Value::Array(values) => values.iter_mut().for_each(mask),
+        toml::Value::String(text) => *text = without_userinfo(text),
         _ => {}
     }
+}
+
+/// The text with `user:password@` of every URL in it masked. By hand, as a list of servers is no URL, and what is no URL may be half of one.
+fn without_userinfo(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut masked = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        masked.push_str("://");
+        let end = part.find(['/', '?', '#', ' ']).unwrap_or(part.len());
+        // In a list the scheme of the next URL is behind the host; a comma may be in a password, too.
+        match part[..end].rfind('@') {
+            Some(at) => {
+                masked.push_str(MASK);
+                masked.push_str(&part[at..]);
+            }
+            None => masked.push_str(part),
+        }
+    }
+    masked
 }
 
 #[cfg(test)]
@@ -278,5 +333,39 @@ mod tests {
             !text.contains("hunter2") && text.contains("********"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn secrets_inside_addresses_are_masked() {
+        let (_file, config) = load(
+            r#"
+            [mesh.nats]
+            url = "nats://mesh:hun,ter1@n1:4222,tls://hunter2@n2:4222"
+            [mesh.telemetry]
+            otlp_endpoint = "https://me:hun@ter3@otel.example.org/v1?a=b@c"
+            [[hooks.endpoints]]
+            name = "chat"
+            url = "https://hooks.slack.com/services/T0/B0/hunter4"
+            format = "slack"
+            [[hooks.endpoints]]
+            name = "pipeline"
+            url = "https://ci:hunter5@ci.example.org/hook"
+            secret = "whsec_hunter6"
+            "#,
+        );
+        let config = config.unwrap();
+        let text = config.print("mesh").unwrap() + &config.print("hooks").unwrap();
+        assert!(
+            !text.contains("hunter") && !text.contains("ter1") && !text.contains("ter3"),
+            "{text}"
+        );
+        for shown in [
+            "nats://********@n1:4222,tls://********@n2:4222",
+            "https://********@otel.example.org/v1?a=b@c",
+            "url = \"********\"",
+            "https://********@ci.example.org/hook",
+        ] {
+            assert!(text.contains(shown), "{shown:?} is not in {text}");
+        }
     }
 }

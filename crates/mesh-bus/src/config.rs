@@ -27,6 +27,26 @@ pub struct Config {
     pub events_max_bytes: Option<i64>,
 }
 
+impl Config {
+    /// The address as it may be shown: without user and password, should somebody have written them into it.
+    pub fn shown_url(&self) -> String {
+        let shown: Vec<String> = self.url.split(',').map(without_userinfo).collect();
+        shown.join(",")
+    }
+}
+
+fn without_userinfo(url: &str) -> String {
+    let (scheme, rest) = match url.find("://") {
+        Some(at) => url.split_at(at + 3),
+        None => ("", url),
+    };
+    // The last one: a password may hold an @ that nobody has encoded.
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}***@{host}"),
+        None => url.to_owned(),
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -38,6 +58,32 @@ impl Default for Config {
             provision: true,
             replicas: 1,
             events_max_bytes: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("nats://h:1", "nats://h:1"),
+            ("nats://u:p@h:1", "nats://***@h:1"),
+            ("token@h", "***@h"),
+            (
+                "nats://u:p@ss@h,tls://u:q@i:2",
+                "nats://***@h,tls://***@i:2",
+            ),
+            ("nats://:::", "nats://:::"),
+            ("", ""),
+        ] {
+            let config = Config {
+                url: url.into(),
+                ..Config::default()
+            };
+            assert_eq!(config.shown_url(), shown);
         }
     }
 }

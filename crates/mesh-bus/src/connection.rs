@@ -29,7 +29,7 @@ impl Bus {
     pub async fn connect(config: &Config, role: &str) -> Result<Self, Error> {
         metrics::describe();
         let connect_error = |source: crate::BoxError| Error::Connect {
-            url: config.url.clone(),
+            url: config.shown_url(),
             source,
         };
         let addresses = config
@@ -102,7 +102,7 @@ impl Bus {
                 Ok(()) => return Ok(()),
                 Err(error) if !told && Instant::now() > patience => {
                     told = true;
-                    tracing::warn!(error = &error as &dyn std::error::Error, nats.url = %self.config.url, "waiting for NATS");
+                    tracing::warn!(error = &error as &dyn std::error::Error, nats.url = %self.config.shown_url(), "waiting for NATS");
                 }
                 Err(_) => {}
             }

@@ -26,7 +26,7 @@ impl Context {
     /// # Errors
     /// If a key is unknown, missing or wrong.
     pub fn new(config: ConfigFile, shutdown: CancellationToken) -> Result<Self, ConfigError> {
-        let mesh: MeshConfig = config.section("mesh")?;
+        let mut mesh: MeshConfig = config.section("mesh")?;
         let mut faults = Vec::new();
         if mesh.cluster.is_empty() {
             faults.push("mesh.cluster: set it to Slurm's ClusterName".to_owned());
@@ -48,6 +48,10 @@ impl Context {
         }
         if !faults.is_empty() {
             return Err(ConfigError::faults(config.name(), &faults));
+        }
+        // Once and here, so that every service means the same file, wherever it was started.
+        for path in mesh.paths() {
+            *path = config.relative(path);
         }
         Ok(Self {
             mesh,
@@ -101,11 +105,58 @@ impl Context {
         self.config.name()
     }
 
-    /// A path of the configuration: relative ones count from the folder of the file.
+    /// A path of a service's section: relative ones count from the folder of the file. Those of `[mesh]` are resolved already; doing
+    /// it again changes nothing.
     pub fn relative(&self, path: &Path) -> PathBuf {
-        match self.config.path().and_then(Path::parent) {
-            Some(folder) => folder.join(path),
-            None => path.to_owned(),
-        }
+        self.config.relative(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(folder: &Path, text: &str) -> Context {
+        let path = folder.join("mesh.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = ConfigFile::load(&[], Some(&path)).unwrap();
+        Context::new(config, CancellationToken::new()).unwrap()
+    }
+
+    #[test]
+    fn relative_paths_count_from_the_folder_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = context(
+            folder.path(),
+            "[mesh]\ncluster = 'c'\ndata_dir = 'data'\nidentity_map = 'who.toml'\n\
+             [mesh.nats]\npassword_file = 'nats.password'\ncredentials_file = '/etc/nats.creds'\n\
+             [mesh.api]\nsocket = 'api.sock'\ntoken_file = '../token'\n",
+        );
+        let (mesh, at) = (&context.mesh, |name: &str| folder.path().join(name));
+        assert_eq!(mesh.data_dir, at("data"));
+        assert_eq!(mesh.identity_map, Some(at("who.toml")));
+        assert_eq!(mesh.nats.password_file, Some(at("nats.password")));
+        assert_eq!(mesh.nats.credentials_file, Some("/etc/nats.creds".into()));
+        assert_eq!(mesh.api.socket, at("api.sock"));
+        assert_eq!(mesh.api.token_file, at("../token"));
+        assert_eq!(context.relative(&mesh.data_dir), mesh.data_dir, "again");
+    }
+
+    #[test]
+    fn what_is_not_set_stays_unset() {
+        let folder = tempfile::tempdir().unwrap();
+        let mesh = context(folder.path(), "[mesh]\ncluster = 'c'\n").mesh;
+        assert_eq!((mesh.api.socket, mesh.api.token_file), Default::default());
+        assert_eq!(mesh.identity_map, None);
+    }
+
+    #[test]
+    fn a_file_named_by_a_relative_path_is_resolved_once() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let name = Path::new(folder.path().file_name().unwrap());
+        let context = context(name, "[mesh]\ncluster = 'c'\ndata_dir = 'data'\n");
+        let expected = std::path::absolute(name.join("data")).unwrap();
+        assert_eq!(context.mesh.data_dir, expected);
+        assert_eq!(context.relative(&context.mesh.data_dir), expected);
     }
 }

@@ -34,7 +34,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Which mesh, and how to show it")]
 pub struct Global {
-    /// Configuration [default: ./mesh.toml, else /etc/slurm-mesh/mesh.toml]
+    /// Configuration [default: ./mesh.toml if nobody else may write it, else /etc/slurm-mesh/mesh.toml]
     #[arg(
         long,
         global = true,
@@ -145,7 +145,8 @@ pub struct Init {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Runs ingest, node-watcher, cost-engine, pending-explainer, ledger and webhook-dispatcher, and a nats-server of their own
-unless [mesh.nats] url names one. Stops orderly on Ctrl-C and SIGTERM. Nothing is lost if it is killed.
+unless [mesh.nats] url names one: NATS_SERVER_BIN, else the one on the search path, else one beside smesh.
+Stops orderly on Ctrl-C and SIGTERM. Nothing is lost if it is killed.
 
 Example:
   smesh init && smesh up          then, in another shell:  smesh events --follow")]
@@ -153,7 +154,7 @@ pub struct Up {
     /// Where state is kept, instead of what the configuration says
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Port of its nats-server on 127.0.0.1 [default: a free one, kept for the next start]
+    /// Port of its nats-server on 127.0.0.1 [default: a free one, kept for the next start if it is still free]
     #[arg(long, value_name = "PORT", env = "MESH_NATS_PORT")]
     pub nats_port: Option<u16>,
 }

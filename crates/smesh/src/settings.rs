@@ -1,5 +1,6 @@
 //! Which mesh is meant: configuration, API address, cluster.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mesh_runtime::{ConfigFile, Context, Service};
@@ -27,12 +28,43 @@ pub const DEFAULTS: &[&str] = &[
 ];
 
 /// The configuration file that is meant: the one that was named, else one that is there, else the system's.
-pub fn config_path(global: &Global) -> PathBuf {
+///
+/// # Errors
+/// If the one that is there may be somebody else's: it says which programs run, and root is led into many folders.
+pub fn config_path(global: &Global) -> Result<PathBuf, Error> {
+    let here = Path::new("mesh.toml");
     match &global.config {
-        Some(path) => path.clone(),
-        None if Path::new("mesh.toml").is_file() => PathBuf::from("mesh.toml"),
-        None => PathBuf::from(SYSTEM_CONFIG),
+        Some(path) => Ok(path.clone()),
+        None if here.is_file() => trusted(here).map(|()| here.to_owned()),
+        None => Ok(PathBuf::from(SYSTEM_CONFIG)),
     }
+}
+
+/// Makes sure that only root and we could have written a file.
+fn trusted(path: &Path) -> Result<(), Error> {
+    let file = path
+        .canonicalize()
+        .map_err(|source| Error::io("find", path, source))?;
+    // The folder, too: who may write there may exchange the file.
+    for path in file.ancestors().take(2) {
+        let meta = path
+            .metadata()
+            .map_err(|source| Error::io("look at", path, source))?;
+        let uid = rustix::process::geteuid().as_raw();
+        let doubt = if ![0, uid].contains(&meta.uid()) {
+            format!("belongs to uid {}", meta.uid())
+        } else if meta.mode() & 0o022 != 0 {
+            format!("may be written by others (mode {:o})", meta.mode() & 0o7777)
+        } else {
+            continue;
+        };
+        return Err(Error::Usage(format!(
+            "{} {doubt}: is {} the configuration? if so, name it with --config",
+            path.display(),
+            file.display()
+        )));
+    }
+    Ok(())
 }
 
 /// Reads the configuration.
@@ -40,12 +72,13 @@ pub fn config_path(global: &Global) -> PathBuf {
 /// # Errors
 /// If it is not there, or `[mesh]` has a fault.
 pub fn load(global: &Global, shutdown: CancellationToken) -> Result<Context, Error> {
-    let path = config_path(global);
+    let path = config_path(global)?;
     // Absolute, since a service may resolve paths of the file after the working directory has changed.
     let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
-    let mut context = Context::new(ConfigFile::load(DEFAULTS, Some(&path))?, shutdown)?;
-    context.mesh.data_dir = context.relative(&context.mesh.data_dir);
-    Ok(context)
+    Ok(Context::new(
+        ConfigFile::load(DEFAULTS, Some(&path))?,
+        shutdown,
+    )?)
 }
 
 /// Socket of the API of `smesh up`.
@@ -54,7 +87,7 @@ pub fn socket(context: &Context) -> PathBuf {
     if configured.as_os_str().is_empty() {
         context.mesh.data_dir.join(API_SOCKET)
     } else {
-        context.relative(configured)
+        configured.clone()
     }
 }
 

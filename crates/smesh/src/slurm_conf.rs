@@ -35,6 +35,16 @@ pub struct NodeLine {
     pub memory_mib: u64,
     /// GPUs of each.
     pub gpus: u64,
+    /// Their types as Gres names them, e.g. `gpu:a100:4`: what they cost depends on it.
+    pub gpu_types: String,
+}
+
+impl NodeLine {
+    /// True if the nodes have the same to offer, whatever they are called.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let offer = |line: &Self| (line.cpus, line.memory_mib, line.gpus);
+        offer(self) == offer(other) && self.gpu_types == other.gpu_types
+    }
 }
 
 impl NodeLine {
@@ -49,24 +59,24 @@ impl NodeLine {
         let sockets = number("sockets")
             .or_else(|| Some(number("boards")? * number("socketsperboard")?))
             .unwrap_or(1);
-        let gpus = parameters
+        // gpu:a100:4(S:0-1), gpu:4, gpu
+        let gpus: Vec<&str> = parameters
             .get("gres")
             .into_iter()
             .flat_map(|gres| gres.split(','))
-            .filter_map(|gres| {
-                // gpu:a100:4(S:0-1), gpu:4, gpu
-                let mut words = gres.split('(').next()?.split(':');
-                (words.next()? == "gpu").then(|| {
-                    words
-                        .next_back()
-                        .map_or(1, |count| count.parse().unwrap_or(1))
-                })
-            });
+            .filter_map(|gres| gres.split('(').next())
+            .filter(|gres| gres.split(':').next() == Some("gpu"))
+            .collect();
+        let count = |gpu: &&str| {
+            let count = gpu.split(':').skip(1).last();
+            count.map_or(1, |count| count.parse().unwrap_or(1))
+        };
         Self {
             names: parameters.get("nodename").cloned().unwrap_or_default(),
             cpus: number("cpus").unwrap_or(sockets * cores),
             memory_mib: number("realmemory").unwrap_or(1),
-            gpus: gpus.sum(),
+            gpus: gpus.iter().map(count).sum(),
+            gpu_types: gpus.join(","),
         }
     }
 }
@@ -282,15 +292,19 @@ mod tests {
             "slurm.conf",
             "NodeName=DEFAULT Sockets=2 CoresPerSocket=4 RealMemory=8000\nNodeName=n[1-2]\nNodeName=g1 CPUs=64 RealMemory=512000 Gres=gpu:a100:4(S:0-1),nvme:1,gpu:2\n",
         )]);
-        let line = |names: &str, cpus, memory_mib, gpus| NodeLine {
+        let line = |names: &str, cpus, memory_mib, gpus, gpu_types: &str| NodeLine {
             names: names.into(),
             cpus,
             memory_mib,
             gpus,
+            gpu_types: gpu_types.into(),
         };
         assert_eq!(
             conf.nodes,
-            [line("n[1-2]", 8, 8000, 0), line("g1", 64, 512_000, 6)]
+            [
+                line("n[1-2]", 8, 8000, 0, ""),
+                line("g1", 64, 512_000, 6, "gpu:a100:4,gpu:2")
+            ]
         );
     }
 

@@ -10,11 +10,12 @@
 
 mod banner;
 mod data_dir;
+mod hook_config;
 mod nats_child;
 mod nats_conf;
+mod nats_program;
 mod services;
 
-use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::process::ExitCode;
 
 use mesh_runtime::{Context, run_api, shutdown_on_signals, telemetry};
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli;
 use crate::cli::Global;
 use crate::error::Error;
-use crate::settings::{self, HOOK_CONFIG};
+use crate::settings;
 use crate::slurm_conf::SlurmConf;
 
 use data_dir::DataDir;
@@ -57,11 +58,12 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
 
     let own = context.mesh.nats.url.is_empty();
     let child = if own {
-        Some(NatsChild::start(&data, &context.mesh.nats, args.nats_port).await?)
+        let nats = &context.mesh.nats;
+        Some(NatsChild::start(&data, nats, args.nats_port, &shutdown).await?)
     } else {
         None
     };
-    let result = serve(
+    let mut result = serve(
         context.clone(),
         &telemetry,
         child.as_ref(),
@@ -72,7 +74,7 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     shutdown.cancel();
     // Last, so that the services could acknowledge what they held.
     if let Some(child) = child {
-        child.stop().await;
+        result = result.and(child.stop().await);
     }
     telemetry.flush().await;
     result.map(|()| ExitCode::SUCCESS)
@@ -87,7 +89,7 @@ async fn serve(
 ) -> Result<(), Error> {
     if let Some(child) = child {
         child.provision(&context).await?;
-        write_hook_config(&context, child, data, slurm_user)?;
+        hook_config::write(&context, child, data, slurm_user)?;
     }
     let running = services::start(&context, child).await?;
     let socket = settings::socket(&context);
@@ -128,47 +130,4 @@ fn admit(context: &mut Context, slurm_user: &str) {
     let admins = &mut context.mesh.api.admins;
     admins.push(slurm_user.to_owned());
     admins.extend(uzers::get_current_username().map(|name| name.to_string_lossy().into_owned()));
-}
-
-/// The hooks' configuration: for SlurmUser's eyes only, since it holds a password.
-fn write_hook_config(
-    context: &Context,
-    child: &NatsChild,
-    data: &DataDir,
-    slurm_user: &str,
-) -> Result<(), Error> {
-    let spool = data.path().join("hook-spool");
-    let quoted = |text: &str| toml::Value::from(text).to_string();
-    let text = format!(
-        "# Written by `smesh up` at every start. See hooks/README.md.\n\
-         cluster = {cluster}\nspool = {spool}\n\n[nats]\nurl = {url}\nuser = \"hook\"\npassword = {password}\n",
-        cluster = quoted(&context.mesh.cluster),
-        spool = quoted(&spool.to_string_lossy()),
-        url = quoted(child.url()),
-        password = quoted(child.password("hook")?),
-    );
-    let path = data.path().join(HOOK_CONFIG);
-    std::fs::create_dir_all(&spool).map_err(|source| Error::io("create", &spool, source))?;
-    std::fs::set_permissions(&spool, std::fs::Permissions::from_mode(0o700))
-        .map_err(|source| Error::io("set the mode of", &spool, source))?;
-    // The hooks lock this file while they flush; it has to be theirs, whoever flushes first.
-    let lock = spool.join(".lock");
-    std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&lock)
-        .map_err(|source| Error::io("create", &lock, source))?;
-    data_dir::write_private(&path, text.as_bytes())?;
-    if rustix::process::geteuid().is_root() {
-        let user = uzers::get_user_by_name(slurm_user).ok_or_else(|| {
-            Error::Failed(format!(
-                "SlurmUser {slurm_user} of slurm.conf is no user of this machine"
-            ))
-        })?;
-        for path in [&path, &spool, &lock] {
-            chown(path, Some(user.uid()), Some(user.primary_group_id()))
-                .map_err(|source| Error::io("change the owner of", path, source))?;
-        }
-    }
-    Ok(())
 }

@@ -27,6 +27,10 @@ pub struct Config {
     pub nats: Nats,
     /// Folder for doorbells while NATS is away. On a local disk: a hanging network file system would hang the hook.
     pub spool: PathBuf,
+    /// The Unix user nats-server runs as. Before the password goes to an address of this machine, the socket there must be this
+    /// user's; without it nothing is checked.
+    #[serde(default)]
+    pub server_uid: Option<u32>,
     /// How long NATS may take, connecting included, in milliseconds.
     #[serde(default = "default_deadline_ms")]
     pub deadline_ms: u64,

@@ -6,6 +6,7 @@
 //! - [`args`]: the command line, and [`doorbell`]: what is said. Pure.
 //! - [`config`]: what `hook.toml` says.
 //! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
+//! - [`listener`]: whose socket listens, so that no password goes to somebody else's.
 //! - [`spool`]: doorbells on disk while NATS is away.
 //! - [`ring`]: delivers or spools, within the deadline.
 //! - [`chain`]: hands over to the site's program and rings beside it.
@@ -16,6 +17,7 @@ pub mod args;
 pub mod chain;
 pub mod config;
 pub mod doorbell;
+pub mod listener;
 pub mod nats;
 pub mod report;
 pub mod ring;

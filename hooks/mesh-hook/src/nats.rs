@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use uuid::Uuid;
 
+use crate::listener;
+
 /// Longest protocol line or payload that is accepted from the server. INFO of a large cluster is a few KiB.
 const MAX_FRAME: usize = 1 << 20;
 
@@ -25,6 +27,16 @@ pub enum Error {
     /// The server said no.
     #[error("nats refused: {0}")]
     Refused(String),
+    /// Somebody else listens where our server should.
+    #[error(
+        "the socket at {address} belongs to uid {uid}, not to server_uid: no password goes there"
+    )]
+    Stranger {
+        /// Where.
+        address: SocketAddr,
+        /// Whose it is.
+        uid: u32,
+    },
     /// The peer does not speak the protocol.
     #[error("not a nats server: {0}")]
     Protocol(&'static str),
@@ -93,16 +105,21 @@ enum Frame {
 }
 
 impl Connection {
-    /// Connects and logs in. All reads and writes of the connection end at the deadline.
+    /// Connects and logs in; on this machine only to a server of `server_uid`, if that is given. All reads and writes of the
+    /// connection end at the deadline.
     ///
     /// # Errors
     /// If the server cannot be reached, refuses, or is none.
     pub fn open(
         address: SocketAddr,
         login: Option<(&str, &str)>,
+        server_uid: Option<u32>,
         deadline: Instant,
     ) -> Result<Self, Error> {
         let stream = TcpStream::connect_timeout(&address, remaining(deadline)?)?;
+        if let Some(server_uid) = server_uid.filter(|_| address.ip().to_canonical().is_loopback()) {
+            verify(address, server_uid)?;
+        }
         stream.set_nodelay(true)?;
         let inbox = format!(
             "{}.{}",
@@ -289,6 +306,15 @@ impl Connection {
     }
 }
 
+/// Looks at the socket once it has taken the connection: whose it is now, decides.
+fn verify(address: SocketAddr, server_uid: u32) -> Result<(), Error> {
+    match listener::owner(address)? {
+        Some(uid) if uid == server_uid => Ok(()),
+        Some(uid) => Err(Error::Stranger { address, uid }),
+        None => Err(Error::Io(io::ErrorKind::ConnectionReset.into())),
+    }
+}
+
 /// What JetStream says to a message.
 fn answer(status: Option<&str>, body: &[u8]) -> Result<(), Error> {
     if let Some(status) = status {
@@ -341,7 +367,7 @@ mod tests {
     fn deliver(address: SocketAddr) -> (Error, Duration) {
         let start = Instant::now();
         let deadline = start + Duration::from_millis(80);
-        let outcome = Connection::open(address, None, deadline).and_then(|mut connection| {
+        let outcome = Connection::open(address, None, None, deadline).and_then(|mut connection| {
             connection.publish(&[Outgoing {
                 subject: "s",
                 id: "i",

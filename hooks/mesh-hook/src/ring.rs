@@ -45,8 +45,9 @@ pub fn ring(
         doorbell.id.clone(),
         doorbell.encode_to_vec(),
     );
-    // In a thread of its own, because looking up a host name cannot be told to stop.
-    thread::spawn(move || {
+    // In a thread of its own, because looking up a host name cannot be told to stop. If there is no thread to be had, nobody sends an
+    // answer, and the doorbell is spooled.
+    drop(thread::Builder::new().spawn(move || {
         let delivered = deliver(&task_config, &task_subject, &id, &body, deadline);
         match delivered {
             Ok(mut connection) => {
@@ -60,7 +61,7 @@ pub fn ring(
                 send.send(Err(error)).ok();
             }
         }
-    });
+    }));
     let wait = || deadline.saturating_duration_since(Instant::now());
     match answers
         .recv_timeout(wait())
@@ -117,7 +118,7 @@ fn connect(config: &Config, deadline: Instant) -> Result<Connection, nats::Error
             }
         };
         for address in addresses {
-            match Connection::open(address, config.login(), until) {
+            match Connection::open(address, config.login(), config.server_uid, until) {
                 Ok(mut connection) => {
                     connection.set_deadline(deadline);
                     return Ok(connection);

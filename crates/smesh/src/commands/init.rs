@@ -2,13 +2,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use slurm_types::HostList;
 
 use crate::cli;
 use crate::error::Error;
 use crate::show;
-use crate::slurm_conf::SlurmConf;
+use crate::slurm_conf::{NodeLine, SlurmConf};
 
 const PRICE_BOOK: &str = "price-book.toml";
 const IDENTITY_MAP: &str = "identity.toml";
@@ -88,6 +91,8 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
         .create(true)
         .create_new(!force)
         .truncate(true)
+        // Commands of every user read these; only their owner may write, or smesh does not trust them.
+        .mode(0o644)
         .open(path);
     match file.and_then(|mut file| file.write_all(text.as_bytes())) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -104,7 +109,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
 fn price_book(conf: &SlurmConf) -> String {
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let mut text = PRICES.to_owned();
-    for (n, node) in conf.nodes.iter().enumerate() {
+    for (n, node) in kinds(&conf.nodes).iter().enumerate() {
         let gpu = if node.gpus > 0 {
             format!("gpu = {}\n", node.gpus)
         } else {
@@ -119,6 +124,23 @@ fn price_book(conf: &SlurmConf) -> String {
         ));
     }
     text
+}
+
+/// The nodes by what they have to offer: slurm.conf may need a line for each, prices do not.
+fn kinds(lines: &[NodeLine]) -> Vec<NodeLine> {
+    let mut kinds: Vec<NodeLine> = Vec::new();
+    for line in lines {
+        match kinds.iter_mut().find(|kind| kind.is_like(line)) {
+            Some(kind) => {
+                let names = format!("{},{}", kind.names, line.names);
+                // What cannot be expanded here stays as it is written; the price book says what it thinks of it.
+                kind.names =
+                    HostList::expand(&names).map_or(names, |hosts| HostList::compress(&hosts));
+            }
+            None => kinds.push(line.clone()),
+        }
+    }
+    kinds
 }
 
 fn mesh_toml(
@@ -137,7 +159,8 @@ fn mesh_toml(
         "\n[ingest]\n# This cluster has no slurmdbd: ends that slurmctld has forgotten cannot be proven.\naccounting = false\n"
     };
     format!(
-        r#"# slurm-mesh. Every key has a default; each service's README lists its keys. `<service> --print-config` shows what counts.
+        r#"# slurm-mesh. Everybody who uses smesh reads this file, so secrets are not in it: each has a key that names a file.
+# Every key has a default; each service's README lists its keys. `<service> --print-config` shows what counts.
 # Environment variables win: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__SWEEP_INTERVAL is [ingest] sweep_interval.
 
 [mesh]
@@ -173,7 +196,7 @@ conf = {slurm_conf}
 # Who gets told. See services/webhook-dispatcher/README.md.
 # [[webhook-dispatcher.endpoints]]
 # name = "team-slack"
-# url = "https://hooks.slack.com/services/..."
+# url_file = "team-slack.url"      # a Slack address is a secret: in a file of its own, for the user of `smesh up` only
 # format = "slack"
 "#,
         price_book = if prices {
@@ -186,4 +209,29 @@ conf = {slurm_conf}
         slurm_user = quoted(slurm_user),
         slurm_conf = path(slurm_conf),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_alike_share_a_type() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("slurm.conf");
+        fs::write(
+            &path,
+            "NodeName=n1 CPUs=4 RealMemory=8000\nNodeName=g1 CPUs=4 RealMemory=8000 Gres=gpu:a100:2\n\
+             NodeName=n[2-3] CPUs=4 RealMemory=8000\nNodeName=h1 CPUs=4 RealMemory=8000 Gres=gpu:h100:2\n",
+        )
+        .unwrap();
+        let text = price_book(&SlurmConf::read(&path).unwrap());
+        let book: toml::Table = text.parse().unwrap();
+        let types = book["node_type"].as_array().unwrap();
+        let nodes: Vec<_> = types
+            .iter()
+            .map(|kind| kind["nodes"].as_str().unwrap())
+            .collect();
+        assert_eq!(nodes, ["n[1-3]", "g1", "h1"]);
+    }
 }

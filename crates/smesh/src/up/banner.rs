@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Prints once, when ready; says what is missing if that takes long.
 pub fn when_ready(context: &Context, socket: &Path, own_nats: Option<&str>) {
     let (context, socket) = (context.clone(), socket.display().to_string());
-    let nats = own_nats.unwrap_or(&context.mesh.nats.url).to_owned();
+    let nats = own_nats.map_or_else(|| context.mesh.nats.shown_url(), str::to_owned);
     tokio::spawn(async move {
         let started = tokio::time::Instant::now();
         let mut told = false;

@@ -5,9 +5,12 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Gid, Uid, fchown, flock};
 
 use crate::error::Error;
+
+/// A user and a group.
+pub type Owner = (Uid, Gid);
 
 /// The data directory, locked for as long as this lives.
 #[derive(Debug)]
@@ -70,11 +73,11 @@ fn create(path: &Path, mode: u32) -> Result<(), Error> {
         .map_err(|source| Error::io("set the mode of", path, source))
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Writes a file that only its owner may read, whole or not at all; the owner is we or the one that is named.
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
+pub fn write_private(path: &Path, content: &[u8], owner: Option<Owner>) -> Result<(), Error> {
     let aside = path.with_extension("new");
     let write = || {
         // A leftover may have another mode or owner.
@@ -88,6 +91,9 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
             .mode(0o600)
             .open(&aside)?;
         file.write_all(content)?;
+        if let Some((uid, gid)) = owner {
+            fchown(&file, Some(uid), Some(gid))?;
+        }
         file.sync_all()?;
         fs::rename(&aside, path)
     };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_events::catalogue::ROLES;
+use mesh_hook::listener;
 use mesh_runtime::Context;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::process::{Child, Command};
@@ -16,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::data_dir::{DataDir, write_private};
 use super::nats_conf::NatsConf;
+use super::nats_program;
 use crate::error::Error;
 
-/// Oldest server that has what the mesh needs (atomic batches, strict API).
-const MIN_VERSION: (u32, u32) = (2, 12);
 /// How long a server may take to finish before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a port that somebody else takes is replaced by another one.
+const PORT_ATTEMPTS: u32 = 5;
 /// How long a server may take to open its streams.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -31,7 +33,7 @@ pub struct NatsChild {
     url: String,
     passwords: Vec<String>,
     stop: CancellationToken,
-    supervisor: JoinHandle<()>,
+    supervisor: JoinHandle<Result<(), Error>>,
 }
 
 impl NatsChild {
@@ -43,30 +45,53 @@ impl NatsChild {
         data: &DataDir,
         config: &mesh_bus::Config,
         port: Option<u16>,
+        shutdown: &CancellationToken,
     ) -> Result<Self, Error> {
-        let program = find().await?;
+        let program = nats_program::find().await?;
         let files = Files::of(data);
         stop_leftover(&files).await?;
         let passwords = ROLES
             .iter()
             .map(|role| password(data, role))
             .collect::<Result<Vec<_>, _>>()?;
-        let port = choose_port(data, port)?;
-        let text = NatsConf {
-            port,
-            store: &files.store,
-            log: &files.log,
-            passwords: &passwords,
-            events_max_bytes: config.events_max_bytes,
-        }
-        .render();
-        write_private(&files.conf, text.as_bytes())?;
-        let mut child = spawn(&program, &files)?;
-        wait_until_it_listens(&mut child, port, &files).await?;
+        let mut attempts = PORT_ATTEMPTS;
+        let (child, port) = loop {
+            let port = choose_port(data, port)?;
+            let text = NatsConf {
+                port,
+                store: &files.store,
+                log: &files.log,
+                passwords: &passwords,
+                events_max_bytes: config.events_max_bytes,
+            }
+            .render();
+            write_private(&files.conf, text.as_bytes(), None)?;
+            let mut child = spawn(&program, &files)?;
+            attempts -= 1;
+            match wait_until_it_listens(&mut child, port, &files).await {
+                Ok(()) => break (child, port),
+                // Somebody was faster; where no port was asked for, the next choice is another one.
+                Err(Failure::Taken(uid)) if attempts > 0 => {
+                    tracing::warn!(
+                        port,
+                        uid,
+                        "somebody else listens on the port of nats-server"
+                    );
+                }
+                Err(failure) => return Err(failure.explained(port)),
+            }
+        };
         let url = format!("nats://127.0.0.1:{port}");
         tracing::info!(%url, program = %program.display(), "nats-server started");
         let stop = CancellationToken::new();
-        let supervisor = tokio::spawn(supervise(child, program, files, stop.clone()));
+        let supervised = Supervised {
+            program,
+            files,
+            port,
+            stop: stop.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let supervisor = tokio::spawn(supervised.run(child));
         Ok(Self {
             config: config.clone(),
             url,
@@ -125,11 +150,15 @@ impl NatsChild {
     }
 
     /// Stops the server and waits until it is gone.
-    pub async fn stop(self) {
+    ///
+    /// # Errors
+    /// If it could not be kept running before.
+    pub async fn stop(self) -> Result<(), Error> {
         self.stop.cancel();
-        if let Err(error) = self.supervisor.await {
+        self.supervisor.await.unwrap_or_else(|error| {
             tracing::warn!(%error, "stop nats-server");
-        }
+            Ok(())
+        })
     }
 }
 
@@ -151,75 +180,16 @@ impl Files {
     }
 }
 
-/// `NATS_SERVER_BIN`, else the search path, else what `scripts/nats-server` has fetched.
-async fn find() -> Result<PathBuf, Error> {
-    const ADVICE: &str = "run scripts/nats-server, which fetches it on Debian, or install it and set NATS_SERVER_BIN; or set [mesh.nats] url to a server you have";
-    let named = std::env::var_os("NATS_SERVER_BIN").map(PathBuf::from);
-    let candidates: Vec<PathBuf> = match named {
-        Some(path) => vec![path],
-        None => searched(),
-    };
-    let mut old = None;
-    for path in candidates {
-        match version(&path).await {
-            Some(version) if version >= MIN_VERSION => return Ok(path),
-            Some(version) => old = Some((path, version)),
-            None => {}
-        }
-    }
-    let (major, minor) = MIN_VERSION;
-    Err(Error::Failed(match old {
-        Some((path, (a, b))) => format!(
-            "{} is version {a}.{b}; nats-server {major}.{minor} or newer is needed: {ADVICE}",
-            path.display()
-        ),
-        None => format!("no nats-server found; {major}.{minor} or newer is needed: {ADVICE}"),
-    }))
-}
-
-fn searched() -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut candidates: Vec<PathBuf> = std::env::split_paths(&path)
-        .map(|folder| folder.join("nats-server"))
-        .collect();
-    let fetched = Path::new(".tools/nats/usr/sbin/nats-server");
-    let program = std::env::current_exe().unwrap_or_default();
-    let folders = std::env::current_dir()
-        .into_iter()
-        .chain(program.ancestors().map(Path::to_owned));
-    candidates.extend(folders.map(|folder| folder.join(fetched)));
-    candidates.retain(|path| path.is_file());
-    candidates
-}
-
-/// `nats-server: v2.15.1` as (2, 15); `None` if it does not run.
-async fn version(path: &Path) -> Option<(u32, u32)> {
-    let output = Command::new(path)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let mut numbers = text.trim().rsplit('v').next()?.split('.');
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// The role's password: made once, kept, so that a hook's configuration stays good over restarts.
+/// A new password for a role. New at every start: while the server is away somebody else may have listened on its port, and what a hook
+/// told them must be worth nothing. The file is for the administrator's own tools.
 fn password(data: &DataDir, role: &str) -> Result<String, Error> {
     let folder = data.private("nats-passwords");
     if !folder.is_dir() {
         fs::create_dir(&folder).map_err(|source| Error::io("create", &folder, source))?;
     }
     let path = folder.join(role);
-    match fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(Error::io("read", &path, source)),
-    }
     let password = hex::encode(rand::random::<[u8; 24]>());
-    write_private(&path, password.as_bytes())?;
+    write_private(&path, password.as_bytes(), None)?;
     Ok(password)
 }
 
@@ -242,7 +212,7 @@ fn choose_port(data: &DataDir, asked: Option<u16>) -> Result<u16, Error> {
             .map_err(|source| Error::io("find a free port on", "127.0.0.1", source))?
             .port(),
     };
-    write_private(&path, port.to_string().as_bytes())?;
+    write_private(&path, port.to_string().as_bytes(), None)?;
     Ok(port)
 }
 
@@ -263,64 +233,117 @@ fn spawn(program: &Path, files: &Files) -> Result<Child, Error> {
         .spawn()
         .map_err(|source| Error::io("start", program, source))?;
     let pid = child.id().unwrap_or_default();
-    write_private(&files.pid, pid.to_string().as_bytes())?;
+    write_private(&files.pid, pid.to_string().as_bytes(), None)?;
     Ok(child)
 }
 
-async fn wait_until_it_listens(child: &mut Child, port: u16, files: &Files) -> Result<(), Error> {
+/// Why a server that was started does not serve.
+enum Failure {
+    /// The user's socket is where ours should be.
+    Taken(u32),
+    /// Anything else.
+    Other(Error),
+}
+
+impl Failure {
+    fn explained(self, port: u16) -> Error {
+        match self {
+            Self::Taken(uid) => Error::Failed(format!(
+                "port {port} on 127.0.0.1 is taken by a process of uid {uid}; choose another with --nats-port"
+            )),
+            Self::Other(error) => error,
+        }
+    }
+}
+
+/// Waits until our server listens: whoever else answers on its port must get none of our passwords.
+async fn wait_until_it_listens(child: &mut Child, port: u16, files: &Files) -> Result<(), Failure> {
     let started = tokio::time::Instant::now();
-    while tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port))
-        .await
-        .is_err()
-    {
+    let address = (Ipv4Addr::LOCALHOST, port).into();
+    let own = rustix::process::geteuid().as_raw();
+    loop {
         let ended = child
             .try_wait()
-            .map_err(|source| Error::io("wait for", "nats-server", source))?;
+            .map_err(|source| Failure::Other(Error::io("wait for", "nats-server", source)))?;
+        let owner = listener::owner(address)
+            .map_err(|source| Failure::Other(Error::io("read", "/proc/net/tcp", source)))?;
+        match (ended, owner) {
+            (None, Some(uid)) if uid == own => return Ok(()),
+            (Some(_), Some(uid)) => return Err(Failure::Taken(uid)),
+            _ => {}
+        }
         if ended.is_some() || started.elapsed() > START_PATIENCE {
+            // It may still try; what is started next needs the store.
+            child.kill().await.ok();
             let log = fs::read_to_string(&files.log).unwrap_or_default();
             let last = log.lines().last().unwrap_or("it said nothing");
-            return Err(Error::Failed(format!(
+            return Err(Failure::Other(Error::Failed(format!(
                 "nats-server did not start: {last} (see {})",
                 files.log.display()
-            )));
+            ))));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Ok(())
 }
 
-/// Starts the server again whenever it dies, at first at once, then ever slower.
-async fn supervise(mut child: Child, program: PathBuf, files: Files, stop: CancellationToken) {
-    let mut pause = Duration::from_millis(100);
-    loop {
-        let started = tokio::time::Instant::now();
-        tokio::select! {
-            () = stop.cancelled() => return end(&mut child, &files).await,
-            status = child.wait() => match status {
-                Ok(status) => tracing::error!(%status, log = %files.log.display(), "nats-server died, starting it again"),
-                Err(error) => tracing::error!(%error, "wait for nats-server"),
-            },
-        }
-        if started.elapsed() > Duration::from_secs(60) {
-            pause = Duration::from_millis(100);
-        }
+/// What is known of the server to start it again.
+struct Supervised {
+    program: PathBuf,
+    files: Files,
+    port: u16,
+    stop: CancellationToken,
+    shutdown: CancellationToken,
+}
+
+impl Supervised {
+    /// Starts the server again whenever it dies, at first at once, then ever slower, until told to stop. If somebody else has taken its
+    /// port meanwhile, everything stops: the services connect there by themselves, and the next start has another port and new passwords.
+    async fn run(self, mut child: Child) -> Result<(), Error> {
+        let mut pause = Duration::ZERO;
         loop {
+            let started = tokio::time::Instant::now();
             tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            pause = (pause * 2).min(Duration::from_secs(10));
-            match spawn(&program, &files) {
-                Ok(new) => {
-                    child = new;
-                    break;
+                () = self.stop.cancelled() => {
+                    end(&mut child, &self.files).await;
+                    return Ok(());
                 }
-                Err(error) => tracing::error!(
-                    error = mesh_runtime::chain(&error),
-                    "start nats-server again"
-                ),
+                status = child.wait() => match status {
+                    Ok(status) => tracing::error!(%status, log = %self.files.log.display(), "nats-server died, starting it again"),
+                    Err(error) => tracing::error!(%error, "wait for nats-server"),
+                },
             }
+            if started.elapsed() > Duration::from_secs(60) {
+                pause = Duration::ZERO;
+            }
+            child = loop {
+                tokio::select! {
+                    () = self.stop.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).clamp(Duration::from_millis(100), Duration::from_secs(10));
+                match self.again().await {
+                    Ok(new) => break new,
+                    Err(failure @ Failure::Taken(_)) => {
+                        self.shutdown.cancel();
+                        return Err(failure.explained(self.port));
+                    }
+                    Err(Failure::Other(error)) => tracing::error!(
+                        error = mesh_runtime::chain(&error),
+                        "start nats-server again"
+                    ),
+                }
+            };
         }
+    }
+
+    async fn again(&self) -> Result<Child, Failure> {
+        let mut child = spawn(&self.program, &self.files).map_err(Failure::Other)?;
+        tokio::select! {
+            // The caller ends it as one that runs.
+            () = self.stop.cancelled() => {}
+            listens = wait_until_it_listens(&mut child, self.port, &self.files) => listens?,
+        }
+        Ok(child)
     }
 }
 
@@ -380,4 +403,53 @@ fn is_ours(pid: i32, conf: &Path) -> bool {
     let program = arguments.next().unwrap_or_default();
     program.ends_with(b"nats-server")
         && arguments.any(|argument| argument == conf.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(program: &str) -> Child {
+        Command::new(program).spawn().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_port_that_somebody_else_has_is_not_taken_for_our_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::of(&DataDir::prepare(folder.path()).unwrap());
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = other.local_addr().unwrap().port();
+        let mut ended = child("true");
+        ended.wait().await.unwrap();
+        let failure = wait_until_it_listens(&mut ended, port, &files).await;
+        let Err(failure @ Failure::Taken(_)) = failure else {
+            panic!("it answers, but it is not ours");
+        };
+        assert!(failure.explained(port).to_string().contains("--nats-port"));
+        drop(other);
+        let failure = wait_until_it_listens(&mut ended, port, &files).await;
+        assert!(matches!(failure, Err(Failure::Other(_))), "nobody listens");
+    }
+
+    #[test]
+    fn a_kept_port_that_is_taken_is_replaced_by_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDir::prepare(folder.path()).unwrap();
+        let kept = choose_port(&data, None).unwrap();
+        assert_eq!(choose_port(&data, None).unwrap(), kept);
+        let _other = TcpListener::bind((Ipv4Addr::LOCALHOST, kept)).unwrap();
+        assert_ne!(choose_port(&data, None).unwrap(), kept);
+        assert!(choose_port(&data, Some(kept)).is_err(), "asked for");
+    }
+
+    #[test]
+    fn every_start_has_new_passwords() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDir::prepare(folder.path()).unwrap();
+        let first = password(&data, "hook").unwrap();
+        let second = password(&data, "hook").unwrap();
+        assert!(first.len() >= 32 && first != second);
+        let kept = fs::read_to_string(data.private("nats-passwords/hook")).unwrap();
+        assert_eq!(kept, second);
+    }
 }

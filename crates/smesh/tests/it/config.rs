@@ -102,6 +102,72 @@ fn a_missing_nats_server_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_configuration_that_others_could_have_written_must_be_named() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let mesh = Mesh::init();
+    for (path, mode) in [(mesh.path("mesh.toml"), 0o666), (mesh.path(""), 0o1777)] {
+        let before = fs::metadata(&path).unwrap().permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = mesh.run(&["events"]);
+        assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+        assert!(
+            stderr(&refused).contains("--config"),
+            "{}",
+            stderr(&refused)
+        );
+        let named = mesh.run(&["--config", "mesh.toml", "events"]);
+        assert_eq!(named.status.code(), Some(69), "only the mesh is missing");
+        fs::set_permissions(&path, before).unwrap();
+    }
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(mesh.path("mesh.toml"), Some(65534), None).unwrap();
+        assert_eq!(mesh.run(&["up"]).status.code(), Some(64), "another user's");
+    }
+}
+
+#[test]
+fn a_program_planted_in_the_working_directory_is_not_run() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let mesh = Mesh::init();
+    for place in [".tools/nats/usr/sbin/nats-server", "nats-server"] {
+        let planted = mesh.path(place);
+        fs::create_dir_all(planted.parent().unwrap()).unwrap();
+        fs::write(&planted, "#!/bin/sh\ntouch planted-ran\n").unwrap();
+        fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    // Empty and relative folders of a search path mean the working directory.
+    let output = mesh
+        .smesh(&["up"])
+        .env_remove("NATS_SERVER_BIN")
+        .env("PATH", ":.:")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no nats-server found"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(!mesh.path("planted-ran").exists());
+}
+
+#[test]
+fn init_writes_no_secret_and_lets_only_the_owner_write() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let mesh = Mesh::init();
+    let mode = fs::metadata(mesh.path("mesh.toml")).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o133, 0, "{mode:?}");
+    let text = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    assert!(
+        text.contains("url_file = ") && !text.contains("hooks.slack.com"),
+        "{text}"
+    );
+}
+
+#[test]
 fn init_replaces_nothing_unless_told_to() {
     let mesh = Mesh::init();
     let again = mesh.run(&["init", "--slurm-conf", "slurm.conf"]);

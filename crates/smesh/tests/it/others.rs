@@ -103,7 +103,7 @@ async fn the_nats_server_takes_nobody_without_credentials() {
         let login = user.map(|user| (user, password));
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
         let outcome =
-            mesh_hook::nats::Connection::open(([127, 0, 0, 1], port).into(), login, deadline)
+            mesh_hook::nats::Connection::open(([127, 0, 0, 1], port).into(), login, None, deadline)
                 .and_then(|mut connection| {
                     connection.publish(&[mesh_hook::nats::Outgoing {
                         subject: "mesh.testbed.hook.x",

@@ -107,7 +107,7 @@ fn a_nats_server_that_dies_is_started_again_on_the_same_address() {
 }
 
 #[test]
-fn credentials_survive_a_restart_and_are_nobody_elses() {
+fn a_restart_keeps_the_address_and_renews_the_credentials_that_are_nobody_elses() {
     let mut mesh = Mesh::started();
     let hook_config = mesh.path("data/hook.toml");
     let before = fs::read_to_string(&hook_config).unwrap();
@@ -141,5 +141,29 @@ fn credentials_survive_a_restart_and_are_nobody_elses() {
     }
     mesh.end("-TERM");
     mesh.start();
-    assert_eq!(fs::read_to_string(&hook_config).unwrap(), before);
+    let after = fs::read_to_string(&hook_config).unwrap();
+    let without_password = |text: &str| {
+        let lines = text.lines().filter(|line| !line.starts_with("password"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(without_password(&after), without_password(&before));
+    assert_ne!(after, before, "a new password");
+    let config = mesh_hook::Config::load(&hook_config).unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!(config.server_uid, Some(own));
+}
+
+#[test]
+fn a_kept_port_that_somebody_took_meanwhile_is_given_up() {
+    let mut mesh = Mesh::started();
+    mesh.end("-TERM");
+    let kept = fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
+    let port: u16 = kept.trim().parse().unwrap();
+    let _squatter = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    mesh.start();
+    let hook_config = fs::read_to_string(mesh.path("data/hook.toml")).unwrap();
+    assert!(
+        !hook_config.contains(&format!(":{port}")),
+        "the hooks know the new address: {hook_config}"
+    );
 }

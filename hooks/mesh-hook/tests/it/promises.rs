@@ -121,6 +121,20 @@ async fn wrong_credentials_are_named_and_nothing_is_lost() {
     assert_eq!(site.spooled().len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn no_password_goes_to_a_socket_of_another_user() {
+    let site = Site::start().await;
+    let own = rustix::process::geteuid().as_raw();
+    site.configure(&format!("server_uid = {own}"));
+    site.call(1).assert_quiet();
+    site.wait_for(1).await;
+    // The same server, but expected to be somebody else's.
+    site.configure(&format!("server_uid = {}", own + 1));
+    site.call(2).assert_says(&format!("belongs to uid {own}"));
+    assert_eq!(site.spooled().len(), 1);
+    assert_eq!(site.rung().len(), 1);
+}
+
 #[test]
 fn a_broken_configuration_is_one_line_and_status_0() {
     let folder = tempfile::tempdir().unwrap();

@@ -52,13 +52,16 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
 }
 
 fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context> {
-    let path = settings::config_path(global);
     match settings::load(global, CancellationToken::new()) {
         Ok(context) => {
             findings.push(Finding::new(
                 "configuration",
                 Grade::Good,
-                format!("{}, cluster {}", path.display(), context.mesh.cluster),
+                format!(
+                    "{}, cluster {}",
+                    context.config_file(),
+                    context.mesh.cluster
+                ),
                 "",
             ));
             Some(context)

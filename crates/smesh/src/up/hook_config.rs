@@ -1,0 +1,158 @@
+//! What the hooks get: `hook.toml` and their spool, for SlurmUser's eyes only.
+//!
+//! SlurmUser owns the spool, so nothing in it is believed: a link there must not lead root to another file. Everything is opened first,
+//! without following links, and changed through the descriptor.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use mesh_runtime::Context;
+use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdirat, openat};
+use rustix::io::Errno;
+
+use super::data_dir::{DataDir, Owner, write_private};
+use super::nats_child::NatsChild;
+use crate::error::Error;
+use crate::settings::HOOK_CONFIG;
+
+/// Writes the hooks' configuration and prepares their spool.
+///
+/// # Errors
+/// If SlurmUser does not exist, or a file is not what it should be.
+pub fn write(
+    context: &Context,
+    child: &NatsChild,
+    data: &DataDir,
+    slurm_user: &str,
+) -> Result<(), Error> {
+    let owner = owner(slurm_user)?;
+    let spool = data.path().join("hook-spool");
+    prepare_spool(&spool, owner)?;
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let text = format!(
+        "# Written by `smesh up` at every start. See hooks/README.md.\n\
+         cluster = {cluster}\nspool = {spool}\nserver_uid = {uid}\n\n\
+         [nats]\nurl = {url}\nuser = \"hook\"\npassword = {password}\n",
+        cluster = quoted(&context.mesh.cluster),
+        spool = quoted(&spool.to_string_lossy()),
+        uid = rustix::process::geteuid().as_raw(),
+        url = quoted(child.url()),
+        password = quoted(child.password("hook")?),
+    );
+    write_private(&data.path().join(HOOK_CONFIG), text.as_bytes(), owner)
+}
+
+/// Whose the files shall be; `None`: ours, since only root can give files away.
+fn owner(slurm_user: &str) -> Result<Option<Owner>, Error> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let user = uzers::get_user_by_name(slurm_user).ok_or_else(|| {
+        Error::Failed(format!(
+            "SlurmUser {slurm_user} of slurm.conf is no user of this machine"
+        ))
+    })?;
+    Ok(Some((
+        Uid::from_raw(user.uid()),
+        Gid::from_raw(user.primary_group_id()),
+    )))
+}
+
+/// Creates the spool and the file that the hooks lock while they flush: it has to be theirs, whoever flushes first.
+fn prepare_spool(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
+    let lock_path = path.join(".lock");
+    match mkdirat(CWD, path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(failed("create", path)(error)),
+    }
+    let careful = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let spool = openat(
+        CWD,
+        path,
+        OFlags::RDONLY | OFlags::DIRECTORY | careful,
+        Mode::empty(),
+    )
+    .map_err(failed("open", path))?;
+    fchmod(&spool, Mode::RWXU).map_err(failed("set the mode of", path))?;
+    // NONBLOCK: a pipe of that name would keep us for ever.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | careful;
+    let lock = openat(&spool, ".lock", flags, Mode::RUSR | Mode::WUSR)
+        .map_err(failed("open", &lock_path))?;
+    let found = fstat(&lock).map_err(failed("look at", &lock_path))?;
+    // A second name may be that of another file of ours.
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
+        return Err(Error::Failed(format!(
+            "{} is not the hooks' lock but a link or something else; look who made it, and remove it",
+            lock_path.display()
+        )));
+    }
+    give(&lock, owner).map_err(failed("change the owner of", &lock_path))?;
+    give(&spool, owner).map_err(failed("change the owner of", path))
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Error {
+    move |source| Error::io(action, path, source.into())
+}
+
+fn give(file: impl AsFd, owner: Option<Owner>) -> Result<(), Errno> {
+    match owner {
+        Some((uid, gid)) => fchown(file, Some(uid), Some(gid)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    use super::*;
+
+    /// Somebody else, so that a change of the owner shows; as root only.
+    fn other() -> Option<Owner> {
+        rustix::process::geteuid()
+            .is_root()
+            .then(|| (Uid::from_raw(1), Gid::from_raw(1)))
+    }
+
+    #[test]
+    fn the_spool_and_its_lock_are_given_away_again_and_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = folder.path().join("spool");
+        for _ in 0..2 {
+            prepare_spool(&spool, other()).unwrap();
+            let (dir, lock) = (
+                fs::metadata(&spool).unwrap(),
+                fs::metadata(spool.join(".lock")).unwrap(),
+            );
+            assert_eq!((dir.mode() & 0o777, lock.mode() & 0o777), (0o700, 0o600));
+            if let Some((uid, _)) = other() {
+                assert_eq!((dir.uid(), lock.uid()), (uid.as_raw(), uid.as_raw()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_planted_link_gives_no_other_file_away() {
+        let own = rustix::process::geteuid().as_raw();
+        for plant in [
+            |target: &Path, lock: &Path| symlink(target, lock),
+            |target: &Path, lock: &Path| fs::hard_link(target, lock),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let (target, spool) = (folder.path().join("shadow"), folder.path().join("spool"));
+            fs::write(&target, "secret").unwrap();
+            fs::create_dir(&spool).unwrap();
+            plant(&target, &spool.join(".lock")).unwrap();
+            let error = prepare_spool(&spool, other()).unwrap_err();
+            assert!(error.to_string().contains(".lock"), "{error}");
+            assert_eq!(fs::metadata(&target).unwrap().uid(), own);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (target, spool) = (folder.path().join("etc"), folder.path().join("spool"));
+        fs::create_dir(&target).unwrap();
+        symlink(&target, &spool).unwrap();
+        assert!(prepare_spool(&spool, other()).is_err());
+        assert_eq!(fs::metadata(&target).unwrap().uid(), own);
+    }
+}

@@ -1,0 +1,69 @@
+//! Which nats-server is run.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+use crate::error::Error;
+
+/// Oldest server that has what the mesh needs (atomic batches, strict API).
+const MIN_VERSION: (u32, u32) = (2, 12);
+
+/// `NATS_SERVER_BIN`, else the search path, else the folder of this program.
+///
+/// # Errors
+/// If there is none that is new enough, with what to do.
+pub async fn find() -> Result<PathBuf, Error> {
+    const ADVICE: &str = "install it, or name it with NATS_SERVER_BIN (scripts/nats-server fetches it on Debian and prints its path); or set [mesh.nats] url to a server you have";
+    let named = std::env::var_os("NATS_SERVER_BIN").map(PathBuf::from);
+    let candidates: Vec<PathBuf> = match named {
+        Some(path) => vec![path],
+        None => searched(),
+    };
+    let mut old = None;
+    for path in candidates {
+        match version(&path).await {
+            Some(version) if version >= MIN_VERSION => return Ok(path),
+            Some(version) => old = Some((path, version)),
+            None => {}
+        }
+    }
+    let (major, minor) = MIN_VERSION;
+    Err(Error::Failed(match old {
+        Some((path, (a, b))) => format!(
+            "{} is version {a}.{b}; nats-server {major}.{minor} or newer is needed: {ADVICE}",
+            path.display()
+        ),
+        None => format!("no nats-server found; {major}.{minor} or newer is needed: {ADVICE}"),
+    }))
+}
+
+/// Never the working directory, nor a folder that is named relative to it: root starts this in folders of others.
+fn searched() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beside = std::env::current_exe().ok();
+    std::env::split_paths(&path)
+        .chain(
+            beside
+                .iter()
+                .filter_map(|exe| Some(exe.parent()?.to_owned())),
+        )
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join("nats-server"))
+        .filter(|path| path.is_file())
+        .collect()
+}
+
+/// `nats-server: v2.15.1` as (2, 15); `None` if it does not run.
+async fn version(path: &Path) -> Option<(u32, u32)> {
+    let output = Command::new(path)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let mut numbers = text.trim().rsplit('v').next()?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}

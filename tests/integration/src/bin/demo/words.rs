@@ -29,7 +29,8 @@ pub fn event(kind: EventType, event: &Event) -> String {
         Some(Payload::Queue(queue)) => {
             let explanation = queue.explanation.as_ref();
             explanation.map_or(String::new(), |explanation| {
-                sentence(&[&explanation.summary, &explanation.advice])
+                // Both are whole sentences.
+                format!("{} {}", explanation.summary, explanation.advice)
             })
         }
         Some(Payload::Node(payload)) => {

@@ -2,10 +2,11 @@
 //!
 //! One lock orders it all. What was recorded by Slurm is published first and remembered afterwards: after a crash it is told again with
 //! the same id. What was sampled is written to the outbox of its shard, then published: after a crash it is told again with the same
-//! id and the same count.
+//! id and the same count. So is what carries the time at which ingest noticed it.
 
 mod capture;
 mod debt;
+mod gaps;
 mod outbox;
 mod settle;
 
@@ -17,6 +18,7 @@ use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
 use mesh_events::RunKey;
 use mesh_events::proto::mesh::job::v1::Job;
+use slurm_types::TaskSet;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -29,6 +31,9 @@ use crate::domain::{self, Ask, Book, Look, Record, Sighting, observe, snapshot};
 use crate::envelope::{Cause, Frame, other_run};
 use crate::identity::IdentityMap;
 use crate::{Error, metrics};
+
+/// An outbox must fit into a value of a bucket, together with the runs of its shard: 1 MiB.
+const MOST_IN_OUTBOX: usize = 256 * 1_024;
 
 /// A reading on its way into the books.
 pub struct Reading {
@@ -70,6 +75,32 @@ struct Unproven {
     answers: u32,
 }
 
+impl Unproven {
+    fn now() -> Self {
+        Self {
+            since: Instant::now(),
+            answers: 0,
+        }
+    }
+}
+
+/// Tasks that left an array's record and have not turned up.
+struct UnprovenTasks {
+    unproven: Unproven,
+    /// Those that were missing when the wait began. Later ones wait for themselves.
+    tasks: TaskSet,
+}
+
+/// What readings told, before it is published.
+#[derive(Default)]
+struct Batch {
+    told: Vec<Told>,
+    /// Runs whose end is in no record, and why.
+    lost: Vec<(RunKey, String)>,
+    /// What goes through outboxes.
+    outbox_bytes: usize,
+}
+
 /// The books, behind one lock.
 pub struct Core {
     /// Every run that is remembered.
@@ -81,6 +112,8 @@ pub struct Core {
     /// The newest snapshot of runs that are not over.
     last: HashMap<RunKey, (Job, domain::Owner)>,
     unproven: HashMap<u32, Unproven>,
+    /// By array: reading its record, which goes on, says nothing about the tasks that left it.
+    unproven_tasks: HashMap<RunKey, UnprovenTasks>,
     /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
     ahead: bool,
     /// How often time that is owed to accounting was added.
@@ -114,14 +147,15 @@ impl Collector {
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
         let (store, loaded) = Store::load(&bus, cluster, &shutdown).await?;
-        let republished = loaded.outbox.len();
-        bus.publish_all(loaded.outbox, &shutdown).await?;
         let now = Utc::now().timestamp();
         let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,
             watermark: now,
             ..Meta::default()
         });
+        capture::count_outbox(&mut meta, &loaded.outbox);
+        let republished = loaded.outbox.len();
+        bus.publish_all(loaded.outbox, &shutdown).await?;
         // Before the first sweep moves the watermark; both are stored with one write.
         meta.owed_from = debt::at_start(&meta, &config);
         tracing::info!(
@@ -137,6 +171,7 @@ impl Collector {
             dirty: BTreeSet::new(),
             last: HashMap::new(),
             unproven: HashMap::new(),
+            unproven_tasks: HashMap::new(),
             ahead: false,
             debts: 0,
         };
@@ -165,13 +200,24 @@ impl Collector {
         let mut core = self.core.lock().await;
         let now = Utc::now();
         let mut asks = Asks::default();
-        let mut told = Vec::new();
+        let mut batch = Batch::default();
         for reading in readings {
-            self.take_in(&mut core, cause, now, reading, &mut asks, &mut told);
+            self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
+            if batch.outbox_bytes > MOST_IN_OUTBOX {
+                self.tell(&mut core, std::mem::take(&mut batch)).await?;
+            }
         }
-        metrics::unproven(core.unproven.len());
-        self.publish(&mut core, told).await?;
+        metrics::unproven(core.unproven.len() + core.unproven_tasks.len());
+        self.tell(&mut core, batch).await?;
         Ok(asks)
+    }
+
+    async fn tell(&self, core: &mut Core, batch: Batch) -> Result<(), Error> {
+        self.publish(core, batch.told).await?;
+        for (run, message) in batch.lost {
+            self.lost(core, &run, message).await?;
+        }
+        Ok(())
     }
 
     fn take_in(
@@ -181,7 +227,7 @@ impl Collector {
         now: DateTime<Utc>,
         reading: Reading,
         asks: &mut Asks,
-        told: &mut Vec<Told>,
+        batch: &mut Batch,
     ) {
         let Reading {
             mut sighting,
@@ -206,6 +252,7 @@ impl Collector {
         } else {
             None
         };
+        let accounting = self.accounting_says(core.unproven.get(&sighting.raw_id));
         let look = Look {
             now: now.timestamp(),
             sweep,
@@ -213,7 +260,10 @@ impl Collector {
             first_start: !core.meta.baseline_done
                 && sweep.is_some()
                 && sighting.run.submit_time < core.meta.capture_since,
-            given_up: self.given_up(core, sighting.raw_id),
+            given_up: core
+                .unproven
+                .get(&sighting.raw_id)
+                .is_some_and(|unproven| self.given_up(unproven)),
             inferred,
         };
         let decision = observe(&core.book, &sighting, &look);
@@ -221,10 +271,7 @@ impl Collector {
             asks.accounting.insert(sighting.raw_id);
             core.unproven
                 .entry(sighting.raw_id)
-                .or_insert_with(|| Unproven {
-                    since: Instant::now(),
-                    answers: 0,
-                });
+                .or_insert_with(Unproven::now);
         } else if !decision.changes.is_empty() && sighting.end_kind().is_none() {
             core.unproven.remove(&sighting.raw_id);
         }
@@ -232,11 +279,11 @@ impl Collector {
             asks.again.insert(sighting.raw_id);
         }
         for run in &decision.lost {
-            metrics::lost();
-            tracing::warn!(
-                run = run.entity_key(),
-                "the end of this run is in no record of Slurm"
+            let message = format!(
+                "{} is over, its id belongs to another job, and {accounting}",
+                run.entity_key()
             );
+            batch.lost.push((run.clone(), message));
         }
         let frame = Frame {
             now,
@@ -244,6 +291,7 @@ impl Collector {
             late_after: self.late_after(),
             identities: &self.identities,
         };
+        let before = batch.told.len();
         for fact in &decision.facts {
             let own = fact.run == sighting.run
                 || (fact.run.attempt > 0 && fact.run.submit_time == sighting.run.submit_time);
@@ -252,12 +300,16 @@ impl Collector {
                 Some((job, owner)) => (job.clone(), owner.clone()),
                 None => (other_run(fact, &sighting), sighting.owner.clone()),
             };
-            told.push(Told::new(
+            batch.told.push(Told::new(
                 fact,
                 frame.event(fact, &sighting, job, &owner),
                 sighting.raw_id,
                 &links,
             ));
+        }
+        let new = &batch.told[before..];
+        if new.iter().any(Told::is_sampled) {
+            batch.outbox_bytes += new.iter().map(Told::outbox_bytes).sum::<usize>();
         }
         for (run, mut tracked) in decision.changes {
             if let Some(digest) = digest.filter(|_| {
@@ -277,14 +329,16 @@ impl Collector {
         }
     }
 
-    /// Whether the proof of something about this job was waited for long enough.
-    fn given_up(&self, core: &Core, raw_id: u32) -> bool {
-        core.unproven.get(&raw_id).is_some_and(|unproven| {
-            let waited = unproven.since.elapsed();
-            let asked_in_vain = unproven.answers >= 3 || !self.config.accounting;
-            waited >= self.config.settle_within
-                || (asked_in_vain && waited >= self.config.proof_patience)
-        })
+    /// Whether the proof of something was waited for long enough.
+    fn given_up(&self, unproven: &Unproven) -> bool {
+        let waited = unproven.since.elapsed();
+        waited >= self.config.settle_within
+            || (self.asked_in_vain(unproven) && waited >= self.config.proof_patience)
+    }
+
+    /// Whether accounting need not be asked any more.
+    fn asked_in_vain(&self, unproven: &Unproven) -> bool {
+        unproven.answers >= 3 || !self.config.accounting
     }
 
     fn late_after(&self) -> i64 {

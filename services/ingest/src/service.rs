@@ -1,6 +1,7 @@
 //! From the configuration to running loops, in this order: NATS, state, first sweep, then everything else.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use axum::Router;
@@ -77,7 +78,7 @@ impl Service for IngestService {
         };
         Ok(Started {
             router: Router::new(),
-            run: Box::pin(async move { run.run().await.map_err(BoxError::from) }),
+            run: Box::pin(async move { Box::pin(run.run()).await.map_err(BoxError::from) }),
         })
     }
 }
@@ -152,6 +153,7 @@ impl Ingest {
             questions: questions.clone(),
             bus: self.bus.clone(),
             identities: Arc::clone(&self.identities),
+            asked: AtomicU32::new(0),
             shutdown: shutdown.clone(),
         };
         let prover = Prover {

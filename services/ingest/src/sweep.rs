@@ -3,28 +3,28 @@
 //! Nothing follows from absence alone. A job that is tracked as alive and not in the answer is asked for by its id, then accounting is
 //! asked, and only a record ends it.
 
+mod choice;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mesh_bus::Bus;
-use mesh_events::RunKey;
 use slurm_client::{Slurm, Sweep, SweepRow};
 use slurm_types::JobId;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use self::choice::{arrays, changed, missing};
 use crate::collector::{Collector, Reading};
-use crate::domain::{Book, Sighting};
+use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::identity::IdentityMap;
 use crate::proof::Question;
 use crate::sources::SlurmSource;
 use crate::{Error, metrics, queue};
-
-/// Missing jobs asked for by id per sweep; the others wait for the next one.
-const MISSING_AT_ONCE: usize = 64;
 
 /// Sweeps the queue.
 pub struct Sweeper {
@@ -40,6 +40,8 @@ pub struct Sweeper {
     pub bus: Bus,
     /// Who people are.
     pub identities: Arc<IdentityMap>,
+    /// The last of the missing jobs that were asked for.
+    pub asked: AtomicU32,
     /// Stop.
     pub shutdown: CancellationToken,
 }
@@ -114,10 +116,18 @@ impl Sweeper {
             let core = self.collector.core().await;
             (
                 changed(&core.book, &sweep),
-                missing(&core.book, &sweep, &rows),
+                missing(
+                    &core.book,
+                    &sweep,
+                    &rows,
+                    self.asked.load(Ordering::Relaxed),
+                ),
                 arrays(&core.book, &sweep),
             )
         };
+        if let Some(last) = missing.last() {
+            self.asked.store(last.get(), Ordering::Relaxed);
+        }
         let cause = Cause::Sweep(number);
         metrics::sweep(began.elapsed(), sweep.rows.len(), changed.len());
         if let Some(pause) = self.read(&cause, &sweep, &changed).await? {
@@ -281,61 +291,4 @@ impl Sweeper {
             }
         }
     }
-}
-
-/// Rows whose full record is worth reading.
-fn changed<'a>(book: &Book, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
-    let unchanged = |row: &SweepRow| {
-        let submit = row.submit.map(slurm_types::UnixTime::as_secs);
-        let mut known = false;
-        for run in book.by_raw_id(row.job_id.get()) {
-            let Some(tracked) = book.get(&run).filter(|_| Some(run.submit_time) == submit) else {
-                continue;
-            };
-            if tracked.unsettled() {
-                return false;
-            }
-            known |= tracked.digest == row.digest;
-        }
-        known
-    };
-    sweep.rows.iter().filter(|row| !unchanged(row)).collect()
-}
-
-/// Jobs that are tracked as alive and not in the answer.
-fn missing(book: &Book, sweep: &Sweep, rows: &BTreeSet<u32>) -> Vec<JobId> {
-    let alive = book.iter().filter(|(run, tracked)| {
-        !tracked.over()
-            && !tracked.is_array
-            && run.submit_time < sweep.started_at.as_secs()
-            && !rows.contains(&tracked.raw_id)
-    });
-    let ids: BTreeSet<JobId> = alive
-        .filter_map(|(_, tracked)| JobId::new(tracked.raw_id))
-        .collect();
-    ids.into_iter().take(MISSING_AT_ONCE).collect()
-}
-
-/// Arrays with tasks to settle, and whether their own record is gone.
-fn arrays(book: &Book, sweep: &Sweep) -> Vec<(RunKey, bool)> {
-    let with_record: BTreeSet<(u32, i64)> = sweep
-        .rows
-        .iter()
-        .filter(|row| row.nodes.is_empty() && row.array_job_id == Some(row.job_id))
-        .filter_map(|row| Some((row.job_id.get(), row.submit?.as_secs())))
-        .collect();
-    book.iter()
-        .filter(|(_, tracked)| {
-            tracked.is_array
-                && !tracked.over()
-                && (tracked.remaining.is_some() || tracked.left.is_some())
-        })
-        .map(|(run, _)| {
-            (
-                run.clone(),
-                !with_record.contains(&(run.job_id, run.submit_time)),
-            )
-        })
-        .filter(|(run, gone)| *gone || book.get(run).is_some_and(|tracked| tracked.left.is_some()))
-        .collect()
 }

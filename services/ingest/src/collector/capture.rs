@@ -1,11 +1,14 @@
 //! Events about capture itself: sampled, so counted, stored and then published.
 
+use std::collections::BTreeSet;
+
 use chrono::Utc;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source, event::Payload};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 use super::{Collector, Core};
+use crate::adapters::store::Meta;
 use crate::{Error, metrics};
 
 impl Collector {
@@ -15,21 +18,22 @@ impl Collector {
     /// If told to stop, or if another ingest took over.
     pub async fn capture(&self, kind: EventType, what: CaptureEvent) -> Result<(), Error> {
         let mut core = self.core.lock().await;
-        self.capture_locked(&mut core, kind, what).await
+        self.capture_locked(&mut core, kind, what, None).await
     }
 
-    /// Like [`Collector::capture`], for who has the books already.
+    /// Like [`Collector::capture`], for who has the books already. With a shard, it is stored in one write with the runs of that shard.
     pub(super) async fn capture_locked(
         &self,
         core: &mut Core,
         kind: EventType,
         what: CaptureEvent,
+        shard: Option<u32>,
     ) -> Result<(), Error> {
         let key = format!("capture/{}", what.source);
         let count = core
             .meta
             .counts
-            .entry(format!("{kind} {}", what.source))
+            .entry(counted_as(&kind.to_string(), &what))
             .or_default();
         *count += 1;
         let n = *count;
@@ -52,12 +56,65 @@ impl Collector {
             ..Event::default()
         };
         metrics::fact(kind);
-        let Core { store, meta, .. } = core;
-        store.write_meta(meta, std::slice::from_ref(&event)).await?;
+        let Core {
+            store, meta, book, ..
+        } = core;
+        if let Some(shard) = shard {
+            let outbox = [(shard, event.clone())];
+            store.write(book, &BTreeSet::from([shard]), &outbox).await?;
+            store.write_meta(meta, &[]).await?;
+            // Its outbox is emptied with the next write.
+            core.dirty.insert(shard);
+        } else {
+            store.write_meta(meta, std::slice::from_ref(&event)).await?;
+        }
         let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = %kind);
         self.bus
             .publish_all_traced(vec![(event, span)], &self.shutdown)
             .await?;
         Ok(())
+    }
+}
+
+/// Counts events on their way that were stored with their run, but not in the counts yet: no other event may get their ids.
+pub(super) fn count_outbox(meta: &mut Meta, outbox: &[Event]) {
+    for event in outbox {
+        if let Some(Payload::Capture(what)) = &event.payload {
+            let count = meta
+                .counts
+                .entry(counted_as(&event.r#type, what))
+                .or_default();
+            *count = event.run_seq.max(*count);
+        }
+    }
+}
+
+fn counted_as(kind: &str, what: &CaptureEvent) -> String {
+    format!("{kind} {}", what.source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_on_its_way_is_counted_once() {
+        let what = CaptureEvent {
+            source: "slurmctld".to_owned(),
+            ..CaptureEvent::default()
+        };
+        let event = Event {
+            r#type: EventType::CaptureGapClosed.to_string(),
+            run_seq: 3,
+            payload: Some(Payload::Capture(what)),
+            ..Event::default()
+        };
+        let key = "capture.gap_closed slurmctld";
+        for (before, after) in [(None, 3), (Some(2), 3), (Some(3), 3), (Some(5), 5)] {
+            let mut meta = Meta::default();
+            meta.counts.extend(before.map(|n| (key.to_owned(), n)));
+            count_outbox(&mut meta, std::slice::from_ref(&event));
+            assert_eq!(meta.counts[key], after);
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use mesh_events::{Event, RunKey};
+use mesh_events::{Event, RunKey, Slot};
+use prost::Message as _;
 use tracing::Span;
 
 use super::{Collector, Core};
@@ -111,10 +112,25 @@ impl Told {
         tracing::debug!(parent: &span, run = fact.run.entity_key(), "fact");
         Self {
             run: fact.run.clone(),
-            sampled: matches!(fact.id, FactId::Sampled(_)),
+            // The time in the id of cancelled tasks is ours, so it is not found again after a crash.
+            sampled: matches!(
+                fact.id,
+                FactId::Sampled(_) | FactId::Recorded(Slot::TasksCancelled(_))
+            ),
             event,
             span,
         }
+    }
+
+    /// Whether it must be stored before it is published.
+    pub(super) const fn is_sampled(&self) -> bool {
+        self.sampled
+    }
+
+    /// What it takes in an outbox.
+    pub(super) fn outbox_bytes(&self) -> usize {
+        // Base64 makes 4 of 3.
+        self.event.encoded_len() * 4 / 3
     }
 
     fn into_parts(self) -> (Event, Span) {

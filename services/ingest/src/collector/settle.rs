@@ -1,16 +1,14 @@
-//! What no reading shows: runs nobody knows any more, tasks that vanished from an array, and what may be forgotten.
+//! What no reading shows: tasks that vanished from an array, and what may be forgotten.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use chrono::Utc;
-use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::{EventType, RunKey, timestamp};
+use mesh_events::RunKey;
 
 use super::outbox::Told;
-use super::{Collector, Reading, Unproven};
+use super::{Collector, Reading, Unproven, UnprovenTasks};
 use crate::adapters::store::Store;
-use crate::domain::{self, End, Remainder, settle_remainder};
+use crate::domain::{self, Remainder, settle_remainder};
 use crate::envelope::{Cause, Frame};
 use crate::{Error, metrics};
 
@@ -30,62 +28,16 @@ impl Collector {
     /// Notes an answer of accounting about these jobs.
     pub async fn accounting_answered(&self, ids: &[u32]) {
         let mut core = self.core.lock().await;
+        for (array, missing) in &mut core.unproven_tasks {
+            if ids.contains(&array.job_id) {
+                missing.unproven.answers += 1;
+            }
+        }
         for id in ids {
             if let Some(unproven) = core.unproven.get_mut(id) {
                 unproven.answers += 1;
             }
         }
-    }
-
-    /// A run that no source knows: asked for again until it is settled as a gap. Returns whether it must still be asked for.
-    ///
-    /// # Errors
-    /// If told to stop, or if another ingest took over.
-    pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
-        let mut core = self.core.lock().await;
-        let unproven = core.unproven.entry(raw_id).or_insert_with(|| Unproven {
-            since: Instant::now(),
-            answers: 0,
-        });
-        if unproven.since.elapsed() < self.config.settle_within {
-            return Ok(true);
-        }
-        core.unproven.remove(&raw_id);
-        let now = Utc::now().timestamp();
-        let mut lost = Vec::new();
-        for run in core.book.by_raw_id(raw_id) {
-            if let Some(tracked) = core
-                .book
-                .get_mut(&run)
-                .filter(|tracked| !tracked.over() && !tracked.is_array)
-            {
-                tracked.end = Some(End {
-                    event: String::new(),
-                    at: now,
-                    inferred: true,
-                });
-                let shard = Store::shard_of(tracked);
-                lost.push((run.clone(), shard));
-            }
-        }
-        for (run, shard) in lost {
-            metrics::lost();
-            core.last.remove(&run);
-            core.dirty.insert(shard);
-            let what = CaptureEvent {
-                source: "slurmctld".to_owned(),
-                message: format!(
-                    "{} is gone from the controller and not in accounting",
-                    run.entity_key()
-                ),
-                to: Some(timestamp(Utc::now())),
-                not_recoverable: format!("how and when {} ended", run.entity_key()),
-                ..CaptureEvent::default()
-            };
-            self.capture_locked(&mut core, EventType::CaptureGapClosed, what)
-                .await?;
-        }
-        Ok(false)
     }
 
     /// Settles the tasks that left an array's record without turning up. Returns whether the array must be asked for.
@@ -99,30 +51,51 @@ impl Collector {
         record_gone: bool,
     ) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
-        let given_up = self.given_up(&core, array.job_id);
+        let waiting = core.unproven_tasks.get(array);
+        let given_up = waiting
+            .filter(|missing| {
+                self.given_up(&missing.unproven) && self.was_answered(&missing.unproven)
+            })
+            .map(|missing| missing.tasks.clone());
+        let answered = waiting.is_some_and(|missing| self.asked_in_vain(&missing.unproven));
+        let accounting = self.accounting_says(waiting.map(|missing| &missing.unproven));
         let now = Utc::now();
-        let (next, fact, ask) =
-            match settle_remainder(&core.book, array, record_gone, given_up, now.timestamp()) {
-                None => return Ok(false),
-                Some(Remainder::Settled(next)) => (*next, None, false),
-                Some(Remainder::Missing(next)) => (*next, None, true),
-                Some(Remainder::Cancelled(next, fact)) => (*next, Some(*fact), false),
-            };
-        if ask {
-            core.unproven
-                .entry(array.job_id)
-                .or_insert_with(|| Unproven {
-                    since: Instant::now(),
-                    answers: 0,
-                });
-        } else {
-            core.unproven.remove(&array.job_id);
-        }
+        let settled = settle_remainder(
+            &core.book,
+            array,
+            record_gone,
+            given_up.as_ref(),
+            now.timestamp(),
+        );
+        let (next, fact, ask) = match settled {
+            None => {
+                core.unproven_tasks.remove(array);
+                return Ok(false);
+            }
+            Some(Remainder::Settled(next)) => {
+                core.unproven_tasks.remove(array);
+                (*next, None, false)
+            }
+            Some(Remainder::Missing(next)) => {
+                // Who was waited for has turned up: the others' wait begins now.
+                let of_others = given_up.is_some();
+                let tasks = next.left_tasks().unwrap_or_default();
+                if of_others || !core.unproven_tasks.contains_key(array) {
+                    let unproven = Unproven::now();
+                    core.unproven_tasks
+                        .insert(array.clone(), UnprovenTasks { unproven, tasks });
+                }
+                (*next, None, !answered || of_others)
+            }
+            Some(Remainder::Cancelled(next, fact)) => {
+                core.unproven_tasks.remove(array);
+                (*next, Some(*fact), false)
+            }
+        };
         core.dirty.insert(Store::shard_of(&next));
         core.book.put(array.clone(), next);
-        if let Some(fact) = fact
-            && let Some((job, owner)) = core.last.get(array).cloned()
-        {
+        let Some(fact) = fact else { return Ok(ask) };
+        if let Some((job, owner)) = core.last.get(array).cloned() {
             let frame = Frame {
                 now,
                 cause,
@@ -132,6 +105,12 @@ impl Collector {
             let event = frame.event_without_reading(&fact, job, &owner);
             let told = vec![Told::new(&fact, event, array.job_id, &[])];
             self.publish(&mut core, told).await?;
+        } else {
+            // The array's record went away during an absence, so there is nothing to show of it.
+            let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
+            let message = format!("{tasks} are gone from the controller, and {accounting}");
+            let not_recoverable = format!("whether {tasks} were cancelled, and when");
+            self.gap(&mut core, array, message, not_recoverable).await?;
         }
         Ok(ask)
     }

@@ -38,16 +38,17 @@ pub enum Remainder {
     Settled(Box<Tracked>),
     /// Some have not turned up yet; the array must be asked for.
     Missing(Box<Tracked>),
-    /// They did not turn up although the proof was waited for: they were cancelled.
+    /// Some did not turn up although the proof was waited for: they were cancelled.
     Cancelled(Box<Tracked>, Box<Fact>),
 }
 
-/// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more.
+/// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more, `given_up` has
+/// the tasks that were waited for long enough.
 pub fn settle_remainder(
     book: &Book,
     array: &RunKey,
     record_gone: bool,
-    given_up: bool,
+    given_up: Option<&TaskSet>,
     now: i64,
 ) -> Option<Remainder> {
     let before = book
@@ -70,10 +71,12 @@ pub fn settle_remainder(
         return Some(Remainder::Settled(Box::new(next)));
     }
     next.left = Some(missing.to_string());
-    if !given_up {
+    let waiting = given_up.map_or_else(|| missing.clone(), |tasks| missing.difference(tasks));
+    let cancelled = missing.difference(&waiting);
+    if cancelled.is_empty() {
         return Some(Remainder::Missing(Box::new(next)));
     }
-    next.left = None;
+    next.left = (!waiting.is_empty()).then(|| waiting.to_string());
     let mut facts = Vec::new();
     let mut teller = Teller {
         run: array,
@@ -87,7 +90,7 @@ pub fn settle_remainder(
             FactId::Recorded(Slot::TasksCancelled(now)),
             None,
         )
-        .array_tasks = missing.to_string();
+        .array_tasks = cancelled.to_string();
     let fact = facts.pop()?;
     Some(Remainder::Cancelled(Box::new(next), Box::new(fact)))
 }

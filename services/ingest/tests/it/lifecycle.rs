@@ -113,6 +113,35 @@ async fn an_array_is_submitted_once_and_each_task_starts_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn single_pending_tasks_that_are_cancelled_are_told_while_the_array_waits() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = format!("{FAST}\nproof_patience = \"3s\"");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let array = cluster.sbatch(&["--array=1-4", "--hold"], "true").await;
+    mesh.wait_story(array, "submitted held").await;
+    for (task, story) in [
+        (3, "submitted held cancelled"),
+        (2, "submitted held cancelled cancelled"),
+    ] {
+        cluster
+            .run("alice", &["scancel", &format!("{array}_{task}")])
+            .await;
+        mesh.wait_story(array, story).await;
+        let cancelled = mesh.of_job(array).pop().unwrap();
+        assert_eq!(payload(&cancelled).array_tasks, task.to_string());
+        assert_eq!(cancelled.confidence(), Confidence::Inferred);
+    }
+    cluster.run("alice", &["scancel", &array.to_string()]).await;
+    mesh.wait_story(array, "submitted held cancelled cancelled cancelled")
+        .await;
+    let rest = mesh.of_job(array).pop().unwrap();
+    assert_eq!(payload(&rest).array_tasks, "1,4");
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_requeued_job_has_two_runs_and_the_second_names_the_first() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;

@@ -2,7 +2,7 @@
 
 use mesh_events::RunKey;
 use slurm_client::{AccountingRecord, ArrayPosition, ArrayTasks, JobRecord};
-use slurm_types::{JobId, JobState, UnixTime};
+use slurm_types::{JobId, JobState, TaskSet, UnixTime};
 
 use super::super::{Book, Evidence, Fact, FactId, Look, Sighting, fold};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
@@ -12,7 +12,10 @@ pub enum Step {
     /// Readings to observe, in order.
     See(Vec<Sighting>, Look),
     /// Settle the tasks that left the array.
-    Settle { gone: bool, given_up: bool },
+    Settle {
+        gone: bool,
+        given_up: Option<TaskSet>,
+    },
 }
 
 #[derive(Default)]
@@ -57,7 +60,7 @@ pub fn step(text: &str, sweep: u64) -> Step {
     if all.has("settle") {
         return Step::Settle {
             gone: all.has("gone"),
-            given_up: all.has("given-up"),
+            given_up: all.value("given-up").map(|tasks| tasks.parse().unwrap()),
         };
     }
     let look = Look {
@@ -227,7 +230,8 @@ pub fn apply(book: &mut Book, step: Step) -> Vec<Fact> {
                 .map(|(run, _)| run.clone())
                 .unwrap();
             use super::super::Remainder;
-            match super::super::settle_remainder(book, &array, gone, given_up, EPOCH + 999) {
+            match super::super::settle_remainder(book, &array, gone, given_up.as_ref(), EPOCH + 999)
+            {
                 Some(Remainder::Settled(next) | Remainder::Missing(next)) => book.put(array, *next),
                 Some(Remainder::Cancelled(next, fact)) => {
                     book.put(array, *next);

@@ -1,0 +1,99 @@
+//! What no source knows: told as `capture.gap_closed`, never passed over in silence.
+
+use chrono::Utc;
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::{EventType, RunKey, timestamp};
+
+use super::{Collector, Core, Unproven};
+use crate::adapters::store::Store;
+use crate::domain::End;
+use crate::{Error, metrics};
+
+impl Collector {
+    /// A run that no source knows: asked for again until it is settled as a gap. Returns whether it must still be asked for.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
+        let mut core = self.core.lock().await;
+        let unproven = core.unproven.entry(raw_id).or_insert_with(Unproven::now);
+        if unproven.since.elapsed() < self.config.settle_within || !self.was_answered(unproven) {
+            return Ok(true);
+        }
+        let accounting = self.accounting_says(core.unproven.remove(&raw_id).as_ref());
+        let now = Utc::now().timestamp();
+        for run in core.book.by_raw_id(raw_id) {
+            let Some(tracked) = core
+                .book
+                .get_mut(&run)
+                .filter(|tracked| !tracked.over() && !tracked.is_array)
+            else {
+                continue;
+            };
+            tracked.end = Some(End {
+                event: String::new(),
+                at: now,
+                inferred: true,
+            });
+            core.last.remove(&run);
+            let message = format!(
+                "{} is gone from the controller, and {accounting}",
+                run.entity_key()
+            );
+            self.lost(&mut core, &run, message).await?;
+        }
+        Ok(false)
+    }
+
+    /// Tells that the end of a run, which the books have as over, is in no record.
+    pub(super) async fn lost(
+        &self,
+        core: &mut Core,
+        run: &RunKey,
+        message: String,
+    ) -> Result<(), Error> {
+        metrics::lost();
+        tracing::warn!(
+            run = run.entity_key(),
+            "the end of this run is in no record of Slurm"
+        );
+        let not_recoverable = format!("how and when {} ended", run.entity_key());
+        self.gap(core, run, message, not_recoverable).await
+    }
+
+    /// Tells a gap together with what the books say of the run.
+    pub(super) async fn gap(
+        &self,
+        core: &mut Core,
+        run: &RunKey,
+        message: String,
+        not_recoverable: String,
+    ) -> Result<(), Error> {
+        let what = CaptureEvent {
+            source: "slurmctld".to_owned(),
+            message,
+            to: Some(timestamp(Utc::now())),
+            not_recoverable,
+            ..CaptureEvent::default()
+        };
+        let shard = core.book.get(run).map(Store::shard_of);
+        self.capture_locked(core, EventType::CaptureGapClosed, what, shard)
+            .await
+    }
+
+    /// What accounting says of something that was waited for in vain.
+    pub(super) fn accounting_says(&self, unproven: Option<&Unproven>) -> &'static str {
+        if !self.config.accounting {
+            "there is no accounting to ask (ingest.accounting)"
+        } else if unproven.is_some_and(|unproven| unproven.answers > 0) {
+            "accounting does not have its end"
+        } else {
+            "accounting did not answer"
+        }
+    }
+
+    /// Whether accounting has said anything about it, if it is asked at all.
+    pub(super) fn was_answered(&self, unproven: &Unproven) -> bool {
+        unproven.answers > 0 || !self.config.accounting
+    }
+}

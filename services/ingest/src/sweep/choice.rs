@@ -1,0 +1,98 @@
+//! What a sweep has to look at more closely.
+
+use std::collections::BTreeSet;
+
+use mesh_events::RunKey;
+use slurm_client::{Sweep, SweepRow};
+use slurm_types::JobId;
+
+use crate::domain::Book;
+
+/// Missing jobs asked for by id per sweep; the others wait for the next one.
+const MISSING_AT_ONCE: usize = 64;
+
+/// Rows whose full record is worth reading.
+pub(super) fn changed<'a>(book: &Book, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
+    let unchanged = |row: &SweepRow| {
+        let submit = row.submit.map(slurm_types::UnixTime::as_secs);
+        let mut known = false;
+        for run in book.by_raw_id(row.job_id.get()) {
+            let Some(tracked) = book.get(&run).filter(|_| Some(run.submit_time) == submit) else {
+                continue;
+            };
+            if tracked.unsettled() {
+                return false;
+            }
+            known |= tracked.digest == row.digest;
+        }
+        known
+    };
+    sweep.rows.iter().filter(|row| !unchanged(row)).collect()
+}
+
+/// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
+pub(super) fn missing(book: &Book, sweep: &Sweep, rows: &BTreeSet<u32>, asked: u32) -> Vec<JobId> {
+    let alive = book.iter().filter(|(run, tracked)| {
+        !tracked.over()
+            && !tracked.is_array
+            && run.submit_time < sweep.started_at.as_secs()
+            && !rows.contains(&tracked.raw_id)
+    });
+    let ids: BTreeSet<JobId> = alive
+        .filter_map(|(_, tracked)| JobId::new(tracked.raw_id))
+        .collect();
+    turn(&ids, asked)
+}
+
+/// The next to be asked for, and then from the smallest on: who is not answered does not keep the others waiting.
+fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
+    let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= asked);
+    after
+        .into_iter()
+        .chain(before)
+        .take(MISSING_AT_ONCE)
+        .collect()
+}
+
+/// Arrays with tasks to settle, and whether their own record is gone.
+pub(super) fn arrays(book: &Book, sweep: &Sweep) -> Vec<(RunKey, bool)> {
+    let with_record: BTreeSet<(u32, i64)> = sweep
+        .rows
+        .iter()
+        .filter(|row| row.nodes.is_empty() && row.array_job_id == Some(row.job_id))
+        .filter_map(|row| Some((row.job_id.get(), row.submit?.as_secs())))
+        .collect();
+    book.iter()
+        .filter(|(_, tracked)| {
+            tracked.is_array
+                && !tracked.over()
+                && (tracked.remaining.is_some() || tracked.left.is_some())
+        })
+        .map(|(run, _)| {
+            (
+                run.clone(),
+                !with_record.contains(&(run.job_id, run.submit_time)),
+            )
+        })
+        .filter(|(run, gone)| *gone || book.get(run).is_some_and(|tracked| tracked.left.is_some()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_missing_job_gets_its_turn() {
+        let ids: BTreeSet<JobId> = (1..=150).filter_map(JobId::new).collect();
+        let mut asked = 0;
+        let mut seen = BTreeSet::new();
+        for _ in 0..3 {
+            let turn = turn(&ids, asked);
+            assert_eq!(turn.len(), MISSING_AT_ONCE);
+            asked = turn.last().map_or(0, |id| id.get());
+            seen.extend(turn);
+        }
+        assert_eq!(seen, ids);
+    }
+}

@@ -47,6 +47,17 @@ impl Config {
             .clamp(self.poll_interval, self.max_interval)
     }
 
+    /// The pause before the state is read again, after `wasted` looks in a row whose outcome could not be kept. Slurm is not asked more
+    /// often because NATS cannot write; to NATS alone a second is enough.
+    pub fn pause_after_session(&self, wasted: u32) -> Duration {
+        let again = Duration::from_secs(1);
+        if wasted == 0 {
+            again
+        } else {
+            self.pause_after_failures(wasted).max(again)
+        }
+    }
+
     /// The pause after `failures` failures in a row.
     pub fn pause_after_failures(&self, failures: u32) -> Duration {
         self.poll_interval
@@ -84,6 +95,15 @@ mod tests {
         assert_eq!(
             [1, 2, 3, 9].map(|failures| config.pause_after_failures(failures)),
             [5, 10, 20, 60].map(seconds)
+        );
+    }
+
+    #[test]
+    fn slurm_is_not_asked_every_second_while_the_state_cannot_be_written() {
+        let config = Config::default();
+        assert_eq!(
+            [0, 1, 2, 9].map(|wasted| config.pause_after_session(wasted)),
+            [1, 5, 10, 60].map(Duration::from_secs)
         );
     }
 

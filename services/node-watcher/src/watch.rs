@@ -37,8 +37,10 @@ pub struct Watcher {
 impl Watcher {
     /// Watches until told to stop. Whatever goes wrong with the state or the bus, the state is loaded anew: it is the truth.
     pub async fn run(&self) {
+        // Looks in a row whose outcome could not be kept.
+        let mut wasted = 0;
         while !self.shutdown.is_cancelled() {
-            match self.session().await {
+            match self.session(&mut wasted).await {
                 Ok(()) => return,
                 Err(Error::Conflict { key }) => {
                     metrics::conflict();
@@ -55,11 +57,11 @@ impl Watcher {
                     );
                 }
             }
-            self.sleep(Duration::from_secs(1)).await;
+            self.sleep(self.config.pause_after_session(wasted)).await;
         }
     }
 
-    async fn session(&self) -> Result<(), Error> {
+    async fn session(&self, wasted: &mut u32) -> Result<(), Error> {
         let mut store = Store::load(
             self.bus.bucket(catalogue::BUCKET_NODES).await?,
             &self.cluster,
@@ -79,6 +81,7 @@ impl Watcher {
                         tracing::info!("Slurm answers again");
                     }
                     failures = 0;
+                    *wasted = 0;
                     self.slurm_health.ok();
                     metrics::swept(&nodes, began.elapsed());
                     self.config.pause(began.elapsed())
@@ -96,7 +99,10 @@ impl Watcher {
                     }
                     self.config.pause_after_failures(failures)
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    *wasted = wasted.saturating_add(1);
+                    return Err(error);
+                }
             };
             self.sleep(pause).await;
         }

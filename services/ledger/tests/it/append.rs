@@ -279,3 +279,45 @@ async fn a_database_that_cannot_be_written_delays_and_loses_nothing() {
         })
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_on_by_itself_after_a_full_disk() {
+    let nats = NatsServer::start().await;
+    let process = Process::start(&nats).await;
+    let bus = bus(&nats, "admin").await;
+    let publish = async |ids: std::ops::RangeInclusive<u32>| {
+        for id in ids {
+            let event = build::job_event(EventType::JobSubmitted, build::job(id));
+            bus.publish(&event).await.unwrap();
+        }
+    };
+    publish(1..=10).await;
+    process
+        .until("10 entries", async |process| {
+            process.head().await == Some(10)
+        })
+        .await;
+    let side_file = process.database().with_extension("db-wal");
+    process.limit_files(Some(std::fs::metadata(side_file).unwrap().len()));
+    publish(11..=60).await;
+    process
+        .until("tried more than once", async |process| {
+            let metrics = process.get("/metrics").await.unwrap_or_default();
+            let failures = metrics.lines().find_map(|line| {
+                line.strip_prefix("ledger_append_failures_total{stream=\"SLURM_EVENTS\"} ")
+            });
+            failures.is_some_and(|count| count.parse::<u64>().unwrap() >= 3)
+        })
+        .await;
+    assert!(process.get("/readyz").await.is_none());
+    assert_eq!(process.head().await, Some(10));
+
+    process.limit_files(None);
+    process
+        .until("60 entries", async |process| {
+            process.head().await == Some(60)
+        })
+        .await;
+    let verified = verify_database(&process.database(), |_| ()).await.unwrap();
+    assert_eq!(verified.count, 60);
+}

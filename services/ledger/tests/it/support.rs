@@ -79,7 +79,10 @@ impl Process {
     pub fn restart(&mut self) {
         self.kill();
         let log = std::fs::File::create(self.folder.path().join("ledger.log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_ledger"))
+        // A write beyond a limit of limit_files() is to fail, not to kill.
+        let child = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+            .arg(env!("CARGO_BIN_EXE_ledger"))
             .arg("--config")
             .arg(self.folder.path().join("mesh.toml"))
             .stdout(log.try_clone().unwrap())
@@ -88,6 +91,18 @@ impl Process {
             .spawn()
             .unwrap();
         self.child = Some(child);
+    }
+
+    /// Lets no file of the process grow beyond this many bytes, as a disk that is full; `None`: as large as it likes.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        let soft = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
+        // The colon leaves the hard limit as it is, so that the soft one can be raised again.
+        let status = Command::new("prlimit")
+            .args(["--pid", &pid, &format!("--fsize={soft}:")])
+            .status()
+            .expect("prlimit, of the package util-linux");
+        assert!(status.success());
     }
 
     /// The answer as text; `None` unless the status is 200.

@@ -79,8 +79,8 @@ impl Config {
             "ingest.forget_after: at least twice ingest.catch_up_overlap",
         );
         check(
-            self.absent_after < self.sweep_interval.saturating_mul(2),
-            "ingest.absent_after: at least twice ingest.sweep_interval",
+            self.absent_after < Duration::from_secs(1),
+            "ingest.absent_after: at least 1s",
         );
         check(
             self.identity_poll.is_zero(),

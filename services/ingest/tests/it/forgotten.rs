@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Source};
 use mesh_testkit::wait_for;
 use tokio::sync::{Mutex, MutexGuard};
@@ -86,36 +87,92 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
     // Without an overlap only what is owed leads back to the absence.
-    let settings = format!("{FAST}\ncatch_up_overlap = \"0s\"");
+    let settings = format!(
+        "{FAST}\ncatch_up_overlap = \"0s\"\nproof_patience = \"1s\"\nsettle_within = \"1s\""
+    );
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let known = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(known, "submitted started").await;
     ingest.stop().await;
+    // What slurmctld keeps for slurmdbd must be waited for, too.
+    cluster.ctl("kill", "slurmdbd").await;
     let unseen = cluster.sbatch(&[], "exit 7").await;
     cluster.wait_state(unseen, "FAILED").await;
+    cluster.run("alice", &["scancel", &known.to_string()]).await;
     all_forgotten(cluster).await;
-    cluster.ctl("kill", "slurmdbd").await;
     for restart in 0..2 {
         let ingest = mesh.ingest(cluster, &settings).await.ready().await;
-        mesh.wait_event("slurmdbd is down", |event| {
+        mesh.wait_event("slurmdbd is down", |_| {
             let downs = mesh.events();
             let downs = downs
                 .iter()
                 .filter(|event| event.r#type == "capture.source_down");
-            event.r#type == "capture.source_down" && downs.count() > restart
+            downs.count() > restart
         })
         .await;
         // Sweeps go on and move the watermark.
-        let seen = cluster.sbatch(&[], "true").await;
+        let seen = cluster.sbatch(&[], "sleep 2").await;
         mesh.wait_story(seen, "submitted started completed").await;
+        if restart == 0 {
+            ingest.crash().await;
+            continue;
+        }
+        assert_eq!(mesh.story(unseen), "");
+        cluster.ctl("start", "slurmdbd").await;
+        mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up")
+            .await;
+        mesh.wait_story(unseen, "submitted started failed").await;
+        mesh.wait_story(known, "submitted started cancelled").await;
         ingest.stop().await;
     }
-    assert_eq!(mesh.story(unseen), "");
-    cluster.ctl("start", "slurmdbd").await;
-    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
-    mesh.wait_story(unseen, "submitted started failed").await;
-    mesh.wait_event("caught up", |event| event.r#type == "capture.caught_up")
-        .await;
     mesh.assert_no_duplicates();
+    // Accounting had not answered, so that nothing could be said to be missing from it.
+    let gaps = mesh.events();
+    let mut gaps = gaps
+        .iter()
+        .filter(|event| event.r#type == "capture.gap_closed");
+    assert_eq!(gaps.next(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_no_record_has_is_told_as_a_gap_once() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let settings =
+        format!("{FAST}\naccounting = false\nproof_patience = \"1s\"\nsettle_within = \"1s\"");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(job, "submitted started").await;
     ingest.stop().await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    all_forgotten(cluster).await;
+    let run = mesh.of_job(job)[0].entity_key().to_owned();
+    let gaps = || {
+        let events = mesh.events();
+        let gaps = events.into_iter().filter_map(|event| match event.payload {
+            Some(Payload::Capture(what)) if event.r#type == "capture.gap_closed" => Some(what),
+            _ => None,
+        });
+        gaps.collect::<Vec<_>>()
+    };
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    mesh.wait_event("the gap", |_| !gaps().is_empty()).await;
+    ingest.crash().await;
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let next = cluster.sbatch(&[], "sleep 2").await;
+    mesh.wait_story(next, "submitted started completed").await;
+    ingest.stop().await;
+    let gaps = gaps();
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(gaps[0].not_recoverable, format!("how and when {run} ended"));
+    assert!(
+        gaps[0].message.contains("no accounting"),
+        "{}",
+        gaps[0].message
+    );
+    assert_eq!(mesh.story(job), "submitted started");
+    mesh.assert_no_duplicates();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,11 +44,7 @@ impl Store {
     /// # Errors
     /// If the database refuses; they will be published once more then, with the same ids.
     pub async fn settle(&self, ids: &[&str], published_at: Option<i64>) -> Result<(), Error> {
-        let mut transaction = self
-            .writer
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(Error::database("begin transaction"))?;
+        let mut transaction = self.begin_immediate().await?;
         for id in ids {
             sqlx::query("DELETE FROM outbox WHERE event_id = $1")
                 .bind(id)

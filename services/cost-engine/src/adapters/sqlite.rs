@@ -116,13 +116,26 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn begin(&self) -> Result<Transaction, Error> {
-        // IMMEDIATE takes the write lock before anything is read, also against another process.
-        let inner = self
-            .writer
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(Error::database("begin transaction"))?;
+        let inner = self.begin_immediate().await?;
         Ok(Transaction { inner })
+    }
+
+    /// Takes the write lock before anything is read, also against another process.
+    pub(super) async fn begin_immediate(
+        &self,
+    ) -> Result<sqlx::Transaction<'static, Sqlite>, Error> {
+        const BEGIN: &str = "BEGIN IMMEDIATE";
+        if let Ok(transaction) = self.writer.begin_with(BEGIN).await {
+            return Ok(transaction);
+        }
+        // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, begins none on this connection any more.
+        if let Ok(mut connection) = self.writer.acquire().await {
+            connection.close_on_drop();
+        }
+        self.writer
+            .begin_with(BEGIN)
+            .await
+            .map_err(Error::database("begin transaction"))
     }
 
     /// Closes every connection; what was committed is on disk already.

@@ -33,18 +33,21 @@ fn main() -> ExitCode {
         }
         Invocation::Relay(options) => chain::relay(&options),
         Invocation::Ring(options) => {
-            // If the disk or a name look-up hangs, this ends the process all the same.
-            thread::spawn(move || {
+            // If the disk or a name look-up hangs, this ends the process all the same. It says nothing: standard error may hang, too.
+            let watchdog = thread::Builder::new().spawn(move || {
                 thread::sleep(HARD_STOP.saturating_sub(started.elapsed()));
-                report("gave up after 250 ms; ingest's sweep will find the job");
                 std::process::exit(0);
             });
-            // A panic would be status 101, and a job that is requeued for ever.
-            if thread::spawn(move || ring(&options, called_at, started))
-                .join()
-                .is_err()
-            {
-                report("internal error; please report it");
+            // A panic would be status 101, and a job that is requeued for ever. So would be a thread that cannot be had.
+            let rung = watchdog.and_then(|_| {
+                thread::Builder::new().spawn(move || ring(&options, called_at, started))
+            });
+            match rung.map(thread::JoinHandle::join) {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => report("internal error; please report it"),
+                Err(error) => report(format_args!(
+                    "not rung: no thread to be had ({error}); ingest's sweep will find the job"
+                )),
             }
         }
     }

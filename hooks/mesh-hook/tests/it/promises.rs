@@ -165,3 +165,27 @@ fn a_call_that_is_no_hook_says_so_and_status_0() {
     .unwrap();
     call(hook(&path).env_clear()).assert_says("--hook");
 }
+
+#[test]
+fn without_memory_for_a_thread_it_still_exits_0() {
+    const LOADER_FAILED: i32 = 127;
+    let mut starved = 0;
+    // Somewhere between "cannot be loaded" and "enough" there is memory for the program but not for a thread's stack.
+    for megabytes in 3..24u64 {
+        let output = std::process::Command::new("prlimit")
+            .arg(format!("--as={}", megabytes << 20))
+            .arg(env!("CARGO_BIN_EXE_mesh-hook"))
+            .args(["--config", "/nonexistent"])
+            .env_clear()
+            .env("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld")
+            .output()
+            .expect("prlimit of util-linux");
+        if output.status.code() == Some(LOADER_FAILED) {
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(0), "{megabytes} MiB: {output:?}");
+        starved +=
+            u32::from(String::from_utf8_lossy(&output.stderr).contains("no thread to be had"));
+    }
+    assert!(starved > 0, "no limit was tight enough to try it");
+}

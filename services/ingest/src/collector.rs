@@ -320,6 +320,7 @@ impl Collector {
             if tracked.over() {
                 core.last.remove(&run);
                 core.unproven.remove(&tracked.raw_id);
+                core.unproven_tasks.remove(&run);
             } else if run == sighting.run {
                 core.last
                     .insert(run.clone(), (sighting.job.clone(), sighting.owner.clone()));

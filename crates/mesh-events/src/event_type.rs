@@ -147,7 +147,7 @@ event_types! {
     QueueExplained = Queue."explained", Derived, "Why a job waits, who can act, and until when.";
     CaptureGapOpened = Capture."gap_opened", Sampled, "Events may be missing from here on.";
     CaptureGapClosed = Capture."gap_closed", Sampled, "What was recovered of a gap, and what cannot be.";
-    CaptureCaughtUp = Capture."caught_up", Sampled, "Capture has caught up after a start.";
+    CaptureCaughtUp = Capture."caught_up", Sampled, "Capture has caught up after a start or an absence.";
     CaptureSourceDown = Capture."source_down", Sampled, "A source of Slurm facts does not answer.";
     CaptureSourceUp = Capture."source_up", Sampled, "A source of Slurm facts answers again.";
     CaptureSchemaDrift = Capture."schema_drift", Sampled, "Slurm printed something this version does not know.";

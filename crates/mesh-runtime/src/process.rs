@@ -105,7 +105,7 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
         return Ok(());
     }
     let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
-    shutdown_on_signals(shutdown)?;
+    shutdown_on_signals(shutdown, || {})?;
     let started = S::start(context.clone()).await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
     let socket = socket(&context, S::NAME);
@@ -165,11 +165,14 @@ pub async fn run_api(
     result
 }
 
-/// Cancels a token at SIGTERM or SIGINT; the second signal ends the process at once.
+/// Cancels a token at SIGTERM or SIGINT; the second signal ends the process at once, after `at_once` has ended what must not outlive it.
 ///
 /// # Errors
 /// If signal handlers cannot be installed.
-pub fn shutdown_on_signals(shutdown: CancellationToken) -> Result<(), BoxError> {
+pub fn shutdown_on_signals(
+    shutdown: CancellationToken,
+    at_once: impl FnOnce() + Send + 'static,
+) -> Result<(), BoxError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -183,6 +186,7 @@ pub fn shutdown_on_signals(shutdown: CancellationToken) -> Result<(), BoxError> 
         tracing::info!("finishing what is held; a second signal ends at once");
         shutdown.cancel();
         wait().await;
+        at_once();
         std::process::exit(130);
     });
     Ok(())

@@ -17,8 +17,9 @@ mod nats_program;
 mod services;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use mesh_runtime::{Context, run_api, shutdown_on_signals, telemetry};
+use mesh_runtime::{Context, restrict, run_api, shutdown_on_signals, telemetry};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli;
@@ -36,7 +37,7 @@ use nats_child::NatsChild;
 /// If something is missing or wrong at the start, or a service fails for good.
 pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     // Databases, spools and logs hold everybody's jobs. What others may read gets its mode explicitly.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    restrict();
     let shutdown = CancellationToken::new();
     let mut context = settings::load(global, shutdown.clone())?;
     if let Some(folder) = args.data_dir {
@@ -48,11 +49,15 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
             service: "telemetry",
             source,
         })?;
-    shutdown_on_signals(shutdown.clone()).map_err(|source| Error::Service {
+    let data = Arc::new(DataDir::prepare(&context.mesh.data_dir)?);
+    let at_once = {
+        let data = Arc::clone(&data);
+        move || nats_child::kill(&data)
+    };
+    shutdown_on_signals(shutdown.clone(), at_once).map_err(|source| Error::Service {
         service: "signals",
         source,
     })?;
-    let data = DataDir::prepare(&context.mesh.data_dir)?;
     let slurm_user = slurm_user(&context);
     admit(&mut context, &slurm_user);
 

@@ -362,16 +362,24 @@ async fn end(child: &mut Child, files: &Files) {
     fs::remove_file(&files.pid).ok();
 }
 
-/// Stops the server of a run that was killed. Only a process that is a nats-server with our configuration is touched: the pid
-/// may belong to somebody else by now.
+/// Kills the server at once; it has on disk what it acknowledged. For a process that is told to end without ado.
+pub fn kill(data: &DataDir) {
+    if let Some((_, process)) = noted(&Files::of(data)) {
+        kill_process(process, Signal::KILL).ok();
+    }
+}
+
+/// The process of the pid file, if it is a nats-server with our configuration: the pid may belong to somebody else by now.
+fn noted(files: &Files) -> Option<(i32, Pid)> {
+    let text = fs::read_to_string(&files.pid).ok()?;
+    let pid = text.trim().parse().ok()?;
+    let process = Pid::from_raw(pid).filter(|_| is_ours(pid, &files.conf))?;
+    Some((pid, process))
+}
+
+/// Stops the server of a run that was killed.
 async fn stop_leftover(files: &Files) -> Result<(), Error> {
-    let Some(pid) = fs::read_to_string(&files.pid)
-        .ok()
-        .and_then(|text| text.trim().parse::<i32>().ok())
-    else {
-        return Ok(());
-    };
-    let Some(process) = Pid::from_raw(pid).filter(|_| is_ours(pid, &files.conf)) else {
+    let Some((pid, process)) = noted(files) else {
         return Ok(());
     };
     tracing::warn!(pid, "stopping the nats-server of a run that was killed");

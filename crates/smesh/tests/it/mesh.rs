@@ -92,14 +92,19 @@ impl Mesh {
 
     /// Sends a signal to `smesh up` and waits for its end.
     pub fn end(&mut self, signal: &str) -> std::process::ExitStatus {
-        let mut child = self.up.take().unwrap();
+        self.signal(signal);
+        self.up.take().unwrap().wait().unwrap()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
+        let child = self.up.as_ref().unwrap();
         let status = Command::new("kill")
             .arg(signal)
             .arg(child.id().to_string())
             .status()
             .unwrap();
         assert!(status.success());
-        child.wait().unwrap()
     }
 
     /// Process id of its nats-server.

@@ -167,3 +167,13 @@ fn a_kept_port_that_somebody_took_meanwhile_is_given_up() {
         "the hooks know the new address: {hook_config}"
     );
 }
+
+#[test]
+fn two_signals_end_it_at_once_and_nats_server_with_it() {
+    let mut mesh = Mesh::started();
+    let nats = mesh.nats_pid().to_string();
+    // Two different ones: of two alike the second may be lost in the first.
+    mesh.signal("-TERM");
+    mesh.end("-INT");
+    assert!(!is_nats(&nats, mesh.folder.path()));
+}

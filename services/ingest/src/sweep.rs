@@ -46,6 +46,20 @@ pub struct Sweeper {
     pub shutdown: CancellationToken,
 }
 
+/// What came of a sweep.
+enum Swept {
+    /// Everything it saw is told.
+    Done {
+        /// How long Slurm took to answer.
+        answer: Duration,
+    },
+    /// Slurm did not answer; again after this time.
+    Again(Duration),
+}
+
+/// Longest pause between two sweeps, however slow the controller is.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 impl Sweeper {
     /// Sweeps until one succeeds: what lives is known afterwards.
     ///
@@ -53,13 +67,12 @@ impl Sweeper {
     /// If told to stop, or if another ingest took over.
     pub async fn first(&self) -> Result<(), Error> {
         loop {
-            if let Some(pause) = self.sweep().await? {
-                tokio::select! {
-                    () = self.shutdown.cancelled() => return Err(Error::Stopped),
-                    () = sleep(pause) => {}
-                }
-            } else {
+            let Swept::Again(pause) = self.sweep().await? else {
                 return Ok(());
+            };
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Err(Error::Stopped),
+                () = sleep(pause) => {}
             }
         }
     }
@@ -78,34 +91,33 @@ impl Sweeper {
             }
             let began = Instant::now();
             pause = match self.sweep().await {
-                Ok(Some(pause)) => pause.max(interval),
-                // A slow answer means a busy controller: never more than a tenth of the time is spent sweeping.
-                Ok(None) => interval.saturating_sub(began.elapsed()).max(
-                    began
-                        .elapsed()
-                        .saturating_mul(9)
-                        .min(Duration::from_secs(60)),
-                ),
+                Ok(Swept::Again(pause)) => pause.max(interval),
+                // A slow answer means a busy controller: never more than a tenth of the time is spent asking it. How long publishing took
+                // says nothing about Slurm.
+                Ok(Swept::Done { answer }) => interval
+                    .saturating_sub(began.elapsed())
+                    .max(answer.saturating_mul(9).min(LONGEST_PAUSE)),
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
             };
         }
     }
 
-    /// One sweep. Returns how long to wait if Slurm did not answer.
-    async fn sweep(&self) -> Result<Option<Duration>, Error> {
+    /// One sweep.
+    async fn sweep(&self) -> Result<Swept, Error> {
         let began = Instant::now();
         let sweep = match self.slurm.sweep().await {
             Ok(sweep) => sweep,
-            Err(error) => return self.slurmctld.down(&error).await.map(Some),
+            Err(error) => return self.slurmctld.down(&error).await.map(Swept::Again),
         };
+        let answer = began.elapsed();
         let number = self.collector.core().await.meta.sweep + 1;
         if sweep.rows.is_empty() && !self.collector.core().await.book.is_empty() {
             // An empty answer with status 0 proves nothing; a controller that is up confirms it.
             match self.slurm.ping().await {
                 Ok(ping) if ping.up => {}
-                Ok(_) => return Ok(Some(self.collector.config.sweep_interval)),
-                Err(error) => return self.slurmctld.down(&error).await.map(Some),
+                Ok(_) => return Ok(Swept::Again(self.collector.config.sweep_interval)),
+                Err(error) => return self.slurmctld.down(&error).await.map(Swept::Again),
             }
         }
         self.slurmctld.up().await?;
@@ -131,12 +143,12 @@ impl Sweeper {
         let cause = Cause::Sweep(number);
         metrics::sweep(began.elapsed(), sweep.rows.len(), changed.len());
         if let Some(pause) = self.read(&cause, &sweep, &changed).await? {
-            return Ok(Some(pause));
+            return Ok(Swept::Again(pause));
         }
         if sweep.unread_lines == 0
             && let Some(pause) = self.look_for(&cause, &missing).await?
         {
-            return Ok(Some(pause));
+            return Ok(Swept::Again(pause));
         }
         for (array, record_gone) in arrays {
             if self
@@ -156,7 +168,7 @@ impl Sweeper {
             drop(core);
             queue::publish(&self.bus, &self.collector.cluster, chunks).await;
         }
-        Ok(None)
+        Ok(Swept::Done { answer })
     }
 
     /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.

@@ -54,15 +54,24 @@ pub(crate) fn run(event: &Event) -> Option<Run> {
     Some((run.job_id, run.task_id, run.submit_time, run.attempt))
 }
 
-/// The words of each run's life, in the order of the ledger.
+/// The words of each run's life, in their order within the run. The ledger's own order is that of taking in: after a kill -9 what was
+/// delivered but not acknowledged comes again, after its successors.
 pub fn lives(facts: &[Fact]) -> BTreeMap<Run, Vec<&'static str>> {
     let mut lives = BTreeMap::<_, Vec<_>>::new();
     for fact in facts.iter().filter(|fact| fact.is_lifecycle()) {
         if let Some(run) = fact.run() {
-            lives.entry(run).or_default().push(fact.kind.event());
+            let life = lives.entry(run).or_default();
+            life.push((fact.event.run_seq, fact.kind.event()));
         }
     }
+    let in_order = |mut life: Vec<(u64, &'static str)>| {
+        life.sort_by_key(|(run_seq, _)| *run_seq);
+        life.into_iter().map(|(_, word)| word).collect()
+    };
     lives
+        .into_iter()
+        .map(|(run, life)| (run, in_order(life)))
+        .collect()
 }
 
 /// Ids of the recorded facts.

@@ -11,7 +11,6 @@ use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use slurm_client::Slurm;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::catch_up::CatchUp;
@@ -61,9 +60,9 @@ impl Service for IngestService {
             .map(|path| context.relative(path));
         let identities = Arc::new(IdentityMap::new(identity_file));
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
+        context.watch_nats(Self::NAME, &bus);
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
         let conditions = Conditions {
-            nats: condition("nats"),
             slurmctld: condition("slurmctld"),
             swept: condition("first_sweep"),
         };
@@ -96,7 +95,6 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
 /// What readiness means here.
 #[derive(Clone)]
 struct Conditions {
-    nats: Condition,
     slurmctld: Condition,
     swept: Condition,
 }
@@ -123,12 +121,10 @@ impl Ingest {
     async fn work(self) -> Result<(), Error> {
         let shutdown = self.context.shutdown.clone();
         let Conditions {
-            nats,
             slurmctld: answers,
             swept,
         } = self.conditions.clone();
         self.bus.ready(&shutdown).await?;
-        nats.ok();
         let collector = Collector::load(
             self.bus.clone(),
             &self.context.mesh.cluster,
@@ -192,7 +188,6 @@ impl Ingest {
                 .consume(MESH_HOOKS, IngestService::NAME, DOORBELLS, doorbells, &stop)
                 .await?)
         });
-        tasks.spawn(watch_nats(self.bus.clone(), nats, shutdown.clone()));
         let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());
         let every = self.config.identity_poll;
         tasks.spawn(async move {
@@ -214,24 +209,5 @@ impl Ingest {
             collector.flush().await?;
         }
         result
-    }
-}
-
-/// Keeps readiness honest about NATS.
-async fn watch_nats(
-    bus: Bus,
-    condition: Condition,
-    shutdown: CancellationToken,
-) -> Result<(), Error> {
-    loop {
-        if bus.connected() {
-            condition.ok();
-        } else {
-            condition.fail("not connected to NATS");
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        }
     }
 }

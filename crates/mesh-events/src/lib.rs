@@ -4,6 +4,7 @@
 //! - [`EventType`]: the closed list of events.
 //! - [`ids`]: the identity of facts; the same fact has the same id whoever observes it.
 //! - [`subject`]: reversible subject tokens, and the subject of an event.
+//! - [`hooks`]: names of hooks, and who takes their doorbells.
 //! - [`catalogue`]: streams, consumers, key-value buckets and roles as data.
 //! - [`cloudevents`]: the one mapping of an event to CloudEvents 1.0 headers and JSON.
 //! - [`chain`]: the bytes of ledger entries, leaves and the chain.
@@ -14,6 +15,7 @@ pub mod catalogue;
 pub mod chain;
 pub mod cloudevents;
 mod event_type;
+pub mod hooks;
 pub mod ids;
 pub mod subject;
 mod time;

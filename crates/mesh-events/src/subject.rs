@@ -4,7 +4,7 @@
 //! `_XX` (hexadecimal, upper case), an absent name is `_`. Permissions are given per user and partition, so two names never share a token.
 
 use crate::proto::mesh::event::v1::{Event, event::Payload};
-use crate::{Category, UnknownEventType};
+use crate::{Category, UnknownEventType, hooks};
 
 /// One subject token for a name; `_` for an empty one.
 pub fn token(name: &str) -> String {
@@ -100,8 +100,9 @@ pub fn of(event: &Event) -> Result<String, UnknownEventType> {
     Ok(subject)
 }
 
-/// Subject of a hook's doorbell.
+/// Subject of a hook's doorbell. A name that is not known rings as [`hooks::OTHER`], so that somebody takes it.
 pub fn doorbell(cluster: &str, hook: &str) -> String {
+    let hook = hooks::known(hook).unwrap_or(hooks::OTHER);
     format!("mesh.{}.hook.{}", token(cluster), token(hook))
 }
 

@@ -127,6 +127,7 @@ pub fn doorbell(
             .collect(),
         arguments: within_limits(arguments.iter().map(bounded).collect(), String::len),
         spooled: false,
+        ..Doorbell::default()
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mesh_bus::{Handler, Message, Outcome};
-use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::{from_timestamp, hooks};
 use prost::Message as _;
 use slurm_client::{JobsAnswer, Slurm};
 use slurm_types::{JobBaseState, JobId};
@@ -57,9 +57,6 @@ impl Doorbells {
     }
 }
 
-/// Name of the hook that `smesh doctor` rings as, to see that doorbells arrive.
-const PROBE: &str = "Doctor";
-
 impl Handler for Doorbells {
     async fn handle(&self, message: &Message) -> Outcome {
         message.link_current_span();
@@ -72,7 +69,7 @@ impl Handler for Doorbells {
                 };
             }
         };
-        if bell.hook == PROBE {
+        if bell.probe || bell.hook == hooks::DOCTOR {
             metrics::doorbell("probe");
             return Outcome::Done;
         }

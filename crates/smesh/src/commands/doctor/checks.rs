@@ -382,7 +382,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             .into_owned();
         let bell = doorbell(
             &config.cluster,
-            "Doctor",
+            mesh_events::hooks::DOCTOR,
             &host,
             SystemTime::now(),
             &Environment::new(),

@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Config, Error, metrics};
+use crate::{Config, Error, metrics, pace::Pace};
 
 /// Commands at a time: enough to overlap, too few to crowd slurmctld.
 const AT_A_TIME: usize = 2;
@@ -45,6 +45,7 @@ pub(crate) struct Runner {
     config: Config,
     environment: Arc<Vec<(OsString, OsString)>>,
     permits: Arc<Semaphore>,
+    pace: Arc<Pace>,
 }
 
 /// What a command printed.
@@ -74,9 +75,22 @@ impl Runner {
             environment.push(("SLURM_CONF".into(), conf.into()));
         }
         Self {
+            pace: Arc::new(Pace::new(config.commands_per_second)),
             config,
             environment: Arc::new(environment),
             permits: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
+    }
+
+    /// One that waits longer for answers, in places of its own, within the same number of commands per second.
+    pub(crate) fn patient(&self, command_timeout: Duration) -> Self {
+        Self {
+            config: Config {
+                command_timeout,
+                ..self.config.clone()
+            },
+            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+            ..self.clone()
         }
     }
 
@@ -110,9 +124,7 @@ impl Runner {
         command: &'static str,
         arguments: &[&str],
     ) -> Result<Output, Error> {
-        let started = Instant::now();
         let answer = self.run_within_limits(command, arguments).await;
-        metrics::took(command, started.elapsed());
         if let Err(error) = &answer {
             metrics::failed(command, error.kind());
         }
@@ -133,15 +145,16 @@ impl Runner {
                 problem: "no permit: the client is closed",
             });
         };
+        self.pace.turn().await;
         let limit = self.config.command_timeout;
-        match timeout(limit, self.spawn(command, arguments)).await {
-            Ok(answer) => answer,
-            // Dropping the future has killed the child.
-            Err(_) => Err(Error::TimedOut {
-                command,
-                after: limit,
-            }),
-        }
+        let started = Instant::now();
+        let answer = timeout(limit, self.spawn(command, arguments)).await;
+        metrics::took(command, started.elapsed());
+        // Dropping the future has killed the child.
+        answer.unwrap_or(Err(Error::TimedOut {
+            command,
+            after: limit,
+        }))
     }
 
     async fn spawn(&self, command: &'static str, arguments: &[&str]) -> Result<Output, Error> {

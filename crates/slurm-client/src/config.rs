@@ -1,6 +1,6 @@
 //! Section `[slurm]` of `mesh.toml`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,12 @@ pub struct Config {
     /// How long one command may take before it is killed.
     #[serde(with = "humantime_serde")]
     pub command_timeout: Duration,
+    /// At most so many commands per second on average, whatever rings.
+    pub commands_per_second: NonZeroU32,
 }
+
+/// A sweep is one command; what 16 doorbells cause is 17 at most.
+const COMMANDS_PER_SECOND: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0");
 
 impl Default for Config {
     fn default() -> Self {
@@ -23,6 +28,7 @@ impl Default for Config {
             conf: None,
             bin_dir: None,
             command_timeout: Duration::from_secs(10),
+            commands_per_second: COMMANDS_PER_SECOND,
         }
     }
 }

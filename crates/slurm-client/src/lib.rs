@@ -6,7 +6,8 @@
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: what hooks bring along. Pure.
 //!
-//! Every command has a deadline, is killed when its future is dropped, and waits for one of two places. An answer that is cut,
+//! Every command has a deadline, is killed when its future is dropped, and waits for one of two places and for its turn (so many
+//! commands per second, whatever rings). An answer that is cut,
 //! malformed or not certain is an error or says so in its record: never an empty list, never a guess. Deliberately absent: JSON
 //! output (22.05's `sacct --json` loses exit codes, `squeue --json` costs fifteen times the text), REST, writing to Slurm.
 
@@ -15,6 +16,7 @@ mod config;
 mod error;
 mod evidence;
 mod metrics;
+mod pace;
 mod parse;
 mod record;
 mod slurm;

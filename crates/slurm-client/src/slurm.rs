@@ -2,7 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    time::{SystemTime, UNIX_EPOCH},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use chrono::DateTime;
@@ -10,15 +14,17 @@ use slurm_types::{JobId, UnixTime};
 
 use crate::{
     AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Sweep,
-    command::Runner,
+    command::{Output, Runner},
     error::excerpt,
     metrics,
     parse::{self, FreeTexts, JobsText, Separator},
 };
 
-/// Up to so many jobs are asked for one by one; more in one answer with every job in it. One `scontrol show job` costs about
-/// 10 ms, `scontrol show jobs` of 10,000 jobs 400 ms (22.05).
+/// Up to so many jobs are asked for one by one, however long the queue is; more in one answer with every job in it.
 const ONE_BY_ONE: usize = 16;
+/// One more for each so many jobs of the queue: one `scontrol show job` costs about 10 ms, `scontrol show jobs` of 10,000 jobs
+/// 400 ms (22.05).
+const JOBS_PER_QUESTION: usize = 250;
 /// Ids per `squeue -j` and `sacct -j`: 11 bytes each at most, far below the limit of an argument (128 KiB).
 const IDS_PER_COMMAND: usize = 1_000;
 
@@ -26,6 +32,8 @@ const IDS_PER_COMMAND: usize = 1_000;
 #[derive(Clone, Debug)]
 pub struct Slurm {
     runner: Runner,
+    /// Jobs in the last sweep.
+    queue: Arc<AtomicUsize>,
 }
 
 /// Which runs accounting is asked for.
@@ -58,6 +66,16 @@ impl Slurm {
         metrics::describe();
         Self {
             runner: Runner::new(config),
+            queue: Arc::default(),
+        }
+    }
+
+    /// One that waits longer for answers, within the same number of commands per second.
+    #[must_use]
+    pub fn patient(&self, command_timeout: Duration) -> Self {
+        Self {
+            runner: self.runner.patient(command_timeout),
+            queue: Arc::clone(&self.queue),
         }
     }
 
@@ -80,6 +98,7 @@ impl Slurm {
                 &output,
             ));
         }
+        self.queue.store(rows.len(), Ordering::Relaxed);
         Ok(Sweep {
             started_at,
             rows,
@@ -94,66 +113,47 @@ impl Slurm {
         if ids.is_empty() {
             return Ok(answer);
         }
-        let texts = self.free_texts(&ids).await?;
-        let mut one_by_one: Vec<JobId> = Vec::new();
-        if ids.len() <= ONE_BY_ONE {
-            one_by_one.extend(&ids);
-        } else {
-            let output = self
-                .runner
-                .run("scontrol", &["-o", "-d", "show", "jobs"])
-                .await?;
-            one_by_one = sort_into(&mut answer, &ids, parse::jobs(&output, &texts));
-            // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
-            let rest = one_by_one.split_off(one_by_one.len().min(ONE_BY_ONE));
-            answer.unclear.extend(rest.into_iter().map(|id| {
-                (
-                    id,
-                    "not in the list of all jobs; not asked for by id".to_owned(),
-                )
-            }));
+        if ids.len() <= self.one_by_one() {
+            let (texts, outputs) =
+                tokio::try_join!(self.free_texts(&ids), self.ask_one_by_one(&ids))?;
+            for (id, output) in outputs {
+                read_one(id, output, &texts, &mut answer)?;
+            }
+            return Ok(answer);
         }
-        for id in one_by_one {
-            self.one_job(id, &texts, &mut answer).await?;
+        let (texts, output) = tokio::try_join!(
+            self.free_texts(&ids),
+            self.runner.run("scontrol", &["-o", "-d", "show", "jobs"])
+        )?;
+        let (mut rest, mut unclear) = sort_into(&mut answer, &ids, parse::jobs(&output, &texts));
+        // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
+        let later = rest.split_off(rest.len().min(ONE_BY_ONE));
+        for id in later {
+            match unclear.remove(&id) {
+                Some(problem) => answer.unclear.push((id, problem)),
+                None => answer.unlisted.push(id),
+            }
+        }
+        let by_id: BTreeSet<JobId> = rest.into_iter().collect();
+        for (id, output) in self.ask_one_by_one(&by_id).await? {
+            read_one(id, output, &texts, &mut answer)?;
         }
         Ok(answer)
     }
 
-    async fn one_job(
-        &self,
-        id: JobId,
-        texts: &HashMap<JobId, FreeTexts>,
-        answer: &mut JobsAnswer,
-    ) -> Result<(), Error> {
-        let output = self
-            .runner
-            .run_any("scontrol", &["-o", "-d", "show", "job", &id.to_string()])
-            .await?;
-        if output.status != 0 {
-            if output.stderr.contains("Invalid job id specified") {
-                answer.missing.push(id);
-                return Ok(());
-            }
-            let error = Error::from_stderr("scontrol", output.status, &output.stderr);
-            metrics::failed("scontrol", error.kind());
-            return Err(error);
+    /// How many jobs are asked for one by one at most.
+    fn one_by_one(&self) -> usize {
+        let queue = self.queue.load(Ordering::Relaxed);
+        (1 + queue / JOBS_PER_QUESTION).min(ONE_BY_ONE)
+    }
+
+    async fn ask_one_by_one(&self, ids: &BTreeSet<JobId>) -> Result<Vec<(JobId, Output)>, Error> {
+        let mut outputs = Vec::with_capacity(ids.len());
+        for id in ids {
+            let question = ["-o", "-d", "show", "job", &id.to_string()];
+            outputs.push((*id, self.runner.run_any("scontrol", &question).await?));
         }
-        let JobsText { records, unclear } = parse::jobs(&output.stdout, texts);
-        let before = answer.found.len();
-        answer
-            .found
-            .extend(records.into_iter().filter(|record| belongs_to(record, id)));
-        for (unclear_id, problem) in unclear {
-            metrics::unread("scontrol", 1);
-            answer.unclear.push((unclear_id, problem.to_owned()));
-        }
-        if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id)
-        {
-            answer
-                .unclear
-                .push((id, "the answer holds no record of it".to_owned()));
-        }
-        Ok(())
+        Ok(outputs)
     }
 
     /// What users wrote, by columns that cannot be forged.
@@ -292,8 +292,46 @@ impl Slurm {
     }
 }
 
-/// Takes records of jobs asked for out of the answer about all jobs; returns the ids to ask for one by one.
-fn sort_into(answer: &mut JobsAnswer, ids: &BTreeSet<JobId>, text: JobsText) -> Vec<JobId> {
+/// Reads the answer about one job.
+fn read_one(
+    id: JobId,
+    output: Output,
+    texts: &HashMap<JobId, FreeTexts>,
+    answer: &mut JobsAnswer,
+) -> Result<(), Error> {
+    if output.status != 0 {
+        if output.stderr.contains("Invalid job id specified") {
+            answer.missing.push(id);
+            return Ok(());
+        }
+        let error = Error::from_stderr("scontrol", output.status, &output.stderr);
+        metrics::failed("scontrol", error.kind());
+        return Err(error);
+    }
+    let JobsText { records, unclear } = parse::jobs(&output.stdout, texts);
+    let before = answer.found.len();
+    answer
+        .found
+        .extend(records.into_iter().filter(|record| belongs_to(record, id)));
+    for (unclear_id, problem) in unclear {
+        metrics::unread("scontrol", 1);
+        answer.unclear.push((unclear_id, problem.to_owned()));
+    }
+    if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id) {
+        answer
+            .unclear
+            .push((id, "the answer holds no record of it".to_owned()));
+    }
+    Ok(())
+}
+
+/// Takes records of jobs asked for out of the answer about all jobs; returns the ids of which there is no clear one, and of those
+/// that have one why it is not clear.
+fn sort_into(
+    answer: &mut JobsAnswer,
+    ids: &BTreeSet<JobId>,
+    text: JobsText,
+) -> (Vec<JobId>, BTreeMap<JobId, String>) {
     let JobsText { records, unclear } = text;
     let mut seen: BTreeSet<JobId> = BTreeSet::new();
     for record in records {
@@ -307,11 +345,14 @@ fn sort_into(answer: &mut JobsAnswer, ids: &BTreeSet<JobId>, text: JobsText) -> 
             answer.found.push(record);
         }
     }
-    let unclear: BTreeSet<JobId> = unclear.into_iter().map(|(id, _)| id).collect();
-    ids.iter()
-        .copied()
-        .filter(|id| !seen.contains(id) || unclear.contains(id))
-        .collect()
+    // Alone, a record may be clear.
+    let unclear = unclear.into_iter().map(|(id, problem)| {
+        seen.remove(&id);
+        (id, problem.to_owned())
+    });
+    let unclear: BTreeMap<JobId, String> = unclear.filter(|(id, _)| ids.contains(id)).collect();
+    let rest: Vec<JobId> = ids.difference(&seen).copied().collect();
+    (rest, unclear)
 }
 
 fn belongs_to(record: &JobRecord, id: JobId) -> bool {

@@ -192,10 +192,10 @@ impl Reader {
             hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
             let found = self.sightings_of(*id, &answer);
             if found.is_empty() {
-                if answer
-                    .unclear
-                    .iter()
-                    .any(|(unclear, _)| unclear.get() == *id)
+                let unclear = answer.unclear.iter().map(|(unclear, _)| unclear);
+                if unclear
+                    .chain(&answer.unlisted)
+                    .any(|unclear| unclear.get() == *id)
                 {
                     again.push(*id);
                 }

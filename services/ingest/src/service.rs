@@ -48,11 +48,9 @@ impl Service for IngestService {
         let config = configuration(&context)?;
         crate::metrics::describe();
         let client: slurm_client::Config = context.section("slurm")?;
-        let patient = Slurm::new(slurm_client::Config {
-            command_timeout: client.command_timeout.max(LONG_ANSWER),
-            ..client.clone()
-        });
+        let long = client.command_timeout.max(LONG_ANSWER);
         let slurm = Slurm::new(client);
+        let patient = slurm.patient(long);
         let identity_file = context
             .mesh
             .identity_map

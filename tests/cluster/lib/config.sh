@@ -7,7 +7,8 @@
 # address, as Debian installs it.
 choose_address() {
   local own
-  own=$(getent ahostsv4 "$(hostname)" | awk 'NR == 1 { print $1 }')
+  # Not ahostsv4: on a machine that has only its loopback device that finds nothing.
+  own=$(getent ahosts "$(hostname)" | awk '$1 !~ /:/ && !own { own = $1 } END { print own }') || true
   if [[ $own == 127.* ]]; then
     LOOPBACK=yes ADDR=$own
   else

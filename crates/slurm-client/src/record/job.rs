@@ -42,13 +42,15 @@ impl ArrayTasks {
     }
 }
 
-/// The answer about some jobs. Every id asked for is in exactly one of the three lists, at least.
+/// The answer about some jobs. Every id asked for is in one of the four lists, at least.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobsAnswer {
     /// Records found. An array's id finds its remainder and every task the controller still knows; they are all listed.
     pub found: Vec<JobRecord>,
     /// Ids the controller says it does not know: ended longer than `MinJobAge` ago, or never there.
     pub missing: Vec<JobId>,
+    /// Ids that are not in the controller's list of every job, and that it was not asked for one by one: probably missing.
+    pub unlisted: Vec<JobId>,
     /// Ids of which this answer proves nothing, and why. Ask again.
     pub unclear: Vec<(JobId, String)>,
 }

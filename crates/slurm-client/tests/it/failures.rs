@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    num::NonZeroU32,
     os::unix::fs::PermissionsExt,
     path::Path,
     time::{Duration, Instant},
@@ -15,14 +16,19 @@ fn command(dir: &Path, name: &str, script: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn slurm(dir: &Path) -> Slurm {
+fn slurm_config(dir: &Path) -> Config {
     let conf = dir.join("slurm.conf");
     fs::write(&conf, "").unwrap();
-    Slurm::new(Config {
+    Config {
         conf: Some(conf),
         bin_dir: Some(dir.to_owned()),
         command_timeout: Duration::from_millis(500),
-    })
+        ..Config::default()
+    }
+}
+
+fn slurm(dir: &Path) -> Slurm {
+    Slurm::new(slurm_config(dir))
 }
 
 #[tokio::test]
@@ -122,4 +128,40 @@ async fn settings_of_the_caller_do_not_reach_the_commands() {
         "echo \"slurm-wlm ${SLURM_TIME_FORMAT}-${TZ}-${SQUEUE_FORMAT:-none} 9.$(env | grep -c CARGO)\"",
     );
     assert_eq!(slurm(dir.path()).version().await.unwrap(), "9.0");
+}
+
+#[tokio::test]
+async fn commands_are_bounded_in_a_second_whatever_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = dir.path().join("calls");
+    command(
+        dir.path(),
+        "scontrol",
+        &format!("echo >> {}\necho slurm-wlm 22.05.8", calls.display()),
+    );
+    let slurm = Slurm::new(Config {
+        commands_per_second: NonZeroU32::new(5).unwrap(),
+        command_timeout: Duration::from_secs(30),
+        ..slurm_config(dir.path())
+    });
+    let started = Instant::now();
+    let asking = (0..15).map(|n| {
+        // A patient clone has places of its own, but shares the pace.
+        let asked = if n % 2 == 0 {
+            slurm.clone()
+        } else {
+            slurm.patient(Duration::from_secs(60))
+        };
+        tokio::spawn(async move { asked.version().await.unwrap() })
+    });
+    for answer in asking.collect::<Vec<_>>() {
+        assert_eq!(answer.await.unwrap(), "22.05.8");
+    }
+    assert_eq!(fs::read_to_string(calls).unwrap().len(), 15);
+    // 5 at once, 10 at 5 per second.
+    assert!(
+        started.elapsed() >= Duration::from_millis(1_990),
+        "{:?}",
+        started.elapsed()
+    );
 }

@@ -134,12 +134,14 @@ impl Error {
             "invalid authentication credential",
         ]) {
             Self::MungeDown { command, message }
-        } else if command == "sacct"
+        } else if matches!(command, "sacct" | "sacctmgr")
             && says(&[
                 "slurmdbd",
                 "database",
                 "persistent connection",
                 "accounting storage is disabled",
+                "persistinit",
+                "supported accounting_storage plugin",
                 "connection refused",
             ])
         {
@@ -206,6 +208,13 @@ mod tests {
             ),
             "accounting_down"
         );
+        for text in [
+            "sacctmgr: error: Sending PersistInit msg: Connection refused",
+            "sacctmgr: error: Sending PersistInit msg: Unable to connect to database",
+            "You are not running a supported accounting_storage plugin\nOnly 'accounting_storage/slurmdbd' is supported.",
+        ] {
+            assert_eq!(kind("sacctmgr", text), "accounting_down", "{text}");
+        }
         assert_eq!(
             kind("squeue", "slurm_load_jobs error: Invalid job id specified"),
             "failed"

@@ -3,6 +3,7 @@
 //! - [`Slurm::sweep`]: one cheap look at the whole queue (`squeue`, text columns).
 //! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`).
 //! - [`Slurm::accounting`]: runs the controller has forgotten (`sacct -D -X`).
+//! - [`Slurm::access`], [`Slurm::transactions`]: who may do what, and who changed it (`sacctmgr`).
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: what hooks bring along. Pure.
 //!
@@ -26,7 +27,7 @@ pub use error::Error;
 pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
 pub use record::{
-    AccountingRecord, ArrayPosition, ArrayTasks, JobRecord, JobsAnswer, NodeAlloc, NodeRecord,
-    PartitionRecord, Sweep, SweepRow,
+    AccessRecords, AccountingRecord, ArrayPosition, ArrayTasks, AssociationRecord, JobRecord,
+    JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, Sweep, SweepRow, Transaction, UserRecord,
 };
 pub use slurm::{Ping, Query, Slurm};

@@ -1,5 +1,7 @@
 //! The questions one can ask.
 
+mod access;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{

@@ -1,6 +1,7 @@
 //! Slurm's text into records. Pure; survives any bytes.
 
 mod accounting;
+mod association;
 mod cut;
 mod delimited;
 mod job;
@@ -9,6 +10,9 @@ mod node;
 mod sweep;
 
 pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting};
+pub(crate) use association::{
+    TRANSACTION_FORMAT, USER_FORMAT, association_format, associations, transactions, users,
+};
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{FreeTexts, JobsText, jobs};
 pub(crate) use node::{config, nodes, partitions};

@@ -1,11 +1,13 @@
 //! What Slurm said, as records. Fields are optional where Slurm may leave them open.
 
 mod accounting;
+mod association;
 mod job;
 mod node;
 mod sweep;
 
 pub use accounting::{AccountingRecord, ArrayPosition};
+pub use association::{AccessRecords, AssociationRecord, Transaction, UserRecord};
 pub use job::{ArrayTasks, JobRecord, JobsAnswer, NodeAlloc};
 pub use node::{NodeRecord, PartitionRecord};
 pub use sweep::{Sweep, SweepRow};

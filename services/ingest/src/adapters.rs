@@ -1,3 +1,4 @@
 //! The IO side: no decisions.
 
+pub mod fenced;
 pub mod store;

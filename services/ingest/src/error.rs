@@ -8,15 +8,19 @@ pub enum Error {
     Stopped,
     /// Another ingest writes the state of this cluster.
     #[error(
-        "another ingest writes {key} of bucket mesh_ingest; run one per cluster, this one stops so that nothing is told twice"
+        "another ingest writes {key} of bucket {bucket}; run one per cluster, this one stops so that nothing is told twice"
     )]
     Fenced {
+        /// The bucket.
+        bucket: &'static str,
         /// The key.
         key: String,
     },
     /// The stored state cannot be read.
-    #[error("read state {key} of bucket mesh_ingest; it was written by another version or damaged")]
+    #[error("read state {key} of bucket {bucket}; it was written by another version or damaged")]
     State {
+        /// The bucket.
+        bucket: &'static str,
         /// The key.
         key: String,
         /// Why.

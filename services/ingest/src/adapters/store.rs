@@ -4,19 +4,15 @@
 //! An event with a counted id is in the outbox of its shard before it is published: after a crash it is published again with the
 //! same id.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use mesh_bus::{Bucket, BucketEntry, Bus, PutError};
+use mesh_bus::Bus;
 use mesh_events::catalogue::BUCKET_INGEST;
 use mesh_events::{Event, RunKey, subject};
-use prost::Message as _;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::fenced::{Fenced, pack, unpack};
 use crate::Error;
 use crate::domain::{Book, Tracked};
 
@@ -66,13 +62,10 @@ pub struct Loaded {
     pub outbox: Vec<Event>,
 }
 
-/// The bucket, and the revisions this process has seen.
+/// The bucket.
 pub struct Store {
-    bucket: Bucket,
-    cluster: String,
+    bucket: Fenced,
     prefix: String,
-    revisions: HashMap<String, u64>,
-    shutdown: CancellationToken,
 }
 
 impl Store {
@@ -86,22 +79,16 @@ impl Store {
         shutdown: &CancellationToken,
     ) -> Result<(Self, Loaded), Error> {
         let prefix = subject::token(cluster);
-        let (bucket, entries) = read_all(bus, &prefix, shutdown).await?;
-        let mut store = Self {
-            bucket,
-            cluster: cluster.to_owned(),
-            prefix,
-            revisions: HashMap::new(),
-            shutdown: shutdown.clone(),
-        };
+        let (bucket, entries) = Fenced::load(bus, BUCKET_INGEST, &prefix, shutdown).await?;
+        let store = Self { bucket, prefix };
         let mut loaded = Loaded {
             book: Book::default(),
             meta: None,
             outbox: Vec::new(),
         };
         for entry in entries {
-            store.revisions.insert(entry.key.clone(), entry.revision);
             let damaged = |source: Box<dyn std::error::Error + Send + Sync>| Error::State {
+                bucket: BUCKET_INGEST,
                 key: entry.key.clone(),
                 source,
             };
@@ -168,11 +155,7 @@ impl Store {
         }
         for (number, shard) in values {
             let key = format!("{}.{number}", self.prefix);
-            let value = serde_json::to_vec(&shard).map_err(|source| Error::Encode {
-                key: key.clone(),
-                source,
-            })?;
-            self.put(key, value.into()).await?;
+            self.bucket.put(key, &shard).await?;
         }
         Ok(())
     }
@@ -188,97 +171,10 @@ impl Store {
             outbox: outbox.iter().map(pack).collect(),
             ..meta.clone()
         };
-        let value = serde_json::to_vec(&meta).map_err(|source| Error::Encode {
-            key: key.clone(),
-            source,
-        })?;
-        self.put(key, value.into()).await
+        self.bucket.put(key, &meta).await
     }
 
     fn meta_key(&self) -> String {
         format!("{}.meta", self.prefix)
     }
-
-    async fn put(&mut self, key: String, value: Bytes) -> Result<(), Error> {
-        let mut delay = Duration::from_millis(50);
-        loop {
-            match self
-                .bucket
-                .put(&key, value.clone(), self.revisions.get(&key).copied())
-                .await
-            {
-                Ok(revision) => {
-                    self.revisions.insert(key, revision);
-                    return Ok(());
-                }
-                Err(PutError::Conflict { .. }) => {
-                    // Our own write, whose answer was lost, looks like somebody else's.
-                    match self.bucket.get(&key).await {
-                        Ok(Some(entry)) if entry.value == value => {
-                            self.revisions.insert(key, entry.revision);
-                            return Ok(());
-                        }
-                        Ok(_) => return Err(Error::Fenced { key }),
-                        // The next write meets the same conflict and asks again.
-                        Err(_) => pause(&self.shutdown, &mut delay).await?,
-                    }
-                }
-                Err(PutError::Bus(error)) => {
-                    tracing::debug!(
-                        error = &error as &dyn std::error::Error,
-                        key,
-                        cluster = self.cluster,
-                        "write state, trying again"
-                    );
-                    pause(&self.shutdown, &mut delay).await?;
-                }
-            }
-        }
-    }
-}
-
-/// Reads until it works or the process is told to stop.
-async fn read_all(
-    bus: &Bus,
-    prefix: &str,
-    shutdown: &CancellationToken,
-) -> Result<(Bucket, Vec<BucketEntry>), Error> {
-    let mut delay = Duration::from_millis(50);
-    loop {
-        let read = async {
-            let bucket = bus.bucket(BUCKET_INGEST).await?;
-            let entries = bucket.load(prefix).await?;
-            Ok::<_, mesh_bus::Error>((bucket, entries))
-        };
-        match read.await {
-            Ok(done) => return Ok(done),
-            Err(error) => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "read state, trying again"
-                );
-                pause(shutdown, &mut delay).await?;
-            }
-        }
-    }
-}
-
-async fn pause(shutdown: &CancellationToken, delay: &mut Duration) -> Result<(), Error> {
-    tokio::select! {
-        () = shutdown.cancelled() => return Err(Error::Stopped),
-        () = tokio::time::sleep(delay.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
-    }
-    *delay = (*delay * 2).min(Duration::from_secs(5));
-    Ok(())
-}
-
-fn pack(event: &Event) -> String {
-    STANDARD.encode(event.encode_to_vec())
-}
-
-fn unpack(outbox: &[String]) -> Result<Vec<Event>, Box<dyn std::error::Error + Send + Sync>> {
-    outbox
-        .iter()
-        .map(|text| Ok(Event::from_bytes(&STANDARD.decode(text)?)?))
-        .collect()
 }

@@ -20,6 +20,8 @@ pub const MESH_DEAD: &str = "MESH_DEAD";
 
 /// State of `ingest`: last-seen jobs and counters, in shards.
 pub const BUCKET_INGEST: &str = "mesh_ingest";
+/// State of `ingest` about users: who had which access, and counters.
+pub const BUCKET_USERS: &str = "mesh_users";
 /// State of `node-watcher`: last-seen nodes and counters.
 pub const BUCKET_NODES: &str = "mesh_nodes";
 /// State of `pending-explainer`: what was last explained.
@@ -158,6 +160,11 @@ pub const BUCKETS: &[Bucket] = &[
         summary: "Last-seen jobs and counters of ingest, `<cluster>.<shard>`.",
     },
     Bucket {
+        name: BUCKET_USERS,
+        max_value_size: 1 << 20,
+        summary: "Last-seen access and identities of users, and counters, of ingest, `<cluster>.<shard>`.",
+    },
+    Bucket {
         name: BUCKET_NODES,
         max_value_size: 1 << 20,
         summary: "Last-seen nodes and counters of node-watcher, `<cluster>.<shard>`.",
@@ -284,7 +291,11 @@ pub fn permissions(role: &str) -> Option<Permissions> {
 /// Buckets a role uses, and whether it writes them.
 fn buckets_of(role: &str) -> &'static [(&'static str, bool)] {
     match role {
-        "ingest" => &[(BUCKET_INGEST, true), (BUCKET_QUEUE, true)],
+        "ingest" => &[
+            (BUCKET_INGEST, true),
+            (BUCKET_USERS, true),
+            (BUCKET_QUEUE, true),
+        ],
         "node-watcher" => &[(BUCKET_NODES, true)],
         "pending-explainer" => &[(BUCKET_EXPLAINER, true), (BUCKET_QUEUE, false)],
         _ => &[],

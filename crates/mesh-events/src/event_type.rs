@@ -132,11 +132,11 @@ event_types! {
     NodeMaintenance = Node."maintenance", Sampled, "A maintenance reservation has begun on the node.";
     NodeAdded = Node."added", Sampled, "The node is new in the cluster.";
     NodeRemoved = Node."removed", Sampled, "The node is gone from the configuration.";
-    UserLogin = User."login", Sampled, "A user logged in.";
-    UserIdentityLinked = User."identity_linked", Sampled, "A Unix user was linked to a person.";
-    UserAccessGranted = User."access_granted", Sampled, "A user got access to an account, partition or QOS.";
-    UserAccessChanged = User."access_changed", Sampled, "A user's access changed.";
-    UserAccessRevoked = User."access_revoked", Sampled, "A user lost access.";
+    UserLogin = User."login", Derived, "A user logged in on a host with the PAM hook.";
+    UserIdentityLinked = User."identity_linked", Sampled, "Who the person behind a Unix user is became known, or changed.";
+    UserAccessGranted = User."access_granted", Sampled, "A user or account got access: an account, a QOS, admin level, coordination.";
+    UserAccessChanged = User."access_changed", Sampled, "A limit, share or default of a user or account changed.";
+    UserAccessRevoked = User."access_revoked", Sampled, "A user or account lost access.";
     UserQuotaHigh = User."quota_high", Derived, "A budget is nearly used up.";
     UserQuotaExceeded = User."quota_exceeded", Derived, "A budget is used up.";
     UserQuotaCleared = User."quota_cleared", Derived, "A budget has room again.";

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | recorded | `slurm-mesh/recorded/1`, cluster, job id, task id or empty, submit time, attempt, slot |
 //! | sampled | `slurm-mesh/sampled/1`, cluster, entity key, event type, n |
-//! | derived | `slurm-mesh/derived/1`, id of the cause, event type, n |
+//! | derived | `slurm-mesh/derived/1`, id of the cause (an event, or the doorbell of a login), event type, n |
 //!
 //! Recorded facts need no state: any observer, in any order, after any restart, computes the same id. Sampled facts count with n, which
 //! the leader keeps. `docs/events.md` specifies this for strangers and `docs/vectors.json` proves it.
@@ -58,6 +58,12 @@ impl EventId {
             &kind.to_string(),
             &n.to_string(),
         ])
+    }
+
+    /// Id of the fact that a doorbell itself is: there is no record of Slurm behind it. A doorbell that comes twice is one fact.
+    pub fn rung(doorbell: Uuid, kind: EventType) -> Self {
+        let cause = doorbell.as_hyphenated().to_string();
+        Self::of(&["slurm-mesh/derived/1", &cause, &kind.to_string(), "0"])
     }
 
     fn of(fields: &[&str]) -> Self {
@@ -285,6 +291,15 @@ mod tests {
                 prop_assert_eq!(run.entity_key(), text);
             }
         }
+    }
+
+    #[test]
+    fn a_doorbell_is_one_fact_however_its_id_is_written() {
+        let id = |text: &str| EventId::rung(text.parse().unwrap(), EventType::UserLogin);
+        let bell = "01961234-5678-7abc-8def-0123456789ab";
+        assert_eq!(id(bell), id(&bell.to_uppercase()));
+        assert_eq!(id(bell).to_string().parse(), Ok(id(bell)));
+        assert_ne!(id(bell), id("01961234-5678-7abc-8def-0123456789ac"));
     }
 
     #[test]

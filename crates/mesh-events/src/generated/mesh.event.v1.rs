@@ -89,7 +89,7 @@ pub struct Correlation {
 /// What an event is about.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Entity {
-    /// `job`, `array`, `node`, `user` or `cluster`.
+    /// `job`, `array`, `node`, `user`, `account` or `cluster`.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Key within the cluster, e.g. `job/123/1763760000`, `node/n1`; also the CloudEvents subject.
@@ -143,7 +143,7 @@ pub struct Identity {
     /// OIDC `name`. Empty if unknown.
     #[prost(string, tag = "4")]
     pub name: ::prost::alloc::string::String,
-    /// How we know: `map-file` now; LDAP attribute and association comment come later.
+    /// How we know: `map-file`, `getent` (a field of the passwd entry) or `association-comment` (Slurm's).
     #[prost(string, tag = "5")]
     pub provenance: ::prost::alloc::string::String,
 }

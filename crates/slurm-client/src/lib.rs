@@ -4,6 +4,7 @@
 //! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`).
 //! - [`Slurm::accounting`]: runs the controller has forgotten (`sacct -D -X`).
 //! - [`Slurm::access`], [`Slurm::transactions`]: who may do what, and who changed it (`sacctmgr`).
+//! - [`Slurm::usage`]: what ended runs used, step by step (`sacct -D`).
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: what hooks bring along. Pure.
 //!
@@ -28,6 +29,7 @@ pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArrayTasks, AssociationRecord, JobRecord,
-    JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, Sweep, SweepRow, Transaction, UserRecord,
+    JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, Sweep, SweepRow, Transaction,
+    UsageRecord, UsedTres, UserRecord,
 };
 pub use slurm::{Ping, Query, Slurm};

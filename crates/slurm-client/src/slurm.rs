@@ -12,10 +12,11 @@ use std::{
 };
 
 use chrono::DateTime;
-use slurm_types::{JobId, UnixTime};
+use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
     AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Sweep,
+    UsageRecord,
     command::{Output, Runner},
     error::excerpt,
     metrics,
@@ -192,8 +193,8 @@ impl Slurm {
         match query {
             Query::Window { start, end } => {
                 let (start, end) = (local_time(*start)?, end.map(local_time).transpose()?);
-                self.sacct(&["-a", "-S", &start, "-E", end.as_deref().unwrap_or("now")])
-                    .await
+                let end = end.as_deref().unwrap_or("now");
+                self.runs(&["-S", &start, "-E", end]).await
             }
             Query::Jobs(ids) => {
                 let ids: Vec<JobId> = ids
@@ -204,21 +205,47 @@ impl Slurm {
                     .collect();
                 let mut records = Vec::new();
                 for some in ids.chunks(IDS_PER_COMMAND) {
-                    records.extend(self.sacct(&["-a", "-j", &join(some)]).await?);
+                    records.extend(self.runs(&["-j", &join(some)]).await?);
                 }
                 Ok(records)
             }
         }
     }
 
-    async fn sacct(&self, which: &[&str]) -> Result<Vec<AccountingRecord>, Error> {
+    async fn runs(&self, which: &[&str]) -> Result<Vec<AccountingRecord>, Error> {
+        let fields = parse::ACCOUNTING_FIELDS.join(",");
+        let which = [&["-a", "-X"], which].concat();
+        self.sacct(&fields, &which, parse::accounting).await
+    }
+
+    /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
+    /// tasks along, unless it is asked for as a task.
+    pub async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+        let mut records = Vec::new();
+        for some in jobs.chunks(IDS_PER_COMMAND) {
+            let list: Vec<String> = some.iter().map(JobRef::to_string).collect();
+            let which = ["-a", "-j", &list.join(",")];
+            records.extend(
+                self.sacct(&parse::usage_fields(), &which, parse::usage)
+                    .await?,
+            );
+        }
+        Ok(records)
+    }
+
+    async fn sacct<T>(
+        &self,
+        fields: &str,
+        which: &[&str],
+        read: impl FnOnce(&str, &Separator) -> Option<(Vec<T>, usize)>,
+    ) -> Result<Vec<T>, Error> {
         let separator = Separator::random();
-        let format = format!("--format={}", parse::ACCOUNTING_FIELDS.join(","));
+        let format = format!("--format={fields}");
         let delimiter = format!("--delimiter={}", separator.as_str());
-        let mut arguments = vec!["-D", "-X", "-P", "-n", "--noconvert", &delimiter, &format];
+        let mut arguments = vec!["-D", "-P", "-n", "--noconvert", &delimiter, &format];
         arguments.extend(which);
         let output = self.runner.run("sacct", &arguments).await?;
-        let (records, unread) = parse::accounting(&output, &separator).ok_or_else(|| {
+        let (records, unread) = read(&output, &separator).ok_or_else(|| {
             malformed("sacct", "the answer has not the columns asked for", &output)
         })?;
         metrics::unread("sacct", unread);

@@ -62,7 +62,7 @@ pub(crate) fn accounting(
     Some((records, unread))
 }
 
-fn record(row: &[&str]) -> Option<AccountingRecord> {
+pub(super) fn record(row: &[&str]) -> Option<AccountingRecord> {
     let get = |field: &str| {
         FIELDS
             .iter()

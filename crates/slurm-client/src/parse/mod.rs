@@ -8,6 +8,7 @@ mod job;
 mod keys;
 mod node;
 mod sweep;
+mod usage;
 
 pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting};
 pub(crate) use association::{
@@ -17,6 +18,7 @@ pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{FreeTexts, JobsText, jobs};
 pub(crate) use node::{config, nodes, partitions};
 pub(crate) use sweep::{FORMAT as SWEEP_FORMAT, sweep};
+pub(crate) use usage::{fields as usage_fields, usage};
 
 /// A text, or nothing for the words Slurm prints in its place.
 pub(crate) fn text(value: &str) -> String {

@@ -5,9 +5,11 @@ mod association;
 mod job;
 mod node;
 mod sweep;
+mod usage;
 
 pub use accounting::{AccountingRecord, ArrayPosition};
 pub use association::{AccessRecords, AssociationRecord, Transaction, UserRecord};
 pub use job::{ArrayTasks, JobRecord, JobsAnswer, NodeAlloc};
 pub use node::{NodeRecord, PartitionRecord};
 pub use sweep::{Sweep, SweepRow};
+pub use usage::{StepUsage, UsageRecord, UsedTres};

@@ -4,19 +4,22 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use uuid::Uuid;
+
 /// What `--help` prints.
 pub const HELP: &str = "\
-Tells slurm-mesh that something happened to a job. Slurm calls it; it never fails a job.
+Tells slurm-mesh that something happened to a job or a node. Slurm calls it; it never fails a job.
 
 Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
        mesh-hook [--config FILE] [--hook NAME] --chain PROGRAM [ARGUMENT...]
        mesh-hook [--config FILE] --flush
 
   --config FILE   configuration (/etc/slurm-mesh/hook.toml)
-  --hook NAME     the parameter of slurm.conf that calls it, e.g. PrologSlurmctld; not needed where Slurm's
-                  environment tells (SLURM_SCRIPT_CONTEXT, or the variables of jobcomp/script)
+  --hook NAME     the parameter of slurm.conf that calls it, e.g. SuspendProgram, or strigger-down and the like; not
+                  needed where the environment tells (all but SuspendProgram, ResumeFailProgram and strigger)
   --chain PROGRAM become the site's own program, with these arguments and with everything else unchanged, and ring beside it
   --flush         deliver everything in the spool now; exit status 1 if something stays
+  --probe UUID    ring as `smesh hooks test` does: it arrives under this id, is counted, and nothing is looked at
   --version       print the version
 
 Alone the exit status is 0, whatever happens. `smesh hooks print` shows what to write into slurm.conf.
@@ -29,8 +32,10 @@ pub enum Invocation {
     Help,
     /// Print the version.
     Version,
-    /// Ring, then exit 0.
+    /// Start a ringer, wait for it at most until the hard stop, exit 0.
     Ring(Options),
+    /// Ring.
+    Ringer(Options),
     /// Become a site's program and ring beside it.
     Chain {
         /// How to ring.
@@ -53,6 +58,8 @@ pub struct Options {
     pub hook: Option<OsString>,
     /// When the hook was called, if that was in another process.
     pub called_at: Option<SystemTime>,
+    /// Id of a doorbell that is a probe.
+    pub probe: Option<Uuid>,
     /// Slurm's own arguments.
     pub arguments: Vec<OsString>,
     /// What was not understood; said once, never fatal.
@@ -75,6 +82,9 @@ impl Options {
         {
             args.extend(["--called-at".into(), since.as_nanos().to_string().into()]);
         }
+        if let Some(probe) = self.probe {
+            args.extend(["--probe".into(), probe.to_string().into()]);
+        }
         args.push("--".into());
         args.extend(self.arguments.iter().cloned());
         args
@@ -85,7 +95,7 @@ impl Options {
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
     let mut args = args.into_iter();
     let mut options = Options::default();
-    let (mut relay, mut flush) = (false, false);
+    let mut step: fn(Options) -> Invocation = Invocation::Ring;
     while let Some(arg) = args.next() {
         let (name, attached) = split(&arg);
         let mut value = || attached.clone().or_else(|| args.next());
@@ -95,8 +105,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
             "--config" => options.config = value().map(PathBuf::from),
             "--hook" => options.hook = value(),
             "--called-at" => options.called_at = value().as_deref().and_then(nanoseconds),
-            "--relay" => relay = true,
-            "--flush" => flush = true,
+            "--probe" => match value().and_then(|id| Uuid::parse_str(id.to_str()?).ok()) {
+                Some(id) => options.probe = Some(id),
+                None => options.complaint = Some("--probe needs a UUID".into()),
+            },
+            "--relay" => step = Invocation::Relay,
+            "--ringer" => step = Invocation::Ringer,
+            "--flush" => step = Invocation::Flush,
             "--chain" => match value() {
                 Some(program) => {
                     options.arguments = args.collect();
@@ -119,11 +134,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
             }
         }
     }
-    match (relay, flush) {
-        (true, _) => Invocation::Relay(options),
-        (false, true) => Invocation::Flush(options),
-        (false, false) => Invocation::Ring(options),
-    }
+    step(options)
 }
 
 /// `--name=value` in two.
@@ -197,11 +208,12 @@ mod tests {
         }
 
         #[test]
-        fn options_survive_the_way_to_the_ringer(config: Option<Vec<u8>>, hook: Option<Vec<u8>>, nanos: Option<u64>, arguments: Vec<Vec<u8>>) {
+        fn options_survive_the_way_to_the_ringer(config: Option<Vec<u8>>, hook: Option<Vec<u8>>, nanos: Option<u64>, probe: Option<u128>, arguments: Vec<Vec<u8>>) {
             let options = Options {
                 config: config.map(|bytes| OsString::from_vec(bytes).into()),
                 hook: hook.map(OsString::from_vec),
                 called_at: nanos.map(|nanos| UNIX_EPOCH + Duration::from_nanos(nanos)),
+                probe: probe.map(Uuid::from_u128),
                 arguments: arguments.into_iter().map(OsString::from_vec).collect(),
                 complaint: None,
             };

@@ -1,25 +1,22 @@
 //! Hands over to the site's own program.
 //!
 //! The process *becomes* the program (`execve`), so arguments, standard streams, environment, process id, signals and exit status are
-//! the program's own; nothing is copied or translated. Before that it starts a ringer beside it. The ringer is started through a relay
-//! that exits at once, so the program does not find a child it never made, and in a process group of its own, so that a signal to the
-//! hook's group does not reach it.
+//! the program's own; nothing is copied or translated. Before that it starts a ringer beside it, through a relay that exits at once, so
+//! that the program does not find a child it never made.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::args::Options;
+use crate::guard::start_beside;
 use crate::report::report;
 
-/// This very program, also when its file was replaced by an upgrade in the meantime.
-const MYSELF: &str = "/proc/self/exe";
-
 /// Starts a ringer that outlives this process, then becomes the program. Returns only if that fails: the exit status a shell would give.
-pub fn run(options: &Options, program: &OsStr) -> u8 {
-    if let Err(error) = start_beside("--relay", options).and_then(|mut relay| relay.wait()) {
-        report(format_args!("not rung, start {MYSELF}: {error}"));
+pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
+    if ring {
+        beside(options);
     }
     let error = Command::new(program).args(&options.arguments).exec();
     report(format_args!(
@@ -33,24 +30,16 @@ pub fn run(options: &Options, program: &OsStr) -> u8 {
     }
 }
 
-/// The relay: starts the ringer and leaves.
-pub fn relay(options: &Options) {
-    if let Err(error) = start_beside("--", options) {
-        report(format_args!("not rung, start {MYSELF}: {error}"));
+/// Rings without anybody who waits, not even for a process to be there.
+pub fn beside(options: &Options) {
+    if let Err(error) = start_beside("--relay", options).and_then(|mut relay| relay.wait()) {
+        report(format_args!("not rung: {error}"));
     }
 }
 
-fn start_beside(step: &str, options: &Options) -> io::Result<std::process::Child> {
-    let mut args: Vec<OsString> = options.to_args();
-    if step != "--" {
-        args.insert(0, step.into());
+/// The relay: starts the ringer and leaves.
+pub fn relay(options: &Options) {
+    if let Err(error) = start_beside("--ringer", options) {
+        report(format_args!("not rung: {error}"));
     }
-    // Not the hook's streams: Slurm waits until everybody has closed them.
-    Command::new(MYSELF)
-        .args(args)
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
 }

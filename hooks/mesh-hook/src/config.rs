@@ -27,6 +27,9 @@ pub struct Config {
     pub nats: Nats,
     /// Folder for doorbells while NATS is away. On a local disk: a hanging network file system would hang the hook.
     pub spool: PathBuf,
+    /// Folder of the lines that job_submit.lua and cli_filter.lua append; none if there is no such plugin.
+    #[serde(default)]
+    pub lines: Option<PathBuf>,
     /// The Unix user nats-server runs as. Before the password goes to an address of this machine, the socket there must be this
     /// user's; without it nothing is checked.
     #[serde(default)]
@@ -141,11 +144,10 @@ impl Config {
         if self.cluster.is_empty() {
             return Err(("cluster", "is empty; write Slurm's ClusterName".into()));
         }
-        if !self.spool.is_absolute() {
-            return Err((
-                "spool",
-                format!("{} is not an absolute path", self.spool.display()),
-            ));
+        for (key, path) in [("spool", Some(&self.spool)), ("lines", self.lines.as_ref())] {
+            if let Some(path) = path.filter(|path| !path.is_absolute()) {
+                return Err((key, format!("{} is not an absolute path", path.display())));
+            }
         }
         if !(1..=MAX_DEADLINE_MS).contains(&self.deadline_ms) {
             return Err((

@@ -1,65 +1,37 @@
-//! What a doorbell says: which hook, which job, and Slurm's variables as evidence.
+//! What a doorbell says: which hook, which job, nodes, login or mail, and Slurm's variables as evidence. Pure.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
-use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::hooks;
+use mesh_events::proto::mesh::hook::v1::{Doorbell, Login, Mail};
 use uuid::Uuid;
 
-/// Longest value that is carried, in bytes.
-const MAX_VALUE: usize = 4096;
-/// Most variables, and most arguments, that are carried.
-const MAX_COUNT: usize = 256;
-/// Most bytes of variables, and of arguments, that are carried together. A doorbell stays far below NATS's 1 MB limit.
-const MAX_TOTAL: usize = 48 << 10;
+use crate::evidence::{self, Environment, bounded, variable};
+use crate::hosts;
 
-/// Variables of jobcomp/script (Slurm 22.05, 24.11 and 26.05; `src/plugins/jobcomp/script`).
-const JOBCOMP: &[&str] = &[
-    "ACCOUNT",
-    "ARRAYJOBID",
-    "ARRAYTASKID",
-    "BATCH",
-    "CLUSTER",
-    "CONSTRAINTS",
-    "DB_FLAGS",
-    "DEPENDENCY",
-    "DERIVED_EC",
-    "ELIGIBLE",
-    "END",
-    "EXITCODE",
-    "GID",
-    "GROUPNAME",
-    "HETJOBID",
-    "HETJOBOFFSET",
-    "JOBID",
-    "JOBNAME",
-    "JOBSTATE",
-    "LIMIT",
-    "NODECNT",
-    "NODES",
-    "ORIGINAL_SLUID",
-    "PARTITION",
-    "PROCS",
-    "QOS",
-    "RESERVATION",
-    "SLUID",
-    "START",
-    "STATEREASONPREV",
-    "STDERR",
-    "STDIN",
-    "STDOUT",
-    "SUBMIT",
-    "UID",
-    "USERNAME",
-    "WORK_DIR",
-];
+/// Longest host list that is carried. A longer one is left out: half of it would name other nodes.
+const MAX_NODES: usize = 32 << 10;
 
-/// The environment as the hook got it.
-pub type Environment = HashMap<OsString, OsString>;
+/// A call of a hook.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Slurm's ClusterName.
+    pub cluster: &'a str,
+    /// The hook.
+    pub hook: &'a str,
+    /// Host it runs on.
+    pub host: &'a str,
+    /// When it was called.
+    pub called_at: SystemTime,
+    /// Its environment.
+    pub environment: &'a Environment,
+    /// Its arguments.
+    pub arguments: &'a [OsString],
+}
 
-/// The hook that was called, if Slurm's environment tells.
+/// The hook that was called, if its environment tells.
 pub fn hook_of(environment: &Environment) -> Option<&'static str> {
     let has = |name: &str| environment.contains_key(&OsString::from(name));
     // SLURM_SCRIPT_CONTEXT: slurm.conf(5), "PROLOG AND EPILOG SCRIPTS"; not set for the others.
@@ -82,86 +54,103 @@ pub fn hook_of(environment: &Environment) -> Option<&'static str> {
         Some("MailProg")
     } else if has("SLURM_RESUME_FILE") {
         Some("ResumeProgram")
+    } else if has("PAM_TYPE") && has("PAM_SERVICE") {
+        Some("Pam")
+    } else if has("SLURMD_NODENAME") && !has("SLURM_JOB_ID") {
+        // The only variable it gets (seen on 22.05, 24.11, 26.05).
+        Some("HealthCheckProgram")
     } else {
         None
     }
 }
 
+/// Whether a call tells anything new: not what another node of the same job rings for anyway, and not the end of a login.
+pub fn is_news(hook: &str, environment: &Environment) -> bool {
+    match hook {
+        "Prolog" | "Epilog" => {
+            let nodes = variable(environment, "SLURM_JOB_NODELIST")
+                .or_else(|| variable(environment, "SLURM_NODELIST"));
+            let (Some(nodes), Some(own)) = (nodes, variable(environment, "SLURMD_NODENAME")) else {
+                return true;
+            };
+            hosts::first(&nodes).is_none_or(|first| first == own)
+        }
+        "Pam" => variable(environment, "PAM_TYPE").is_none_or(|kind| kind == "open_session"),
+        _ => true,
+    }
+}
+
 /// A doorbell, with an id of its own.
-pub fn doorbell(
-    cluster: &str,
-    hook: &str,
-    host: &str,
-    called_at: SystemTime,
-    environment: &Environment,
-    arguments: &[OsString],
-) -> Doorbell {
-    let mut evidence: Vec<(String, String)> = environment
-        .iter()
-        .filter_map(|(name, value)| Some((name.to_str()?, value)))
-        .filter(|(name, _)| is_evidence(hook, name))
-        .map(|(name, value)| (name.to_owned(), bounded(value)))
-        .collect();
-    // Sorted, so that what is dropped from an absurd environment does not depend on chance.
-    evidence.sort();
-    let job_id = ["SLURM_JOB_ID", "JOBID", "SLURM_JOBID"]
+pub fn doorbell(call: &Call<'_>) -> Doorbell {
+    let evidence = evidence::carried(call.hook, call.environment);
+    let first = call.arguments.first();
+    let mut bell = Doorbell {
+        id: Uuid::now_v7().to_string(),
+        hook: bounded(call.hook).chars().take(64).collect(),
+        cluster: call.cluster.to_owned(),
+        host: call.host.to_owned(),
+        called_at: Some(mesh_events::timestamp(DateTime::<Utc>::from(
+            call.called_at,
+        ))),
+        job_id: job_of(&evidence).unwrap_or_default(),
+        environment: evidence.into_iter().collect(),
+        ..Doorbell::default()
+    };
+    match call.hook {
+        "Pam" => bell.login = Some(login(call.environment)),
+        "MailProg" => bell.mail = Some(mail(call)),
+        "HealthCheckProgram" => {
+            bell.nodes = variable(call.environment, "SLURMD_NODENAME").unwrap_or_default();
+        }
+        // strigger(1): the argument is the job id, or the node list.
+        "strigger-fini" | "strigger-time" => {
+            let id = first.and_then(|id| id.to_str()?.parse().ok());
+            bell.job_id = id.unwrap_or_default();
+        }
+        hook if hooks::OF_NODES.contains(&hook) => {
+            bell.nodes = first
+                .and_then(|nodes| nodes.to_str())
+                .filter(|nodes| nodes.len() <= MAX_NODES)
+                .unwrap_or_default()
+                .to_owned();
+        }
+        _ => bell.arguments = evidence::arguments(call.arguments),
+    }
+    bell
+}
+
+fn job_of(evidence: &[(String, String)]) -> Option<u32> {
+    ["SLURM_JOB_ID", "JOBID", "SLURM_JOBID"]
         .iter()
         .find_map(|name| {
-            evidence
-                .iter()
-                .find(|(other, _)| other == name)?
-                .1
-                .parse()
-                .ok()
+            let (_, value) = evidence.iter().find(|(other, _)| other == name)?;
+            value.parse().ok()
         })
-        .unwrap_or_default();
-    Doorbell {
-        id: Uuid::now_v7().to_string(),
-        hook: bounded(&OsString::from(hook)).chars().take(64).collect(),
-        cluster: cluster.to_owned(),
-        host: host.to_owned(),
-        called_at: Some(mesh_events::timestamp(DateTime::<Utc>::from(called_at))),
-        job_id,
-        environment: within_limits(evidence, |(name, value)| name.len() + value.len())
-            .into_iter()
-            .collect(),
-        arguments: within_limits(arguments.iter().map(bounded).collect(), String::len),
-        spooled: false,
-        ..Doorbell::default()
+}
+
+/// pam_exec(8).
+fn login(environment: &Environment) -> Login {
+    let value = |name| variable(environment, name).unwrap_or_default();
+    Login {
+        user: value("PAM_USER"),
+        remote_host: value("PAM_RHOST"),
+        service: value("PAM_SERVICE"),
+        tty: value("PAM_TTY"),
     }
 }
 
-/// Slurm's own variables only. Not its secrets: a token of slurmrestd or of `scontrol token` may be in slurmctld's environment.
-fn is_evidence(hook: &str, name: &str) -> bool {
-    if name.len() > 128
-        || ["JWT", "TOKEN", "SECRET", "PASSW"]
-            .iter()
-            .any(|word| name.contains(word))
-    {
-        return false;
+/// Slurm calls `mail -s SUBJECT ADDRESS` (slurm.conf(5), MailProg). Its standard input is never read.
+fn mail(call: &Call<'_>) -> Mail {
+    let subject = call
+        .arguments
+        .iter()
+        .position(|argument| argument == "-s")
+        .and_then(|at| call.arguments.get(at + 1));
+    Mail {
+        r#type: variable(call.environment, "SLURM_JOB_MAIL_TYPE").unwrap_or_default(),
+        subject: subject.map(bounded).unwrap_or_default(),
+        recipient: call.arguments.last().map(bounded).unwrap_or_default(),
     }
-    name.starts_with("SLURM_") || (hook == "JobComp" && JOBCOMP.contains(&name))
-}
-
-/// A value as text of at most [`MAX_VALUE`] bytes.
-fn bounded(value: &OsString) -> String {
-    let mut text = value.to_string_lossy().into_owned();
-    if text.len() > MAX_VALUE {
-        text.truncate(text.floor_char_boundary(MAX_VALUE));
-    }
-    text
-}
-
-fn within_limits<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<T> {
-    let mut total = 0;
-    items
-        .into_iter()
-        .take(MAX_COUNT)
-        .take_while(|item| {
-            total += size(item);
-            total <= MAX_TOTAL
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -180,12 +169,20 @@ mod tests {
             .collect()
     }
 
-    fn ring(hook: &str, environment: &Environment) -> Doorbell {
-        doorbell("c", hook, "h", SystemTime::UNIX_EPOCH, environment, &[])
+    fn ring(hook: &str, environment: &Environment, arguments: &[&str]) -> Doorbell {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        doorbell(&Call {
+            cluster: "c",
+            hook,
+            host: "h",
+            called_at: SystemTime::UNIX_EPOCH,
+            environment,
+            arguments: &arguments,
+        })
     }
 
     #[test]
-    fn the_hook_is_known_from_slurms_environment() {
+    fn the_hook_is_known_from_its_environment() {
         for (pairs, expected) in [
             (
                 &[("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld")][..],
@@ -195,10 +192,29 @@ mod tests {
                 &[("SLURM_SCRIPT_CONTEXT", "epilog_slurmctld")],
                 Some("EpilogSlurmctld"),
             ),
-            (&[("SLURM_SCRIPT_CONTEXT", "prolog_slurmd")], Some("Prolog")),
+            (
+                &[
+                    ("SLURM_SCRIPT_CONTEXT", "prolog_slurmd"),
+                    ("SLURMD_NODENAME", "n1"),
+                ],
+                Some("Prolog"),
+            ),
             (
                 &[("JOBID", "1"), ("JOBSTATE", "COMPLETED")],
                 Some("JobComp"),
+            ),
+            (
+                &[("SLURM_JOB_MAIL_TYPE", "Began"), ("SLURM_JOB_ID", "1")],
+                Some("MailProg"),
+            ),
+            (
+                &[("SLURM_RESUME_FILE", "/proc/1/fd/3")],
+                Some("ResumeProgram"),
+            ),
+            (&[("SLURMD_NODENAME", "n1")], Some("HealthCheckProgram")),
+            (
+                &[("PAM_TYPE", "open_session"), ("PAM_SERVICE", "sshd")],
+                Some("Pam"),
             ),
             (&[("JOBID", "1")], None),
             (&[("SLURM_SCRIPT_CONTEXT", "what_is_this")], None),
@@ -208,37 +224,67 @@ mod tests {
     }
 
     #[test]
-    fn only_slurms_variables_are_evidence() {
-        let environment = environment(&[
-            ("SLURM_JOB_ID", "42"),
-            ("SLURM_JWT", "secret"),
-            ("PATH", "/bin"),
-            ("AWS_SECRET_ACCESS_KEY", "secret"),
-            ("JOBSTATE", "COMPLETED"),
-        ]);
-        let bell = ring("PrologSlurmctld", &environment);
-        assert_eq!(bell.job_id, 42);
-        assert_eq!(
-            bell.environment.keys().collect::<Vec<_>>(),
-            ["SLURM_JOB_ID"]
+    fn one_node_of_a_job_rings_and_logins_ring_at_their_beginning() {
+        let news = |hook: &str, pairs: &[(&str, &str)]| is_news(hook, &environment(pairs));
+        for hook in ["Prolog", "Epilog"] {
+            let on = |node| {
+                news(
+                    hook,
+                    &[("SLURMD_NODENAME", node), ("SLURM_NODELIST", "n[3-5]")],
+                )
+            };
+            assert!(on("n3") && !on("n4"));
+            assert!(news(hook, &[("SLURMD_NODENAME", "n4")]), "who knows");
+        }
+        assert!(news("Pam", &[("PAM_TYPE", "open_session")]));
+        assert!(!news("Pam", &[("PAM_TYPE", "close_session")]));
+    }
+
+    #[test]
+    fn node_hooks_tell_their_nodes_and_job_triggers_their_job() {
+        let nothing = environment(&[]);
+        for hook in [
+            "ResumeProgram",
+            "SuspendProgram",
+            "ResumeFailProgram",
+            "strigger-down",
+        ] {
+            let bell = ring(hook, &nothing, &["n[1-3]"]);
+            assert_eq!((bell.nodes.as_str(), bell.job_id), ("n[1-3]", 0), "{hook}");
+        }
+        assert_eq!(ring("strigger-fini", &nothing, &["22"]).job_id, 22);
+        let health = ring(
+            "HealthCheckProgram",
+            &environment(&[("SLURMD_NODENAME", "n4")]),
+            &[],
         );
-        assert!(
-            ring("JobComp", &environment)
-                .environment
-                .contains_key("JOBSTATE")
+        assert_eq!(health.nodes, "n4");
+        let endless = "n1,".repeat(20_000);
+        assert_eq!(ring("SuspendProgram", &nothing, &[&endless]).nodes, "");
+    }
+
+    #[test]
+    fn a_mail_is_its_type_subject_and_address() {
+        let bell = ring(
+            "MailProg",
+            &environment(&[("SLURM_JOB_MAIL_TYPE", "Ended"), ("SLURM_JOB_ID", "20")]),
+            &["-s", "Slurm Job_id=20 Ended", "ops@example.org"],
+        );
+        assert_eq!((bell.job_id, bell.arguments.len()), (20, 0));
+        assert_eq!(
+            bell.mail.unwrap(),
+            Mail {
+                r#type: "Ended".into(),
+                subject: "Slurm Job_id=20 Ended".into(),
+                recipient: "ops@example.org".into()
+            }
         );
     }
 
     #[test]
     fn the_job_of_jobcomp_is_found() {
-        assert_eq!(
-            ring(
-                "JobComp",
-                &environment(&[("JOBID", "7"), ("JOBSTATE", "TIMEOUT")])
-            )
-            .job_id,
-            7
-        );
+        let environment = environment(&[("JOBID", "7"), ("JOBSTATE", "TIMEOUT")]);
+        assert_eq!(ring("JobComp", &environment, &[]).job_id, 7);
     }
 
     proptest! {
@@ -247,13 +293,13 @@ mod tests {
             let mut environment: Environment = values
                 .into_iter()
                 .enumerate()
-                .map(|(n, value)| (format!("SLURM_X{n}").into(), OsString::from_vec(value)))
+                .map(|(n, value)| (format!("SLURM_JOB_X{n}").into(), OsString::from_vec(value)))
                 .collect();
-            environment.insert("SLURM_HUGE".into(), "ü".repeat(huge).into());
+            environment.insert("SLURM_JOB_HUGE".into(), "ü".repeat(huge).into());
             environment.insert(OsString::from_vec(vec![b'S', 0xff]), "x".into());
-            let arguments = vec![OsString::from("x".repeat(10_000)); 20];
-            let bell = doorbell("c", &hook, "h", SystemTime::now(), &environment, &arguments);
-            prop_assert!(bell.encoded_len() < 128 << 10);
+            let argument = "x".repeat(10_000);
+            let bell = ring(&hook, &environment, &[argument.as_str(); 20]);
+            prop_assert!(bell.encoded_len() < 160 << 10);
         }
     }
 }

@@ -1,18 +1,14 @@
 //! `mesh-hook`: see the library. This file keeps the promise that nothing here can fail or hold up a job.
 
-use std::collections::HashMap;
-use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::panic::catch_unwind;
 use std::process::ExitCode;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use mesh_hook::args::{self, Invocation, Options};
-use mesh_hook::config::{Config, DEFAULT_PATH, HARD_STOP};
+use mesh_hook::config::Config;
 use mesh_hook::report::report;
-use mesh_hook::ring::{self, Outcome};
-use mesh_hook::{chain, doorbell};
+use mesh_hook::{chain, doorbell, guard, ringer};
 
 /// How long `--flush` may take: a person waits, not a job.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -29,79 +25,65 @@ fn main() -> ExitCode {
             program,
         } => {
             options.called_at = Some(called_at);
-            return ExitCode::from(chain::run(&options, &program));
+            let news = way(&options) != Way::Silent;
+            return ExitCode::from(chain::run(&options, &program, news));
         }
-        Invocation::Relay(options) => chain::relay(&options),
-        Invocation::Ring(options) => {
-            // If the disk or a name look-up hangs, this ends the process all the same. It says nothing: standard error may hang, too.
-            let watchdog = thread::Builder::new().spawn(move || {
-                thread::sleep(HARD_STOP.saturating_sub(started.elapsed()));
-                std::process::exit(0);
+        Invocation::Ring(mut options) => {
+            options.called_at.get_or_insert(called_at);
+            // A panic would be status 101, and a job that is requeued for ever.
+            let rung = catch_unwind(|| match way(&options) {
+                Way::Silent => {}
+                Way::Beside => chain::beside(&options),
+                Way::Wait => guard::run(&options, started),
             });
-            // A panic would be status 101, and a job that is requeued for ever. So would be a thread that cannot be had.
-            let rung = watchdog.and_then(|_| {
-                thread::Builder::new().spawn(move || ring(&options, called_at, started))
-            });
-            match rung.map(thread::JoinHandle::join) {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => report("internal error; please report it"),
-                Err(error) => report(format_args!(
-                    "not rung: no thread to be had ({error}); ingest's sweep will find the job"
-                )),
+            if rung.is_err() {
+                report("internal error; please report it");
             }
         }
+        Invocation::Relay(options) => chain::relay(&options),
+        Invocation::Ringer(options) => ringer::run(&options, started),
     }
     ExitCode::SUCCESS
 }
 
-fn ring(options: &Options, called_at: SystemTime, started: Instant) {
-    if let Some(complaint) = &options.complaint {
-        report(complaint);
-    }
-    let config = match Config::load(config_path(options)) {
-        Ok(config) => config,
-        Err(error) => return report(format_args!("not rung: {error}")),
-    };
-    let environment: HashMap<OsString, OsString> = std::env::vars_os().collect();
-    let given = options.hook.as_ref().map(|hook| hook.to_string_lossy());
-    let Some(hook) = given.as_deref().or_else(|| doorbell::hook_of(&environment)) else {
-        return report(
-            "not rung: which hook is this? Slurm's environment does not tell, so give --hook NAME",
-        );
-    };
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let called_at = options.called_at.unwrap_or(called_at);
-    let bell = doorbell::doorbell(
-        &config.cluster,
-        hook,
-        &host,
-        called_at,
-        &environment,
-        &options.arguments,
-    );
-    match ring::ring(&config, &bell, called_at, started) {
-        Outcome::Delivered { .. } => {}
-        Outcome::Spooled(error) => report(format_args!("job {} spooled: {error}", bell.job_id)),
-        Outcome::Lost(error, lost) => report(format_args!(
-            "job {} not rung: {error}; {lost}",
-            bell.job_id
-        )),
-    }
+/// How a call rings.
+#[derive(PartialEq, Eq)]
+enum Way {
+    /// Not at all: it is no news.
+    Silent,
+    /// Without anybody who waits.
+    Beside,
+    /// The caller waits until the doorbell is safe.
+    Wait,
+}
+
+fn way(options: &Options) -> Way {
+    let way = catch_unwind(|| {
+        let environment = std::env::vars_os().collect();
+        match ringer::hook(options, &environment) {
+            _ if options.probe.is_some() => Way::Wait,
+            Some(hook) if !doorbell::is_news(&hook, &environment) => Way::Silent,
+            // Nobody who logs in waits for us, not even the moment it takes.
+            Some(hook) if hook == "Pam" => Way::Beside,
+            _ => Way::Wait,
+        }
+    });
+    way.unwrap_or(Way::Wait)
 }
 
 fn flush(options: &Options) -> ExitCode {
-    let outcome = Config::load(config_path(options))
+    let outcome = Config::load(ringer::config_path(options))
         .map_err(|error| error.to_string())
         .and_then(|config| {
-            ring::flush_all(&config, FLUSH_PATIENCE).map_err(|error| error.to_string())
+            ringer::flush(&config, FLUSH_PATIENCE).map_err(|error| error.to_string())
         });
     match outcome {
-        Ok((flushed, stay)) => {
-            print(&format!("{flushed} delivered, {stay} still in the spool\n"));
-            if stay == 0 {
+        Ok(flushed) => {
+            print(&format!(
+                "{} delivered, {} still in the spool\n",
+                flushed.delivered, flushed.stay
+            ));
+            if flushed.stay == 0 {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::FAILURE
@@ -112,13 +94,6 @@ fn flush(options: &Options) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn config_path(options: &Options) -> &Path {
-    options
-        .config
-        .as_ref()
-        .map_or(Path::new(DEFAULT_PATH), PathBuf::as_path)
 }
 
 fn print(text: &str) {

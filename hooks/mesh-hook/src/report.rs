@@ -8,6 +8,15 @@ use std::os::unix::net::UnixDatagram;
 pub fn report(message: impl Display) {
     let line = format!("mesh-hook: {message}").replace(['\n', '\r'], " ");
     writeln!(std::io::stderr(), "{line}").ok();
+    syslog(&line);
+}
+
+/// Says something to syslog only.
+pub fn warn(message: impl Display) {
+    syslog(&format!("mesh-hook: {message}").replace(['\n', '\r'], " "));
+}
+
+fn syslog(line: &str) {
     if let Ok(socket) = UnixDatagram::unbound() {
         // A full log must not hold up a job.
         socket.set_nonblocking(true).ok();

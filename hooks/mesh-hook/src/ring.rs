@@ -1,4 +1,4 @@
-//! Delivers a doorbell within the deadline, or spools it.
+//! Delivers a doorbell within the deadline, or spools it; delivers what waits.
 
 use std::net::ToSocketAddrs;
 use std::sync::mpsc;
@@ -9,19 +9,22 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use prost::Message;
 
 use crate::config::Config;
+use crate::lines::{self, Folder};
 use crate::nats::{self, Connection, Outgoing};
 use crate::spool::{self, Spool};
 
-/// Spooled doorbells that are sent together.
+/// Doorbells that are sent together.
 const WINDOW: usize = 16;
 
 /// What became of a doorbell.
 #[derive(Debug)]
 pub enum Outcome {
-    /// JetStream has it on disk; so many spooled ones went along.
+    /// JetStream has it on disk.
     Delivered {
-        /// Spooled doorbells that were delivered too.
-        flushed: usize,
+        /// Its number in the stream.
+        sequence: u64,
+        /// For what waits.
+        connection: Connection,
     },
     /// It waits on our disk, for this reason.
     Spooled(nats::Error),
@@ -38,7 +41,7 @@ pub fn ring(
 ) -> Outcome {
     let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
     let deadline = started + config.deadline();
-    let (send, answers) = mpsc::channel();
+    let (send, answer) = mpsc::channel();
     let (task_config, task_subject, id, body) = (
         config.clone(),
         subject.clone(),
@@ -48,31 +51,17 @@ pub fn ring(
     // In a thread of its own, because looking up a host name cannot be told to stop. If there is no thread to be had, nobody sends an
     // answer, and the doorbell is spooled.
     drop(thread::Builder::new().spawn(move || {
-        let delivered = deliver(&task_config, &task_subject, &id, &body, deadline);
-        match delivered {
-            Ok(mut connection) => {
-                send.send(Ok(0)).ok();
-                // A quarter of the deadline at most: a job start waits for this.
-                let until = deadline.min(Instant::now() + task_config.deadline() / 4);
-                send.send(Ok(flush(&task_config, &mut connection, until)))
-                    .ok();
-            }
-            Err(error) => {
-                send.send(Err(error)).ok();
-            }
-        }
+        send.send(deliver(&task_config, &task_subject, &id, &body, deadline))
+            .ok();
     }));
-    let wait = || deadline.saturating_duration_since(Instant::now());
-    match answers
-        .recv_timeout(wait())
+    let left = deadline.saturating_duration_since(Instant::now());
+    match answer
+        .recv_timeout(left)
         .unwrap_or(Err(nats::Error::Deadline))
     {
-        Ok(_) => Outcome::Delivered {
-            flushed: answers
-                .recv_timeout(wait())
-                .ok()
-                .and_then(Result::ok)
-                .unwrap_or_default(),
+        Ok((sequence, connection)) => Outcome::Delivered {
+            sequence,
+            connection,
         },
         Err(error) => {
             let spooled = Doorbell {
@@ -94,13 +83,13 @@ fn deliver(
     id: &str,
     body: &[u8],
     deadline: Instant,
-) -> Result<Connection, nats::Error> {
+) -> Result<(u64, Connection), nats::Error> {
     let mut connection = connect(config, deadline)?;
     let mut results = connection.publish(&[Outgoing { subject, id, body }])?;
-    results
+    let sequence = results
         .pop()
         .unwrap_or(Err(nats::Error::Protocol("no answer")))?;
-    Ok(connection)
+    Ok((sequence, connection))
 }
 
 /// Connects to the first server that answers; each gets its share of the time that is left.
@@ -130,18 +119,38 @@ fn connect(config: &Config, deadline: Instant) -> Result<Connection, nats::Error
     Err(last)
 }
 
-/// Delivers spooled doorbells, oldest first, until the time is over, the spool is empty, or one is refused. Returns how many went.
-fn flush(config: &Config, connection: &mut Connection, until: Instant) -> usize {
-    let spool = Spool::new(&config.spool, config.max_spool_bytes);
-    let Ok(Some(lock)) = spool.lock() else {
-        return 0;
-    };
+/// Delivers what waits: spooled doorbells, oldest first, then the lines of Slurm's Lua plugins, until the time is over or one is refused.
+/// Returns how many doorbells went.
+///
+/// # Errors
+/// If NATS or the disk refuses; what was not delivered stays.
+pub fn flush(
+    config: &Config,
+    host: &str,
+    connection: &mut Connection,
+    until: Instant,
+) -> Result<usize, FlushError> {
     connection.set_deadline(until);
+    let bells = flush_spool(config, connection, until)?;
+    Ok(bells + flush_lines(config, host, connection)?)
+}
+
+fn flush_spool(
+    config: &Config,
+    connection: &mut Connection,
+    until: Instant,
+) -> Result<usize, FlushError> {
+    let spool = Spool::new(&config.spool, config.max_spool_bytes);
+    let disk = |source| spool::Error::Io {
+        path: config.spool.clone(),
+        source,
+    };
+    let Some(lock) = spool.lock().map_err(disk)? else {
+        return Ok(0);
+    };
     let mut flushed = 0;
     while Instant::now() < until {
-        let Ok(bells) = spool.oldest(&lock, WINDOW) else {
-            break;
-        };
+        let bells = spool.oldest(&lock, WINDOW).map_err(disk)?;
         if bells.is_empty() {
             break;
         }
@@ -153,25 +162,90 @@ fn flush(config: &Config, connection: &mut Connection, until: Instant) -> usize 
                 body: &bell.body,
             })
             .collect();
-        let Ok(results) = connection.publish(&messages) else {
-            break;
-        };
-        for (bell, result) in bells.iter().zip(&results) {
+        for (bell, result) in bells.iter().zip(connection.publish(&messages)?) {
             // Stop at the first that stays: the order is a promise.
-            if result.is_err() || spool.remove(&lock, bell).is_err() {
-                return flushed;
-            }
+            result?;
+            spool.remove(&lock, bell).map_err(disk)?;
             flushed += 1;
         }
     }
-    flushed
+    Ok(flushed)
 }
 
-/// Delivers the whole spool, for `--flush`: returns how many went and how many stay.
+fn flush_lines(
+    config: &Config,
+    host: &str,
+    connection: &mut Connection,
+) -> Result<usize, FlushError> {
+    let Some(path) = &config.lines else {
+        return Ok(0);
+    };
+    let disk = |source| FlushError::Lines {
+        path: path.clone(),
+        source,
+    };
+    let folder = Folder::new(path);
+    let Some(_lock) = folder.lock().map_err(disk)? else {
+        return Ok(0);
+    };
+    let mut flushed = 0;
+    for (name, mode) in lines::FILES {
+        let Some(mut taken) = folder.take(name, *mode).map_err(disk)? else {
+            continue;
+        };
+        loop {
+            let text = taken.read().map_err(disk)?;
+            // Nothing was written while the last part was delivered: nobody has this file open any more.
+            if text.is_empty() {
+                break;
+            }
+            let bells = lines::doorbells(&config.cluster, host, &text);
+            for window in bells.chunks(WINDOW) {
+                flushed += publish(connection, window)?;
+            }
+        }
+        taken.forget().map_err(disk)?;
+    }
+    Ok(flushed)
+}
+
+fn publish(connection: &mut Connection, bells: &[Doorbell]) -> Result<usize, nats::Error> {
+    let encoded: Vec<_> = bells
+        .iter()
+        .map(|bell| {
+            let subject = mesh_events::subject::doorbell(&bell.cluster, &bell.hook);
+            (subject, bell.encode_to_vec())
+        })
+        .collect();
+    let messages: Vec<_> = bells
+        .iter()
+        .zip(&encoded)
+        .map(|(bell, (subject, body))| Outgoing {
+            subject,
+            id: &bell.id,
+            body,
+        })
+        .collect();
+    for result in connection.publish(&messages)? {
+        result?;
+    }
+    Ok(bells.len())
+}
+
+/// What a flush did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Doorbells that went.
+    pub delivered: usize,
+    /// Doorbells that stay in the spool.
+    pub stay: usize,
+}
+
+/// Delivers all that waits, for `--flush`.
 ///
 /// # Errors
-/// If NATS cannot be reached or the spool cannot be read.
-pub fn flush_all(config: &Config, patience: Duration) -> Result<(usize, usize), FlushError> {
+/// If NATS cannot be reached or the disk refuses.
+pub fn flush_all(config: &Config, host: &str, patience: Duration) -> Result<Flushed, FlushError> {
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
     let count = || {
         spool.len().map_err(|source| spool::Error::Io {
@@ -179,22 +253,34 @@ pub fn flush_all(config: &Config, patience: Duration) -> Result<(usize, usize), 
             source,
         })
     };
-    if count()? == 0 {
-        return Ok((0, 0));
+    let lines = config.lines.as_ref().map(Folder::new);
+    if count()? == 0 && lines.is_none_or(|lines| lines.is_empty()) {
+        return Ok(Flushed::default());
     }
     let until = Instant::now() + patience;
     let mut connection = connect(config, until)?;
-    let flushed = flush(config, &mut connection, until);
-    Ok((flushed, count()?))
+    let delivered = flush(config, host, &mut connection, until)?;
+    Ok(Flushed {
+        delivered,
+        stay: count()?,
+    })
 }
 
-/// Why the spool could not be emptied.
+/// Why not everything could be delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum FlushError {
     /// NATS.
     #[error(transparent)]
     Nats(#[from] nats::Error),
-    /// The folder.
+    /// The spool.
     #[error(transparent)]
     Spool(#[from] spool::Error),
+    /// The lines of Slurm's Lua plugins.
+    #[error("read lines in {path}: {source}")]
+    Lines {
+        /// Their folder.
+        path: std::path::PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
 }

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -38,6 +38,25 @@ pub enum Error {
         /// Its limit.
         limit: u64,
     },
+}
+
+/// What is said once when it begins and once when it is over, not at every call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// NATS does not take doorbells.
+    Away,
+    /// Nor does the spool.
+    Full,
+}
+
+impl State {
+    /// An empty file in the spool. A full disk still has room for a name.
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Away => ".away",
+            Self::Full => ".full",
+        }
+    }
 }
 
 /// A doorbell from disk.
@@ -128,6 +147,7 @@ impl Spool {
                 .create_new(true)
                 .mode(0o600)
                 .open(&aside)?;
+            like_folder(&file, &self.folder)?;
             file.write_all(digest.as_bytes())?;
             file.write_all(b"\n")?;
             file.write_all(&content)?;
@@ -141,12 +161,33 @@ impl Spool {
         written
     }
 
+    /// Notes that a state begins; true if it did not last already. True as well if it cannot be noted: better said twice than never.
+    pub fn begins(&self, state: State) -> bool {
+        let noted = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.folder.join(state.file()));
+        match noted {
+            Ok(file) => {
+                like_folder(&file, &self.folder).ok();
+                true
+            }
+            Err(error) => error.kind() != io::ErrorKind::AlreadyExists,
+        }
+    }
+
+    /// Notes that a state is over; true if it lasted.
+    pub fn ends(&self, state: State) -> bool {
+        fs::remove_file(self.folder.join(state.file())).is_ok()
+    }
+
     /// Bytes in use.
     fn used(&self) -> io::Result<u64> {
         let mut used = 0;
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
-            used += on_disk(name.to_str().and_then(size_in_name).unwrap_or(0));
+            used += name.to_str().and_then(size_in_name).map_or(0, on_disk);
         }
         Ok(used)
     }
@@ -189,21 +230,11 @@ impl Spool {
         if self.is_empty()? {
             return Ok(None);
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-            .open(self.folder.join(".lock"))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                self.sweep();
-                Ok(Some(FlushLock(file)))
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
+        let lock = lock(&self.folder)?;
+        if lock.is_some() {
+            self.sweep();
         }
+        Ok(lock)
     }
 
     /// The oldest doorbells, in order. Damaged files are put aside with the name `*.bad`, for a person to look at.
@@ -220,7 +251,10 @@ impl Spool {
             match read(&path) {
                 Ok(Some(bell)) => bells.push(bell),
                 Ok(None) => fs::rename(&path, path.with_extension("bad"))?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Delivered by somebody, or somebody else's: that must not keep ours from being delivered.
+                Err(error)
+                    if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied]
+                        .contains(&error.kind()) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -254,6 +288,46 @@ impl Spool {
             }
         }
     }
+}
+
+/// Takes the lock of a folder; `None` if another process has it.
+///
+/// # Errors
+/// If the folder cannot be used.
+pub fn lock(folder: &Path) -> io::Result<Option<FlushLock>> {
+    let path = folder.join(".lock");
+    let open = |options: &mut OpenOptions| {
+        options
+            .write(true)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+    };
+    let file = match open(OpenOptions::new().create_new(true)) {
+        Ok(file) => {
+            like_folder(&file, folder)?;
+            file
+        }
+        Err(_) => open(&mut OpenOptions::new())?,
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(FlushLock(file))),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives a new file to the owner of its folder. Root rings, too (on the controller, Prolog beside PrologSlurmctld), and what it leaves
+/// must be SlurmUser's to deliver.
+///
+/// # Errors
+/// If the system refuses.
+pub fn like_folder(file: &File, folder: &Path) -> io::Result<()> {
+    let (folder, own) = (fs::metadata(folder)?, file.metadata()?);
+    if own.uid() != folder.uid() && rustix::process::geteuid().is_root() {
+        fchown(file, Some(folder.uid()), Some(folder.gid()))?;
+    }
+    Ok(())
 }
 
 /// Reads a file; `None` if it is damaged.

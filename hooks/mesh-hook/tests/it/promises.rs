@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::site::{Site, call, hook};
@@ -80,9 +82,9 @@ async fn a_hostile_environment_is_carried_as_far_as_it_is_sensible() {
         .env("SLURM_JOB_ID", "9")
         .env("SLURM_JOB_NAME", OsString::from_vec((1..=255).collect()))
         .env("SLURM_JOB_COMMENT", "x".repeat(120_000))
-        .env(OsString::from_vec(b"SLURM_\xff\xfe".to_vec()), "x");
+        .env(OsString::from_vec(b"SLURM_JOB_\xff\xfe".to_vec()), "x");
     for n in 0..600 {
-        command.env(format!("SLURM_Z{n}"), "y".repeat(500));
+        command.env(format!("SLURM_JOB_Z{n}"), "y".repeat(500));
     }
     call(&mut command).assert_quiet();
     site.wait_for(1).await;
@@ -167,25 +169,45 @@ fn a_call_that_is_no_hook_says_so_and_status_0() {
 }
 
 #[test]
-fn without_memory_for_a_thread_it_still_exits_0() {
-    const LOADER_FAILED: i32 = 127;
-    let mut starved = 0;
-    // Somewhere between "cannot be loaded" and "enough" there is memory for the program but not for a thread's stack.
-    for megabytes in 3..24u64 {
-        let output = std::process::Command::new("prlimit")
-            .arg(format!("--as={}", megabytes << 20))
-            .arg(env!("CARGO_BIN_EXE_mesh-hook"))
+fn without_memory_or_a_second_process_it_still_exits_0() {
+    let run = |command: &mut Command| {
+        command
             .args(["--config", "/nonexistent"])
             .env_clear()
             .env("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld")
             .output()
-            .expect("prlimit of util-linux");
-        if output.status.code() == Some(LOADER_FAILED) {
-            continue;
+            .unwrap()
+    };
+    let mut began = false;
+    for kilobytes in (3_000..9_000u64).step_by(250) {
+        let limit = format!("--as={}", kilobytes << 10);
+        let output = run(Command::new("prlimit")
+            .arg(limit)
+            .arg(env!("CARGO_BIN_EXE_mesh-hook")));
+        began |= output.status.success();
+        // Before, not even its first line was reached: the loader's memory, or the runtime's first.
+        if began {
+            assert_eq!(output.status.code(), Some(0), "{kilobytes}: {output:?}");
         }
-        assert_eq!(output.status.code(), Some(0), "{megabytes} MiB: {output:?}");
-        starved +=
-            u32::from(String::from_utf8_lossy(&output.stderr).contains("no thread to be had"));
     }
-    assert!(starved > 0, "no limit was tight enough to try it");
+    assert!(began, "no limit was wide enough to try it");
+
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test becomes another user: run it as root"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("mesh-hook");
+    fs::copy(env!("CARGO_BIN_EXE_mesh-hook"), &program).unwrap();
+    // A user of whom nothing else runs.
+    let output = run(Command::new("setpriv")
+        .args(["--reuid=61234", "--regid=61234", "--clear-groups"])
+        .args(["/usr/bin/prlimit", "--nproc=1"])
+        .arg(&program));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("not rung: start"),
+        "{output:?}"
+    );
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_hook::doorbell::{Environment, doorbell};
+use mesh_hook::doorbell::{Call, doorbell};
+use mesh_hook::evidence::Environment;
 use mesh_hook::ring::{Outcome, ring};
 use mesh_hook::spool::Spool;
 use mesh_runtime::Context;
@@ -376,18 +377,14 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
     readable_by_others(&path, findings);
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
     let (rung, took) = tokio::task::spawn_blocking(move || {
-        let host = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
-        let bell = doorbell(
-            &config.cluster,
-            mesh_events::hooks::DOCTOR,
-            &host,
-            SystemTime::now(),
-            &Environment::new(),
-            &[],
-        );
+        let bell = doorbell(&Call {
+            cluster: &config.cluster,
+            hook: mesh_events::hooks::DOCTOR,
+            host: &mesh_hook::ringer::host(),
+            called_at: SystemTime::now(),
+            environment: &Environment::new(),
+            arguments: &[],
+        });
         let started = Instant::now();
         (
             ring(&config, &bell, SystemTime::now(), started),
@@ -401,7 +398,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
     );
     let millis = format!("{:.1} ms", took.as_secs_f64() * 1000.0);
     findings.push(match rung {
-        Ok(Outcome::Delivered { flushed }) => {
+        Ok(Outcome::Delivered { .. }) => {
             let (grade, fix) = if took > SLOW_RING {
                 (
                     Grade::Warning,
@@ -413,7 +410,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             Finding::new(
                 "doorbell",
                 grade,
-                format!("rung and on disk in {millis}; {flushed} spooled ones delivered"),
+                format!("rung and on disk in {millis}"),
                 fix,
             )
         }
@@ -437,7 +434,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             "spool",
             Grade::Warning,
             format!("{waiting} doorbells wait"),
-            "they go with the next calls, or now: mesh-hook --flush",
+            "they go with the next calls, or now: smesh hooks flush",
         )),
         Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
     }

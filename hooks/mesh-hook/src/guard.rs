@@ -1,0 +1,99 @@
+//! What Slurm waits for: starts a ringer and is gone after the hard stop at the latest.
+//!
+//! All that may hang is done by another process. A thread would not do: a process whose thread waits for a hung disk in the kernel does
+//! not end, not even by kill -9, before the disk answers, and Slurm would wait for it.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use crate::args::Options;
+use crate::config::HARD_STOP;
+use crate::report::{report, warn};
+
+/// This very program, also when its file was replaced by an upgrade in the meantime.
+const MYSELF: &str = "/proc/self/exe";
+
+/// The watchdog needs next to nothing.
+const STACK: usize = 64 << 10;
+
+/// What the ringer writes when the doorbell is safe: nobody needs to wait for what it does then.
+pub const SAFE: u8 = 0;
+
+/// Starts a ringer and waits until the doorbell is safe, but not longer than the hard stop. Passes on what the ringer says.
+pub fn run(options: &Options, started: Instant) {
+    if let Err(error) = start_and_wait(options, started) {
+        report(format_args!(
+            "not rung: start {MYSELF}: {error}; ingest's sweep will find it"
+        ));
+    }
+}
+
+fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    start("--ringer", options, Stdio::from(OwnedFd::from(theirs)))?;
+    watch(started);
+    let mut said = [0; 1024];
+    loop {
+        let left = HARD_STOP.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        ours.set_read_timeout(Some(left))?;
+        match ours.read(&mut said) {
+            Ok(0) => return Ok(()),
+            Ok(read) => {
+                let (text, safe) = match said[..read].iter().position(|byte| *byte == SAFE) {
+                    Some(at) => (&said[..at], true),
+                    None => (&said[..read], false),
+                };
+                io::stderr().write_all(text).ok();
+                if safe {
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => {
+                warn("the ringer hangs: is the disk of the spool well? it goes on by itself");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Ends this process at the hard stop: standard error may hang, too. Without memory for it the wait ends in time all the same.
+fn watch(started: Instant) {
+    let left = HARD_STOP.saturating_sub(started.elapsed());
+    let thread = thread::Builder::new().stack_size(STACK);
+    drop(thread.spawn(move || {
+        thread::sleep(left);
+        std::process::exit(0);
+    }));
+}
+
+/// Starts a ringer beside, which nobody waits for.
+///
+/// # Errors
+/// If the system gives no process.
+pub fn start_beside(step: &str, options: &Options) -> io::Result<std::process::Child> {
+    start(step, options, Stdio::null())
+}
+
+/// In a process group of its own, so that a signal to the hook's group does not reach it.
+fn start(step: &str, options: &Options, stderr: Stdio) -> io::Result<std::process::Child> {
+    let mut args: Vec<OsString> = vec![step.into()];
+    args.extend(options.to_args());
+    // Not the hook's streams: Slurm waits until everybody has closed them.
+    Command::new(MYSELF)
+        .args(args)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+}

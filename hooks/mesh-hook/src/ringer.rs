@@ -1,0 +1,182 @@
+//! One doorbell, from the environment of a hook until it is safe; then what waits.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use mesh_events::hooks;
+
+use crate::args::Options;
+use crate::config::{Config, DEFAULT_PATH};
+use crate::doorbell::{Call, doorbell, hook_of};
+use crate::evidence::Environment;
+use crate::guard::SAFE;
+use crate::nats::Connection;
+use crate::report::{report, warn};
+use crate::ring::{self, Flushed, Outcome};
+use crate::spool::{Spool, State};
+
+/// How long what waits may take to deliver: nobody waits for it, but calls of hooks should not pile up.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
+/// The largest SLURM_RESUME_FILE that is carried.
+const MAX_RESUME_FILE: u64 = 16 << 10;
+
+/// Rings, says so on standard error with [`SAFE`], and delivers what waits.
+pub fn run(options: &Options, started: Instant) {
+    if let Some(complaint) = &options.complaint {
+        report(complaint);
+    }
+    let config = match Config::load(config_path(options)) {
+        Ok(config) => config,
+        Err(error) => return report(format_args!("not rung: {error}")),
+    };
+    let environment: Environment = std::env::vars_os().collect();
+    let Some(hook) = hook(options, &environment) else {
+        return report(
+            "not rung: which hook is this? its environment does not tell, so give --hook NAME",
+        );
+    };
+    let host = host();
+    let called_at = options.called_at.unwrap_or_else(SystemTime::now);
+    let mut bell = doorbell(&Call {
+        cluster: &config.cluster,
+        hook: &hook,
+        host: &host,
+        called_at,
+        environment: &environment,
+        arguments: &options.arguments,
+    });
+    if let Some(id) = options.probe {
+        bell.id = id.to_string();
+        bell.probe = true;
+    }
+    if let Some(text) = resume_file(&environment) {
+        bell.environment.insert("SLURM_RESUME_FILE".into(), text);
+    }
+    let spool = Spool::new(&config.spool, config.max_spool_bytes);
+    match ring::ring(&config, &bell, called_at, started) {
+        Outcome::Delivered {
+            sequence,
+            mut connection,
+        } => {
+            if options.probe.is_some() {
+                probed(&format!("delivered {sequence}"));
+            }
+            safe();
+            after(&config, &host, &spool, &mut connection);
+        }
+        Outcome::Spooled(error) => {
+            if spool.ends(State::Full) {
+                report("the spool takes doorbells again");
+            }
+            if options.probe.is_some() {
+                probed(&format!("spooled: {error}"));
+            }
+            if spool.begins(State::Away) {
+                report(format_args!(
+                    "doorbells are spooled to {} until nats takes them: {error}",
+                    config.spool.display()
+                ));
+            }
+            safe();
+        }
+        Outcome::Lost(error, lost) => {
+            if options.probe.is_some() {
+                probed(&format!("lost: {error}; {lost}"));
+            }
+            if spool.begins(State::Full) {
+                report(format_args!(
+                    "doorbells are not rung until this is mended, and ingest's sweep finds what they would tell: {error}; {lost}"
+                ));
+            }
+            safe();
+        }
+    }
+}
+
+/// The hook that was called: as the site says, else as its environment tells.
+pub fn hook(options: &Options, environment: &Environment) -> Option<String> {
+    let named = options.hook.as_ref().map(|hook| hook.to_string_lossy());
+    let Some(named) = named else {
+        return hook_of(environment).map(str::to_owned);
+    };
+    Some(hooks::known(&named).map_or_else(|| named.into_owned(), str::to_owned))
+}
+
+/// Delivers what waits, and says once that all is well again.
+fn after(config: &Config, host: &str, spool: &Spool, connection: &mut Connection) {
+    let until = Instant::now() + FLUSH_PATIENCE;
+    // What cannot be delivered stays, and the next call tries again.
+    let delivered = ring::flush(config, host, connection, until).unwrap_or_default();
+    well_again(spool, delivered);
+}
+
+/// Says once that doorbells are delivered again.
+fn well_again(spool: &Spool, delivered: usize) {
+    if !spool.is_empty().unwrap_or(false) {
+        return;
+    }
+    let (away, full) = (spool.ends(State::Away), spool.ends(State::Full));
+    if away || full {
+        warn(format_args!(
+            "nats takes doorbells again; {delivered} that waited are delivered"
+        ));
+    }
+}
+
+/// Delivers everything that waits.
+///
+/// # Errors
+/// If NATS cannot be reached or the disk refuses.
+pub fn flush(config: &Config, patience: Duration) -> Result<Flushed, ring::FlushError> {
+    let flushed = ring::flush_all(config, &host(), patience)?;
+    // An empty spool without a word to NATS proves nothing.
+    if flushed.delivered > 0 {
+        let spool = Spool::new(&config.spool, config.max_spool_bytes);
+        well_again(&spool, flushed.delivered);
+    }
+    Ok(flushed)
+}
+
+/// Name of this machine.
+pub fn host() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The configuration that is meant.
+pub fn config_path(options: &Options) -> &Path {
+    options
+        .config
+        .as_ref()
+        .map_or(Path::new(DEFAULT_PATH), PathBuf::as_path)
+}
+
+/// Which jobs are to get the nodes, as slurmctld tells ResumeProgram. It can be read only while that runs (seen on 22.05), so it may be gone.
+fn resume_file(environment: &Environment) -> Option<String> {
+    let path = environment.get(std::ffi::OsStr::new("SLURM_RESUME_FILE"))?;
+    // NONBLOCK: a pipe of that name would keep us for ever.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .ok()?;
+    if !file.metadata().as_ref().is_ok_and(fs::Metadata::is_file) {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(MAX_RESUME_FILE).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn probed(outcome: &str) {
+    writeln!(std::io::stderr(), "probe {outcome}").ok();
+}
+
+fn safe() {
+    std::io::stderr().write_all(&[SAFE]).ok();
+}

@@ -11,7 +11,7 @@ cache_folder() {
   [[ -O $CACHE && ! -L $CACHE ]] || die "$CACHE belongs to somebody else; remove it or set CLUSTER_CACHE"
   chmod 700 "$CACHE"
   local key
-  key=$( (cat "$HERE/accounts" && slurmctld -V && mariadbd --no-defaults --version) | sha256sum | cut -c1-16)
+  key=$( (cat "$HERE/accounts" && slurm slurmctld -V && mariadbd --no-defaults --version) | sha256sum | cut -c1-16)
   EMPTY_DB=$CACHE/empty-$(mariadbd --no-defaults --version | sha256sum | cut -c1-16)
   FILLED_DB=$CACHE/accounts-$key.sql
 }
@@ -45,15 +45,15 @@ prepare_schema() {
   fi
 }
 
-knows_gpus() { clean timeout 10 sacctmgr -nP list tres format=type,name | grep -qx 'gres|gpu'; }
+knows_gpus() { slurm timeout 10 sacctmgr -nP list tres format=type,name | grep -qx 'gres|gpu'; }
 
 # load_accounts: only once slurmctld has registered: before that, "no TRES known by type gres/gpu".
 load_accounts() {
   [[ ! -e $DIR/accounts.done ]] || return 0
   wait_for 20 knows_gpus || die "slurmctld has not registered with slurmdbd; see $LOG/slurmctld.log"
-  clean sacctmgr -i <"$HERE/accounts" >"$LOG/sacctmgr.log" 2>&1
+  slurm sacctmgr -i <"$HERE/accounts" >"$LOG/sacctmgr.log" 2>&1
   # sacctmgr's exit status says nothing about single lines of its input.
-  [[ $(clean sacctmgr -nP list assoc user=alice,bob,carol format=user,account | sort -u | wc -l) -eq 6 ]] ||
+  [[ $(slurm sacctmgr -nP list assoc user=alice,bob,carol format=user,account | sort -u | wc -l) -eq 6 ]] ||
     die "the accounts were not made; see $LOG/sacctmgr.log"
   # Without what is about this moment: node events, and how far usage has been summed up.
   clean mariadb-dump --no-defaults --socket="$MYSQL_SOCKET" -uroot --single-transaction \

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Can this machine enforce a job's memory? Only then is there a real OUT_OF_MEMORY.
 
-plugin_exists() { compgen -G "/usr/lib/*/slurm*/$1.so" >/dev/null; }
+plugin_exists() { compgen -G "$ROOT/usr/lib/*/slurm*/$1.so" >/dev/null; }
 
 # writable_group FOLDER: may we make a group there?
 writable_group() {

@@ -10,7 +10,7 @@
 readonly CLEAN_PATH=/usr/sbin:/usr/bin:/sbin:/bin
 # knob=default; a value given in the environment wins over the one of the last `up`.
 readonly KNOBS=(CLUSTER=mesh NODES=4 GPU_NODES=2 CLOUD=2 CLOUD_BOOT=1 SUSPEND_TIME=20
-  RESUME_TIMEOUT=30 MINJOBAGE=300 SLURMD_TIMEOUT=10 CG=auto NODB=0 EXTRA_CONF= SLURM_USER=slurm)
+  RESUME_TIMEOUT=30 MINJOBAGE=300 SLURMD_TIMEOUT=10 CG=auto NODB=0 EXTRA_CONF= SLURM_USER=slurm ROOT=)
 
 say() { printf '%s\n' "cluster: $*" >&2; }
 die() {
@@ -33,6 +33,8 @@ need_cluster() {
   open_cluster "$1"
   [[ -f $DIR/knobs ]] || die "$DIR is not a test cluster (no file knobs in it); make one with tests/cluster/up DIR BASEPORT"
   [[ $EUID -eq 0 ]] || die "needs root: it starts and stops daemons of several users"
+  # Its Slurm is the one it was made with, whatever this environment says.
+  ROOT=$(saved_knob ROOT)
   load_knobs
 }
 

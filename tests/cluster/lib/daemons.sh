@@ -27,15 +27,15 @@ start_mariadb() {
 
 start_slurmdbd() {
   alive slurmdbd && return
-  clean slurmdbd || die "slurmdbd did not start; see $LOG/slurmdbd.log"
+  slurm slurmdbd || die "slurmdbd did not start; see $LOG/slurmdbd.log"
   wait_for 20 port_open $((BASE + 1)) || die "slurmdbd does not listen on port $((BASE + 1)); see $LOG/slurmdbd.log"
 }
 
-ctld_answers() { clean timeout 5 scontrol ping | grep -q 'is UP'; }
+ctld_answers() { slurm timeout 5 scontrol ping | grep -q 'is UP'; }
 
 start_slurmctld() {
   alive slurmctld && return
-  clean slurmctld || die "slurmctld did not start; see $LOG/slurmctld.log"
+  slurm slurmctld || die "slurmctld did not start; see $LOG/slurmctld.log"
   wait_for 20 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"
 }
 
@@ -44,7 +44,7 @@ start_slurmctld() {
 start_slurmd() {
   alive "slurmd-$1" && return
   mkdir -p "$DIR/spool/$1"
-  clean slurmd -N "$@" && wait_for 5 alive "slurmd-$1" || return 1
+  slurm slurmd -N "$@" && wait_for 5 alive "slurmd-$1" || return 1
   [[ $1 != c* ]] || touch "$DIR/cloud/$1"
 }
 

@@ -256,6 +256,11 @@ impl Cluster {
         self.dir().join("etc/slurm.conf")
     }
 
+    /// Where its Slurm's commands are.
+    pub fn commands(&self) -> PathBuf {
+        self.dir().join("commands")
+    }
+
     /// When jobs and hooks were where.
     pub fn clock(&self) -> &Marks {
         &self.marks

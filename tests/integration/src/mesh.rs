@@ -45,7 +45,17 @@ impl Mesh {
         name: &str,
         options: &MeshOptions,
     ) -> Result<Self, Error> {
-        Self::set_up_in(cluster.path(name), Some(cluster.slurm_conf()), options).await
+        // Laid under: what a test says about Slurm counts.
+        let mut overlay = toml::Table::new();
+        let commands = cluster.commands().display().to_string();
+        let slurm = toml::Table::from_iter([("bin_dir".to_owned(), commands.into())]);
+        overlay.insert("slurm".to_owned(), slurm.into());
+        merge(&mut overlay, parse(&options.overlay, "the overlay")?);
+        let options = MeshOptions {
+            overlay: overlay.to_string(),
+            ..options.clone()
+        };
+        Self::set_up_in(cluster.path(name), Some(cluster.slurm_conf()), &options).await
     }
 
     /// The same in any folder, for the Slurm of that slurm.conf or, without one, of this environment.
@@ -96,13 +106,9 @@ impl Mesh {
     /// If either is not TOML.
     pub fn change(&self, overlay: &str) -> Result<(), Error> {
         let path = self.config();
-        let parse = |text: &str| {
-            text.parse::<toml::Table>()
-                .map_err(|error| Error::Machine(format!("{}: {error}", path.display())))
-        };
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-        let mut config = parse(&text)?;
-        merge(&mut config, parse(overlay)?);
+        let mut config = parse(&text, &path.display().to_string())?;
+        merge(&mut config, parse(overlay, "the overlay")?);
         std::fs::write(&path, config.to_string()).map_err(Error::io("write", &path))
     }
 
@@ -426,6 +432,11 @@ fn is_running(pid: &Path, conf: &Path) -> bool {
     };
     let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.trim()));
     command.is_ok_and(|command| command.contains(&*conf.to_string_lossy()))
+}
+
+fn parse(text: &str, what: &str) -> Result<toml::Table, Error> {
+    text.parse()
+        .map_err(|error| Error::Machine(format!("{what}: {error}")))
 }
 
 fn merge(under: &mut toml::Table, over: toml::Table) {

@@ -53,6 +53,7 @@ impl Cluster {
     pub fn config(&self) -> Config {
         Config {
             conf: Some(self.dir.join("etc/slurm.conf")),
+            bin_dir: Some(self.dir.join("commands")),
             ..Config::default()
         }
     }

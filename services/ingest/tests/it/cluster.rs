@@ -79,6 +79,11 @@ impl Cluster {
         self.folder.join("etc/slurm.conf")
     }
 
+    /// Where its Slurm's commands are.
+    pub fn commands(&self) -> PathBuf {
+        self.folder.join("commands")
+    }
+
     /// Runs a command as a user and returns what it prints.
     pub async fn run(&self, user: &str, command: &[&str]) -> String {
         let output = Command::new(script("as"))

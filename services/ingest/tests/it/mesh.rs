@@ -88,10 +88,11 @@ impl Mesh {
         let identities = self.folder.path().join("identities.toml");
         std::fs::write(&identities, "[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n").unwrap();
         let text = format!(
-            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n[ingest]\n{settings}\n",
+            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[ingest]\n{settings}\n",
             self.folder.path(),
             self.nats.url(),
             cluster.conf(),
+            cluster.commands(),
         );
         std::fs::write(&path, text).unwrap();
         path

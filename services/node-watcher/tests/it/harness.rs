@@ -54,6 +54,10 @@ impl Cluster {
         self.dir().join("etc/slurm.conf")
     }
 
+    pub fn commands(&self) -> PathBuf {
+        self.dir().join("commands")
+    }
+
     /// A fault: `["kill", "slurmd:n1"]`.
     pub fn ctl(&self, arguments: &[&str]) {
         self.script("ctl", arguments);
@@ -105,10 +109,11 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
         let text = format!(
-            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n[node-watcher]\npoll_interval = \"200ms\"\nmax_interval = \"1s\"\n",
+            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[node-watcher]\npoll_interval = \"200ms\"\nmax_interval = \"1s\"\n",
             cluster.name(),
             nats.url(),
-            cluster.conf()
+            cluster.conf(),
+            cluster.commands()
         );
         std::fs::write(&path, text).unwrap();
         let config = ConfigFile::load(&[NodeWatcherService::DEFAULTS], Some(&path)).unwrap();

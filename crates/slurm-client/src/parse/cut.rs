@@ -4,12 +4,14 @@ use std::collections::HashMap;
 
 use slurm_types::JobId;
 
-use super::job::{FreeTexts, NAME};
+use super::job::{FreeTexts, NAME, follows_name};
 
 const RECORD: &str = "\nJobId=";
 
-/// Cuts the answer where a line begins with `JobId=<number> `, unless that line is inside a text known to be a user's. A
-/// newline nobody knew of stays inside its record. One pass: a user with many such jobs must not make this slow.
+/// Cuts the answer where a line begins with `JobId=<number> `, unless that line is inside a text known to be a user's, or names a
+/// known job by another name than its own: newer records also have the command line of their submission (`SubmitLine=`,
+/// 26.05.5, not 24.11.5), which squeue does not tell. A newline nobody knew of stays inside its record. One pass: a
+/// user with many such jobs must not make this slow.
 pub(super) fn records<'a>(
     output: &'a str,
     texts: &HashMap<JobId, FreeTexts>,
@@ -20,14 +22,19 @@ pub(super) fn records<'a>(
         None => next_record(output, 0).unwrap_or(output.len()),
     };
     while let Some(id) = record_id(&output[at..]) {
-        let end = record_end(output, at, texts.get(&id));
+        let end = record_end(output, at, texts.get(&id), texts);
         records.push((id, output[at..end].trim_end_matches('\n')));
         at = end;
     }
     records
 }
 
-fn record_end(output: &str, start: usize, texts: Option<&FreeTexts>) -> usize {
+fn record_end(
+    output: &str,
+    start: usize,
+    texts: Option<&FreeTexts>,
+    all: &HashMap<JobId, FreeTexts>,
+) -> usize {
     let mut from = start;
     let Some(texts) = texts else {
         return next_record(output, from).unwrap_or(output.len());
@@ -38,30 +45,59 @@ fn record_end(output: &str, start: usize, texts: Option<&FreeTexts>) -> usize {
         from += head.len() + NAME.len() + texts.name.len();
     }
     let after_name = from;
-    let forging: Vec<String> = [
+    let forging = |places: &[(&str, &str)]| -> Vec<String> {
+        let forging = places.iter().filter(|(_, text)| text.contains(RECORD));
+        forging.map(|(key, text)| format!("{key}{text}")).collect()
+    };
+    let own = forging(&[
         (" Command=", &texts.command),
         (" WorkDir=", &texts.work_dir),
         (" Comment=", &texts.comment),
-    ]
-    .into_iter()
-    .filter(|(_, value)| value.contains(RECORD))
-    .map(|(key, value)| format!("{key}{value}"))
-    .collect();
+    ]);
+    let repeated = forging(&[(" ", &texts.name), (" ", &texts.comment)]);
     loop {
         let Some(next) = next_record(output, from) else {
             return output.len();
         };
-        let around = forging.iter().find_map(|text| {
-            let window = &output[after_name..output.ceil_char_boundary(next + text.len())];
-            let begin = after_name + window.find(text.as_str())?;
-            let end = begin + text.len();
-            (begin < next && next < end).then_some(end)
-        });
-        match around {
-            Some(end) => from = end,
-            None => return next,
-        }
+        let end_around = |forging: &[String]| {
+            forging.iter().find_map(|text| {
+                // A text may stand there several times: the one around this line.
+                let first =
+                    output.ceil_char_boundary((next - text.len().min(next)).max(after_name));
+                let window = &output[first..output.ceil_char_boundary(next + text.len())];
+                let begin = first + window.find(text.as_str())?;
+                let end = begin + text.len();
+                (begin < next && next < end).then_some(end)
+            })
+        };
+        from = match (end_around(&own), has_its_name(&output[next..], all)) {
+            (Some(end), _) => end,
+            (None, Some(true)) => return next,
+            (None, Some(false)) => next,
+            // Nobody was asked about that job; a line of the command line is no record, though.
+            (None, None) => match submit_line_begins(&output[after_name..next])
+                .then(|| end_around(&repeated))
+                .flatten()
+            {
+                Some(end) => end,
+                None => return next,
+            },
+        };
     }
+}
+
+/// Whether the record that seems to begin here has the name of its job; `None` if the job is not known.
+fn has_its_name(line: &str, all: &HashMap<JobId, FreeTexts>) -> Option<bool> {
+    let texts = all.get(&record_id(line)?)?;
+    let after = line
+        .split_once(NAME)
+        .filter(|(head, _)| !head.contains('\n'))
+        .and_then(|(_, rest)| rest.strip_prefix(texts.name.as_str()));
+    Some(after.is_some_and(follows_name))
+}
+
+fn submit_line_begins(record: &str) -> bool {
+    record.contains(" SubmitLine=")
 }
 
 /// Where the next line begins that looks like a record.

@@ -99,15 +99,21 @@ fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<JobRecord, &'
     Ok(job)
 }
 
-/// The name, and what follows it. `JobName=` is followed by `UserId=`, or by `HetJobIdSet=` first.
+/// Whether this stands behind a job's name: `SLUID=` (26.05 with `-d`, seen live), `HetJobIdSet=`, `UserId=`.
+pub(super) fn follows_name(after: &str) -> bool {
+    [" SLUID=", " HetJobIdSet=", " UserId="]
+        .iter()
+        .any(|key| after.starts_with(key))
+}
+
+/// The name, and what follows it.
 fn split_name<'a>(
     rest: &'a str,
     texts: Option<&FreeTexts>,
 ) -> Result<(String, &'a str), &'static str> {
-    let follows = |after: &str| after.starts_with(" UserId=") || after.starts_with(" HetJobIdSet=");
     if let Some(texts) = texts
         && let Some(after) = rest.strip_prefix(texts.name.as_str())
-        && follows(after)
+        && follows_name(after)
     {
         return Ok((texts.name.clone(), after));
     }
@@ -115,7 +121,8 @@ fn split_name<'a>(
     let (Some(end), None) = (ends.next(), ends.next()) else {
         return Err("where its name ends is not certain");
     };
-    let end = rest[..end].rfind(" HetJobIdSet=").unwrap_or(end);
+    let before = |key: &str, end: usize| rest[..end].rfind(key).unwrap_or(end);
+    let end = before(" SLUID=", before(" HetJobIdSet=", end));
     Ok((rest[..end].to_owned(), &rest[end..]))
 }
 

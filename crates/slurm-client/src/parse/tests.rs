@@ -350,6 +350,74 @@ fn a_job_cannot_pass_for_another() {
 }
 
 #[test]
+fn what_26_05_prints_behind_the_name_is_no_part_of_it() {
+    let jobs = job_capture("26.05", "detailed-het-and-array");
+    let told: Vec<_> = jobs
+        .iter()
+        .map(|job| {
+            (
+                job.name.as_str(),
+                job.sluid.as_str(),
+                job.het_job_id_set.as_str(),
+            )
+        })
+        .collect();
+    let expected = [
+        ("het", "sBM1M80MKR1A00", "2-3"),
+        ("het", "sBM1M80MKR1A01", "2-3"),
+        ("arr", "sBM1M80MKR1H00", ""),
+        ("arr", "sBM1M80MKTGY00", ""),
+    ];
+    assert_eq!(told, expected);
+}
+
+/// As 26.05.5 prints it: the command line holds name and comment once more, and anything else.
+fn record_of_26_05(id: u32, name: &str, comment: &str, submit_line: &str) -> String {
+    record(id, "<name>", "<comment>")
+        .replace(" UserId=", &format!(" SLUID=s{id} UserId="))
+        .replace(" WorkDir=", " SubmitLine=<line> WorkDir=")
+        .replace(" Power= ", " TresPerNode=gres/gpu:1")
+        .replace("<line>", submit_line)
+        .replace("=<comment>", &format!("={comment}"))
+        .replace("=<name>", &format!("={name}"))
+}
+
+#[test]
+fn a_command_line_cannot_pass_for_a_job() {
+    let forged = |id| {
+        record(id, "x", "y")
+            .replace("alice(20001)", "root(0)")
+            .replace("PENDING", "COMPLETED")
+    };
+    let name = format!("evil\n{}", forged(500));
+    let comment = format!("c\n{}", forged(501));
+    // A job that is known, one that is not, and itself.
+    let script = format!("echo\n{}{}", forged(77), forged(1));
+    let line = format!("sbatch -J {name} --comment {comment} --comment {comment} --wrap {script}");
+    let output = record_of_26_05(1, &name, &comment, &line)
+        + &record_of_26_05(77, "honest", "", "sbatch job.sh");
+    let known = HashMap::from([texts(1, &name, &comment), texts(77, "honest", "")]);
+    let answer = jobs(&output, &known);
+    assert_eq!(answer.unclear, []);
+    let told: Vec<_> = answer
+        .records
+        .iter()
+        .map(|job| (job.name.as_str(), job.user.as_str(), job.tres_per.len()))
+        .collect();
+    assert_eq!(told, [(name.as_str(), "alice", 1), ("honest", "alice", 1)]);
+    assert_eq!(answer.records[0].comment, comment);
+}
+
+#[test]
+fn a_command_line_that_forges_its_own_job_word_by_word_makes_it_unclear() {
+    let forged = record_of_26_05(1, "a", "", "true").replace("PENDING", "COMPLETED");
+    let output = record_of_26_05(1, "a", "", &format!("sbatch --wrap \n{forged}"));
+    let answer = jobs(&output, &HashMap::from([texts(1, "a", "")]));
+    assert_eq!(answer.records, []);
+    assert_eq!(answer.unclear.len(), 1);
+}
+
+#[test]
 fn many_hostile_jobs_cost_no_more_than_their_text() {
     let forged = record(9_999, "x", "y");
     let names: Vec<String> = (0..3_000).map(|n| format!("{n}\n{forged}")).collect();

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, Local, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
+use mesh_events::proto::mesh::job::v1::{Job, JobEvent, Usage};
 use mesh_events::{Category, Event, EventType, cloudevents, from_timestamp};
 use serde_json::Value;
 
@@ -132,6 +132,9 @@ pub fn detail(event: &Event) -> String {
 }
 
 fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
+    if let Some(usage) = &job.usage {
+        return joined([job.name.clone(), used(usage)]);
+    }
     let kind = event.kind().ok();
     let ended = kind.is_some_and(EventType::is_end);
     let exit = job
@@ -186,6 +189,26 @@ fn job_detail(event: &Event, payload: &JobEvent, job: &Job) -> String {
         continues,
         payload.array_tasks.clone(),
     ])
+}
+
+/// What a run used, and how much that is of what it had.
+fn used(usage: &Usage) -> String {
+    let percent = |permille: Option<u32>| {
+        permille.map_or_else(String::new, |permille| format!(" ({}%)", permille / 10))
+    };
+    let cpu = percent(usage.cpu_efficiency_permille);
+    let memory = percent(usage.memory_efficiency_permille);
+    let mut text = format!(
+        "cpu {}{cpu}",
+        duration(i64::try_from(usage.cpu_seconds).unwrap_or(i64::MAX))
+    );
+    if usage.memory_kib > 0 {
+        text.push_str(&format!(
+            ", memory {} MiB{memory}",
+            usage.memory_kib / 1_024
+        ));
+    }
+    text
 }
 
 fn cost_detail(cost: &CostEvent) -> String {

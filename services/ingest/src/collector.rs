@@ -9,6 +9,7 @@ mod debt;
 mod gaps;
 mod outbox;
 mod settle;
+mod usage;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use tracing::Span;
 
 pub use self::debt::Debt;
 use self::outbox::Told;
+pub use self::usage::Due;
+use self::usage::Owing;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
 use crate::domain::{self, Ask, Book, Look, Record, Sighting, observe, snapshot};
@@ -114,6 +117,8 @@ pub struct Core {
     unproven: HashMap<u32, Unproven>,
     /// By array: reading its record, which goes on, says nothing about the tasks that left it.
     unproven_tasks: HashMap<RunKey, UnprovenTasks>,
+    /// Ended runs of which accounting has not told yet what they used.
+    owing: Owing,
     /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
     ahead: bool,
     /// How often time that is owed to accounting was added.
@@ -164,6 +169,7 @@ impl Collector {
             first_start = !meta.baseline_done,
             "state loaded"
         );
+        let owing = Owing::of(&loaded.book, now, &config);
         let core = Core {
             book: loaded.book,
             meta,
@@ -172,6 +178,7 @@ impl Collector {
             last: HashMap::new(),
             unproven: HashMap::new(),
             unproven_tasks: HashMap::new(),
+            owing,
             ahead: false,
             debts: 0,
         };
@@ -289,6 +296,7 @@ impl Collector {
             now,
             cause,
             late_after: self.late_after(),
+            usage_after: self.usage_after(),
             identities: &self.identities,
         };
         let before = batch.told.len();
@@ -318,7 +326,13 @@ impl Collector {
                 tracked.digest = digest;
             }
             if tracked.over() {
-                core.last.remove(&run);
+                if tracked.owes_usage && run == sighting.run {
+                    // Accounting knows less of the run than was seen of it.
+                    core.last
+                        .insert(run.clone(), (sighting.job.clone(), sighting.owner.clone()));
+                } else if !tracked.owes_usage {
+                    core.last.remove(&run);
+                }
                 core.unproven.remove(&tracked.raw_id);
                 core.unproven_tasks.remove(&run);
             } else if run == sighting.run {
@@ -326,6 +340,10 @@ impl Collector {
                     .insert(run.clone(), (sighting.job.clone(), sighting.owner.clone()));
             }
             core.dirty.insert(Store::shard_of(&tracked));
+            if self.config.accounting {
+                core.owing
+                    .note(&run, &tracked, now.timestamp(), &self.config);
+            }
             core.book.put(run, tracked);
         }
     }
@@ -344,6 +362,11 @@ impl Collector {
 
     fn late_after(&self) -> i64 {
         let limit = self.config.sweep_interval.saturating_mul(2) + Duration::from_secs(20);
+        i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    fn usage_after(&self) -> i64 {
+        let limit = self.config.usage_after + self.config.proof_patience;
         i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)
     }
 }

@@ -31,6 +31,8 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub settle_within: Duration,
     #[serde(with = "humantime_serde")]
+    pub usage_after: Duration,
+    #[serde(with = "humantime_serde")]
     pub forget_after: Duration,
     #[serde(with = "humantime_serde")]
     pub identity_poll: Duration,
@@ -47,6 +49,7 @@ impl Default for Config {
             absent_after: Duration::from_secs(120),
             proof_patience: Duration::from_secs(30),
             settle_within: Duration::from_secs(600),
+            usage_after: Duration::from_secs(10),
             forget_after: Duration::from_secs(3_600),
             identity_poll: Duration::from_secs(5),
         }

@@ -13,6 +13,7 @@ pub mod snapshot;
 #[cfg(test)]
 mod tests;
 mod tracked;
+mod usage;
 mod waiting;
 
 pub use array::{Remainder, settle_remainder};
@@ -23,3 +24,4 @@ pub use observe::{Ask, Decision, Look, observe};
 pub use rows::{fold, provisional};
 pub use sighting::{EntityKind, Owner, Record, Sighting};
 pub use tracked::{Candidate, End, Tracked};
+pub use usage::{Settled, usages};

@@ -50,6 +50,8 @@ pub struct Frame<'a> {
     pub cause: &'a Cause,
     /// Facts older than this many seconds could have been seen live.
     pub late_after: i64,
+    /// What a run used is not known so many seconds longer.
+    pub usage_after: i64,
     /// Who people are.
     pub identities: &'a IdentityMap,
 }
@@ -89,6 +91,10 @@ impl Frame<'_> {
             .array
             .as_ref()
             .is_some_and(|array| array.task_id.is_none());
+        let late_after = match fact.kind {
+            EventType::JobUpdated => self.late_after.saturating_add(self.usage_after),
+            _ => self.late_after,
+        };
         let (corrects, continues) = (corrected(fact), &fact.continues);
         let correlated = continues
             .as_ref()
@@ -108,7 +114,7 @@ impl Frame<'_> {
                 Confidence::Observed
             }
             .into(),
-            late: (self.now - occurred).num_seconds() > self.late_after,
+            late: (self.now - occurred).num_seconds() > late_after,
             correlation: (!event_ids.is_empty()).then(|| Correlation {
                 event_ids,
                 entities: Vec::new(),

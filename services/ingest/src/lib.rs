@@ -3,7 +3,7 @@
 //! - [`domain`]: the rules, pure: a reading and what is remembered give ordered facts. `docs/job-events.md` is the normative table.
 //! - [`collector`]: decides, publishes, remembers, under one lock.
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
-//!   [`catch_up`]: what was missed.
+//!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
 //! - [`adapters`]: the memory in JetStream's key-value store. [`queue`]: the waiting jobs for others. [`sources`]: who answers.
 //!
@@ -24,6 +24,8 @@ pub mod queue;
 mod service;
 pub mod sources;
 pub mod sweep;
+pub mod turns;
+pub mod usage;
 
 pub use error::Error;
 pub use service::IngestService;

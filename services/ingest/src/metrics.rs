@@ -35,6 +35,10 @@ pub fn describe() {
         "Runs whose end cannot be known any more."
     );
     describe_counter!(
+        "ingest_usage_lost_total",
+        "Runs whose use accounting does not have."
+    );
+    describe_counter!(
         "ingest_provisional_rows_total",
         "Jobs that accounting knew by a stand-in row only, and that it was asked for again."
     );
@@ -79,6 +83,11 @@ pub fn unproven(jobs: usize) {
 /// A run whose end cannot be known any more.
 pub fn lost() {
     counter!("ingest_lost_runs_total").increment(1);
+}
+
+/// Runs whose use accounting does not have.
+pub fn usage_lost(runs: usize) {
+    counter!("ingest_usage_lost_total").increment(u64::try_from(runs).unwrap_or(u64::MAX));
 }
 
 /// Jobs that accounting knew by a stand-in row only.

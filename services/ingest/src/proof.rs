@@ -1,7 +1,7 @@
 //! Asks accounting for what the controller does not tell: the end of a run whose job is in another run already, or that
 //! the controller has forgotten.
 //!
-//! One sacct at a time, at most one per second, for all jobs together. A doorbell whose job neither the controller nor accounting
+//! One question at a time, at most one per second, for all jobs together. A doorbell whose job neither the controller nor accounting
 //! knows is believed in the end, as inferred.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use slurm_client::{Query, Slurm};
 use slurm_types::JobId;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -20,10 +20,9 @@ use crate::domain::{Sighting, fold, provisional};
 use crate::doorbells::{Ring, finish};
 use crate::envelope::Cause;
 use crate::sources::SlurmSource;
+use crate::turns::{Turn, Turns};
 use crate::{Error, metrics};
 
-/// Between two questions.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
 const IN_VAIN: u32 = 4;
 
@@ -54,6 +53,8 @@ pub struct Prover {
     pub collector: Collector,
     /// Accounting's health.
     pub slurmdbd: Arc<SlurmSource>,
+    /// Whose turn it is to ask accounting.
+    pub turns: Arc<Turns>,
     /// Looks at the controller again after an answer.
     pub looks: mpsc::Sender<Ring>,
     /// Stop.
@@ -82,32 +83,35 @@ impl Prover {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
             }
+            let turn = tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                turn = self.turns.next() => turn,
+            };
             while let Ok(question) = questions.try_recv() {
                 note(&mut open, question);
             }
-            let began = Instant::now();
-            pause = match self.ask(&mut open).await {
-                Ok(pause) => pause.saturating_sub(began.elapsed().min(PAUSE / 2)),
+            pause = match self.ask(&mut open, turn).await {
+                Ok(pause) => pause,
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
             };
         }
     }
 
-    async fn ask(&self, open: &mut BTreeMap<u32, Open>) -> Result<Duration, Error> {
+    async fn ask(&self, open: &mut BTreeMap<u32, Open>, turn: Turn<'_>) -> Result<Duration, Error> {
         let ids: Vec<JobId> = open.keys().filter_map(|id| JobId::new(*id)).collect();
-        let mut pause = PAUSE;
         let rows = if self.collector.config.accounting {
-            match self.slurm.accounting(&Query::Jobs(ids)).await {
+            let answer = self.slurm.accounting(&Query::Jobs(ids)).await;
+            drop(turn);
+            match answer {
                 Ok(rows) => {
                     self.slurmdbd.up().await?;
                     rows
                 }
                 Err(error) => {
                     // Nothing is proven; who waits goes on waiting, and unproven jobs are settled by their deadline.
-                    pause = self.slurmdbd.down(&error).await?;
                     open.retain(|_, question| question.stays);
-                    return Ok(pause);
+                    return self.slurmdbd.down(&error).await;
                 }
             }
         } else {
@@ -187,7 +191,7 @@ impl Prover {
                 }
             }
         }
-        Ok(pause)
+        Ok(Duration::ZERO)
     }
 
     /// Runs that ended before capture began are not told.

@@ -21,6 +21,8 @@ use crate::identity::IdentityMap;
 use crate::proof::Prover;
 use crate::sources::SlurmSource;
 use crate::sweep::Sweeper;
+use crate::turns::Turns;
+use crate::usage::Settler;
 
 /// Doorbells handled at the same time; each waits for its job's facts.
 const DOORBELLS: usize = 512;
@@ -110,7 +112,7 @@ struct Ingest {
 
 impl Ingest {
     async fn run(self) -> Result<(), Error> {
-        match self.work().await {
+        match Box::pin(self.work()).await {
             Err(error) if error.is_shutdown() => Ok(()),
             done => done,
         }
@@ -150,10 +152,19 @@ impl Ingest {
             asked: AtomicU32::new(0),
             shutdown: shutdown.clone(),
         };
+        let turns = Arc::new(Turns::default());
+        let settler = Settler {
+            slurm: self.slurm.clone(),
+            collector: collector.clone(),
+            slurmdbd: Arc::clone(&slurmdbd),
+            turns: Arc::clone(&turns),
+            shutdown: shutdown.clone(),
+        };
         let prover = Prover {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
+            turns,
             looks: rings.clone(),
             shutdown: shutdown.clone(),
         };
@@ -179,6 +190,7 @@ impl Ingest {
         tasks.spawn(reader.run(ring_receiver));
         tasks.spawn(sweeper.run());
         tasks.spawn(catch_up.run());
+        tasks.spawn(settler.run());
         let doorbells = Doorbells::new(collector.cluster.clone(), rings);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {

@@ -178,6 +178,9 @@ pub struct Job {
     /// Deadline (`--deadline`). Absent if none.
     #[prost(message, optional, tag = "49")]
     pub deadline: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Comment of Slurm's plugins. Empty if none.
+    #[prost(string, tag = "50")]
+    pub system_comment: ::prost::alloc::string::String,
 }
 /// Membership of a job array.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -231,8 +234,8 @@ pub struct ExitCode {
     #[prost(uint32, tag = "2")]
     pub signal: u32,
 }
-/// Usage of a finished run, from accounting.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+/// What a finished run used, from accounting's records of its steps.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Usage {
     /// CPU seconds, user and system, of all steps.
     #[prost(uint64, tag = "1")]
@@ -240,6 +243,60 @@ pub struct Usage {
     /// Largest resident set of a task in KiB.
     #[prost(uint64, tag = "2")]
     pub max_rss_kib: u64,
+    /// The part of cpu_seconds in user mode.
+    #[prost(uint64, tag = "3")]
+    pub user_cpu_seconds: u64,
+    /// The part of cpu_seconds in the kernel.
+    #[prost(uint64, tag = "4")]
+    pub system_cpu_seconds: u64,
+    /// Memory at its peak in KiB: the largest over steps of the sum over tasks of what each used at most. An upper estimate, since tasks
+    /// need not peak together. 0 where nothing was measured.
+    #[prost(uint64, tag = "5")]
+    pub memory_kib: u64,
+    /// Step with the task of max_rss_kib: `batch`, `extern`, or its number. Empty where nothing was measured.
+    #[prost(string, tag = "6")]
+    pub max_rss_step: ::prost::alloc::string::String,
+    /// Node of that task.
+    #[prost(string, tag = "7")]
+    pub max_rss_node: ::prost::alloc::string::String,
+    /// Number of that task. Absent where nothing was measured.
+    #[prost(uint32, optional, tag = "8")]
+    pub max_rss_task: ::core::option::Option<u32>,
+    /// Energy in joules. Absent where no plugin of Slurm measures it.
+    #[prost(uint64, optional, tag = "9")]
+    pub energy_joules: ::core::option::Option<u64>,
+    /// CPU time used per thousand of allocated CPUs times elapsed time; above 1000 where tasks are not bound to their CPUs. Absent for a
+    /// run that lasted less than a second.
+    #[prost(uint32, optional, tag = "10")]
+    pub cpu_efficiency_permille: ::core::option::Option<u32>,
+    /// memory_kib per thousand of the memory that was allocated. Absent where memory is no consumable resource or was not measured.
+    #[prost(uint32, optional, tag = "11")]
+    pub memory_efficiency_permille: ::core::option::Option<u32>,
+    /// Seconds it ran, suspended time excluded.
+    #[prost(uint64, tag = "12")]
+    pub elapsed_seconds: u64,
+    /// Number of steps, `batch` and `extern` included.
+    #[prost(uint32, tag = "13")]
+    pub steps: u32,
+    /// What steps used of each resource that accounting keeps, by name.
+    #[prost(message, repeated, tag = "14")]
+    pub tres: ::prost::alloc::vec::Vec<TresUsage>,
+    /// True if accounting did not have every step's report in time, so that amounts may be too low.
+    #[prost(bool, tag = "15")]
+    pub incomplete: bool,
+}
+/// Use of one trackable resource.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TresUsage {
+    /// Slurm's name: `cpu` in seconds, `mem`, `vmem`, `fs/disk` and `gres/gpumem` in bytes, `gres/gpuutil` in percent.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The most that one task used.
+    #[prost(uint64, tag = "2")]
+    pub max: u64,
+    /// The largest over steps of the sum over tasks of what each used at most.
+    #[prost(uint64, tag = "3")]
+    pub total: u64,
 }
 impl serde::Serialize for ArrayInfo {
     #[allow(deprecated)]
@@ -880,6 +937,9 @@ impl serde::Serialize for Job {
         if self.deadline.is_some() {
             len += 1;
         }
+        if !self.system_comment.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.job.v1.Job", len)?;
         if self.job_id != 0 {
             struct_ser.serialize_field("jobId", &self.job_id)?;
@@ -1030,6 +1090,9 @@ impl serde::Serialize for Job {
         if let Some(v) = self.deadline.as_ref() {
             struct_ser.serialize_field("deadline", v)?;
         }
+        if !self.system_comment.is_empty() {
+            struct_ser.serialize_field("systemComment", &self.system_comment)?;
+        }
         struct_ser.end()
     }
 }
@@ -1113,6 +1176,8 @@ impl<'de> serde::Deserialize<'de> for Job {
             "wckey",
             "usage",
             "deadline",
+            "system_comment",
+            "systemComment",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -1166,6 +1231,7 @@ impl<'de> serde::Deserialize<'de> for Job {
             Wckey,
             Usage,
             Deadline,
+            SystemComment,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1236,6 +1302,7 @@ impl<'de> serde::Deserialize<'de> for Job {
                             "wckey" => Ok(GeneratedField::Wckey),
                             "usage" => Ok(GeneratedField::Usage),
                             "deadline" => Ok(GeneratedField::Deadline),
+                            "systemComment" | "system_comment" => Ok(GeneratedField::SystemComment),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1304,6 +1371,7 @@ impl<'de> serde::Deserialize<'de> for Job {
                 let mut wckey__ = None;
                 let mut usage__ = None;
                 let mut deadline__ = None;
+                let mut system_comment__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::JobId => {
@@ -1614,6 +1682,12 @@ impl<'de> serde::Deserialize<'de> for Job {
                             }
                             deadline__ = map_.next_value()?;
                         }
+                        GeneratedField::SystemComment => {
+                            if system_comment__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("systemComment"));
+                            }
+                            system_comment__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(Job {
@@ -1666,6 +1740,7 @@ impl<'de> serde::Deserialize<'de> for Job {
                     wckey: wckey__.unwrap_or_default(),
                     usage: usage__,
                     deadline: deadline__,
+                    system_comment: system_comment__.unwrap_or_default(),
                 })
             }
         }
@@ -1984,6 +2059,139 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
         deserializer.deserialize_struct("mesh.job.v1.NodeAllocation", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for TresUsage {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if self.max != 0 {
+            len += 1;
+        }
+        if self.total != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.job.v1.TresUsage", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if self.max != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("max", ToString::to_string(&self.max).as_str())?;
+        }
+        if self.total != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("total", ToString::to_string(&self.total).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for TresUsage {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "max",
+            "total",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Max,
+            Total,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "max" => Ok(GeneratedField::Max),
+                            "total" => Ok(GeneratedField::Total),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = TresUsage;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.job.v1.TresUsage")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<TresUsage, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut max__ = None;
+                let mut total__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Max => {
+                            if max__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("max"));
+                            }
+                            max__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Total => {
+                            if total__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("total"));
+                            }
+                            total__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(TresUsage {
+                    name: name__.unwrap_or_default(),
+                    max: max__.unwrap_or_default(),
+                    total: total__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.job.v1.TresUsage", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for Usage {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -1998,6 +2206,45 @@ impl serde::Serialize for Usage {
         if self.max_rss_kib != 0 {
             len += 1;
         }
+        if self.user_cpu_seconds != 0 {
+            len += 1;
+        }
+        if self.system_cpu_seconds != 0 {
+            len += 1;
+        }
+        if self.memory_kib != 0 {
+            len += 1;
+        }
+        if !self.max_rss_step.is_empty() {
+            len += 1;
+        }
+        if !self.max_rss_node.is_empty() {
+            len += 1;
+        }
+        if self.max_rss_task.is_some() {
+            len += 1;
+        }
+        if self.energy_joules.is_some() {
+            len += 1;
+        }
+        if self.cpu_efficiency_permille.is_some() {
+            len += 1;
+        }
+        if self.memory_efficiency_permille.is_some() {
+            len += 1;
+        }
+        if self.elapsed_seconds != 0 {
+            len += 1;
+        }
+        if self.steps != 0 {
+            len += 1;
+        }
+        if !self.tres.is_empty() {
+            len += 1;
+        }
+        if self.incomplete {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.job.v1.Usage", len)?;
         if self.cpu_seconds != 0 {
             #[allow(clippy::needless_borrow)]
@@ -2008,6 +2255,55 @@ impl serde::Serialize for Usage {
             #[allow(clippy::needless_borrow)]
             #[allow(clippy::needless_borrows_for_generic_args)]
             struct_ser.serialize_field("maxRssKib", ToString::to_string(&self.max_rss_kib).as_str())?;
+        }
+        if self.user_cpu_seconds != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("userCpuSeconds", ToString::to_string(&self.user_cpu_seconds).as_str())?;
+        }
+        if self.system_cpu_seconds != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("systemCpuSeconds", ToString::to_string(&self.system_cpu_seconds).as_str())?;
+        }
+        if self.memory_kib != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("memoryKib", ToString::to_string(&self.memory_kib).as_str())?;
+        }
+        if !self.max_rss_step.is_empty() {
+            struct_ser.serialize_field("maxRssStep", &self.max_rss_step)?;
+        }
+        if !self.max_rss_node.is_empty() {
+            struct_ser.serialize_field("maxRssNode", &self.max_rss_node)?;
+        }
+        if let Some(v) = self.max_rss_task.as_ref() {
+            struct_ser.serialize_field("maxRssTask", v)?;
+        }
+        if let Some(v) = self.energy_joules.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("energyJoules", ToString::to_string(&v).as_str())?;
+        }
+        if let Some(v) = self.cpu_efficiency_permille.as_ref() {
+            struct_ser.serialize_field("cpuEfficiencyPermille", v)?;
+        }
+        if let Some(v) = self.memory_efficiency_permille.as_ref() {
+            struct_ser.serialize_field("memoryEfficiencyPermille", v)?;
+        }
+        if self.elapsed_seconds != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("elapsedSeconds", ToString::to_string(&self.elapsed_seconds).as_str())?;
+        }
+        if self.steps != 0 {
+            struct_ser.serialize_field("steps", &self.steps)?;
+        }
+        if !self.tres.is_empty() {
+            struct_ser.serialize_field("tres", &self.tres)?;
+        }
+        if self.incomplete {
+            struct_ser.serialize_field("incomplete", &self.incomplete)?;
         }
         struct_ser.end()
     }
@@ -2023,12 +2319,48 @@ impl<'de> serde::Deserialize<'de> for Usage {
             "cpuSeconds",
             "max_rss_kib",
             "maxRssKib",
+            "user_cpu_seconds",
+            "userCpuSeconds",
+            "system_cpu_seconds",
+            "systemCpuSeconds",
+            "memory_kib",
+            "memoryKib",
+            "max_rss_step",
+            "maxRssStep",
+            "max_rss_node",
+            "maxRssNode",
+            "max_rss_task",
+            "maxRssTask",
+            "energy_joules",
+            "energyJoules",
+            "cpu_efficiency_permille",
+            "cpuEfficiencyPermille",
+            "memory_efficiency_permille",
+            "memoryEfficiencyPermille",
+            "elapsed_seconds",
+            "elapsedSeconds",
+            "steps",
+            "tres",
+            "incomplete",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             CpuSeconds,
             MaxRssKib,
+            UserCpuSeconds,
+            SystemCpuSeconds,
+            MemoryKib,
+            MaxRssStep,
+            MaxRssNode,
+            MaxRssTask,
+            EnergyJoules,
+            CpuEfficiencyPermille,
+            MemoryEfficiencyPermille,
+            ElapsedSeconds,
+            Steps,
+            Tres,
+            Incomplete,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -2052,6 +2384,19 @@ impl<'de> serde::Deserialize<'de> for Usage {
                         match value {
                             "cpuSeconds" | "cpu_seconds" => Ok(GeneratedField::CpuSeconds),
                             "maxRssKib" | "max_rss_kib" => Ok(GeneratedField::MaxRssKib),
+                            "userCpuSeconds" | "user_cpu_seconds" => Ok(GeneratedField::UserCpuSeconds),
+                            "systemCpuSeconds" | "system_cpu_seconds" => Ok(GeneratedField::SystemCpuSeconds),
+                            "memoryKib" | "memory_kib" => Ok(GeneratedField::MemoryKib),
+                            "maxRssStep" | "max_rss_step" => Ok(GeneratedField::MaxRssStep),
+                            "maxRssNode" | "max_rss_node" => Ok(GeneratedField::MaxRssNode),
+                            "maxRssTask" | "max_rss_task" => Ok(GeneratedField::MaxRssTask),
+                            "energyJoules" | "energy_joules" => Ok(GeneratedField::EnergyJoules),
+                            "cpuEfficiencyPermille" | "cpu_efficiency_permille" => Ok(GeneratedField::CpuEfficiencyPermille),
+                            "memoryEfficiencyPermille" | "memory_efficiency_permille" => Ok(GeneratedField::MemoryEfficiencyPermille),
+                            "elapsedSeconds" | "elapsed_seconds" => Ok(GeneratedField::ElapsedSeconds),
+                            "steps" => Ok(GeneratedField::Steps),
+                            "tres" => Ok(GeneratedField::Tres),
+                            "incomplete" => Ok(GeneratedField::Incomplete),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -2073,6 +2418,19 @@ impl<'de> serde::Deserialize<'de> for Usage {
             {
                 let mut cpu_seconds__ = None;
                 let mut max_rss_kib__ = None;
+                let mut user_cpu_seconds__ = None;
+                let mut system_cpu_seconds__ = None;
+                let mut memory_kib__ = None;
+                let mut max_rss_step__ = None;
+                let mut max_rss_node__ = None;
+                let mut max_rss_task__ = None;
+                let mut energy_joules__ = None;
+                let mut cpu_efficiency_permille__ = None;
+                let mut memory_efficiency_permille__ = None;
+                let mut elapsed_seconds__ = None;
+                let mut steps__ = None;
+                let mut tres__ = None;
+                let mut incomplete__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::CpuSeconds => {
@@ -2091,11 +2449,120 @@ impl<'de> serde::Deserialize<'de> for Usage {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::UserCpuSeconds => {
+                            if user_cpu_seconds__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("userCpuSeconds"));
+                            }
+                            user_cpu_seconds__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::SystemCpuSeconds => {
+                            if system_cpu_seconds__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("systemCpuSeconds"));
+                            }
+                            system_cpu_seconds__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MemoryKib => {
+                            if memory_kib__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("memoryKib"));
+                            }
+                            memory_kib__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MaxRssStep => {
+                            if max_rss_step__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("maxRssStep"));
+                            }
+                            max_rss_step__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MaxRssNode => {
+                            if max_rss_node__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("maxRssNode"));
+                            }
+                            max_rss_node__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MaxRssTask => {
+                            if max_rss_task__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("maxRssTask"));
+                            }
+                            max_rss_task__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::EnergyJoules => {
+                            if energy_joules__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("energyJoules"));
+                            }
+                            energy_joules__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::CpuEfficiencyPermille => {
+                            if cpu_efficiency_permille__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cpuEfficiencyPermille"));
+                            }
+                            cpu_efficiency_permille__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::MemoryEfficiencyPermille => {
+                            if memory_efficiency_permille__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("memoryEfficiencyPermille"));
+                            }
+                            memory_efficiency_permille__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::ElapsedSeconds => {
+                            if elapsed_seconds__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("elapsedSeconds"));
+                            }
+                            elapsed_seconds__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Steps => {
+                            if steps__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("steps"));
+                            }
+                            steps__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Tres => {
+                            if tres__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("tres"));
+                            }
+                            tres__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Incomplete => {
+                            if incomplete__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("incomplete"));
+                            }
+                            incomplete__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(Usage {
                     cpu_seconds: cpu_seconds__.unwrap_or_default(),
                     max_rss_kib: max_rss_kib__.unwrap_or_default(),
+                    user_cpu_seconds: user_cpu_seconds__.unwrap_or_default(),
+                    system_cpu_seconds: system_cpu_seconds__.unwrap_or_default(),
+                    memory_kib: memory_kib__.unwrap_or_default(),
+                    max_rss_step: max_rss_step__.unwrap_or_default(),
+                    max_rss_node: max_rss_node__.unwrap_or_default(),
+                    max_rss_task: max_rss_task__,
+                    energy_joules: energy_joules__,
+                    cpu_efficiency_permille: cpu_efficiency_permille__,
+                    memory_efficiency_permille: memory_efficiency_permille__,
+                    elapsed_seconds: elapsed_seconds__.unwrap_or_default(),
+                    steps: steps__.unwrap_or_default(),
+                    tres: tres__.unwrap_or_default(),
+                    incomplete: incomplete__.unwrap_or_default(),
                 })
             }
         }

@@ -100,6 +100,7 @@ impl Collector {
                 now,
                 cause,
                 late_after: self.late_after(),
+                usage_after: self.usage_after(),
                 identities: &self.identities,
             };
             let event = frame.event_without_reading(&fact, job, &owner);
@@ -139,7 +140,7 @@ impl Collector {
             .iter()
             .filter(|(run, tracked)| {
                 let ended = match &tracked.end {
-                    Some(end) => end.at < oldest,
+                    Some(end) => end.at < oldest && !(self.config.accounting && tracked.owes_usage),
                     // An array has no end of its own once its last task has become a job.
                     None => {
                         tracked.is_array

@@ -122,6 +122,7 @@ pub(super) fn derive(
     next.last_seen = next.last_seen.max(look.now);
     if next.over() {
         correct(run, &mut next, sighting, inferred, &mut facts);
+        usage(run, &mut next, sighting, &mut facts);
         return (next, facts);
     }
     if first_sight {
@@ -156,6 +157,7 @@ pub(super) fn derive(
     resizes(&mut teller, sighting);
     end(&mut teller, sighting, look);
     remember(&mut next, sighting);
+    usage(run, &mut next, sighting, &mut facts);
     (next, facts)
 }
 
@@ -252,6 +254,7 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
         at: sighting.end.unwrap_or(look.now),
         inferred,
     });
+    teller.next.owes_usage = teller.next.started.is_some();
     let tasks = (sighting.entity == EntityKind::Array)
         .then(|| cancelled_tasks(teller.next, sighting))
         .flatten();
@@ -303,6 +306,7 @@ fn correct(
             inferred: false,
         };
         start(&mut teller, sighting);
+        teller.next.owes_usage = teller.next.started.is_some();
         teller.recorded(kind, Slot::End, sighting.end);
     } else if event != kind.event() {
         next.corrections += 1;
@@ -319,6 +323,21 @@ fn correct(
             sighting.end,
         );
     }
+}
+
+/// What an ended run used is told once, when accounting has it.
+fn usage(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<Fact>) {
+    if !next.owes_usage || sighting.job.usage.is_none() {
+        return;
+    }
+    next.owes_usage = false;
+    let mut teller = Teller {
+        run,
+        next,
+        facts,
+        inferred: false,
+    };
+    teller.recorded(EventType::JobUpdated, Slot::Updated, sighting.end);
 }
 
 /// What the next reading is compared with.

@@ -204,6 +204,7 @@ fn continued_run(
         at: run.submit_time,
         inferred: true,
     });
+    closed.owes_usage = restarted && closed.started.is_some();
     if restarted {
         let mut teller = Teller {
             run: earlier,

@@ -18,17 +18,27 @@ pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
 
 /// The runs of some jobs from their rows (`sacct -D`), oldest run first per job. Stand-ins are left out.
 pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
-    let mut ordered: Vec<&AccountingRecord> = rows.iter().filter(|row| !row.provisional).collect();
-    ordered.sort_by_key(|row| (row.job_id, row.submit, row.db_index));
-    let mut runs: Vec<Sighting> = Vec::new();
+    let rows: Vec<&AccountingRecord> = rows.iter().collect();
+    let runs = fold_parts(cluster, &rows);
+    runs.into_iter().map(|(sighting, _)| sighting).collect()
+}
+
+/// Like [`fold`], with the positions of the rows that each run is made of.
+pub(super) fn fold_parts(cluster: &str, rows: &[&AccountingRecord]) -> Vec<(Sighting, Vec<usize>)> {
+    let mut ordered: Vec<usize> = (0..rows.len())
+        .filter(|at| !rows[*at].provisional)
+        .collect();
+    ordered.sort_by_key(|at| (rows[*at].job_id, rows[*at].submit, rows[*at].db_index));
+    let mut runs: Vec<(Sighting, Vec<usize>)> = Vec::new();
     let mut open_resize: Option<(u32, i64)> = None;
-    for row in ordered {
+    for at in ordered {
+        let row = rows[at];
         let Some(mut sighting) = Sighting::from_accounting(cluster, row) else {
             continue;
         };
         let resized = row.state.has(JobFlag::Resizing) && row.end.is_some();
         let continues_row = open_resize == Some((sighting.raw_id, sighting.run.submit_time));
-        if continues_row && let Some(run) = runs.last_mut() {
+        if continues_row && let Some((run, parts)) = runs.last_mut() {
             sighting.run = run.run.clone();
             sighting.job.run = sighting.run.entity_key();
             sighting.job.submit_time = run.job.submit_time;
@@ -36,11 +46,12 @@ pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
             sighting.start = run.start;
             sighting.resizes = std::mem::take(&mut run.resizes);
             *run = sighting;
+            parts.push(at);
         } else {
-            runs.push(sighting);
+            runs.push((sighting, vec![at]));
         }
         open_resize = None;
-        if resized && let (Some(run), Some(end)) = (runs.last_mut(), row.end) {
+        if resized && let (Some((run, _)), Some(end)) = (runs.last_mut(), row.end) {
             let at = end.as_secs();
             open_resize = Some((run.raw_id, at));
             run.resizes.push(at);

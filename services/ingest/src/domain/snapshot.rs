@@ -97,6 +97,7 @@ pub(super) fn from_controller(
             .map_or_else(String::new, |job| job.to_string()),
         attempt: run.attempt,
         usage: None,
+        system_comment: String::new(),
     }
 }
 
@@ -142,6 +143,7 @@ pub(super) fn from_accounting(
         work_dir: row.work_dir.clone(),
         comment: row.comment.clone(),
         admin_comment: row.admin_comment.clone(),
+        system_comment: row.system_comment.clone(),
         group: row.group.clone(),
         wckey: row.wckey.clone(),
         attempt: run.attempt,
@@ -219,8 +221,18 @@ pub fn fill(job: &mut Job, last: &Job) {
         group,
         wckey,
         display_id,
+        failed_node,
         allocations
     );
+    if job.state == last.state {
+        // What was seen at the end itself is better: sacct of 22.05 prints exit codes above 127 without 128, and the reason it waited for.
+        job.exit_code = last.exit_code.or(job.exit_code);
+        job.derived_exit_code = last.derived_exit_code.or(job.derived_exit_code);
+        if !last.reason.is_empty() {
+            job.reason.clone_from(&last.reason);
+            job.reason_description.clone_from(&last.reason_description);
+        }
+    }
     if job.array.is_none() {
         job.array.clone_from(&last.array);
     }
@@ -253,6 +265,7 @@ pub fn limit(job: &mut Job) {
         &mut job.name,
         &mut job.comment,
         &mut job.admin_comment,
+        &mut job.system_comment,
         &mut job.dependency,
         &mut job.features,
         &mut job.licenses,

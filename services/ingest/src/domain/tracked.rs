@@ -58,6 +58,9 @@ pub struct Tracked {
     /// Its end, once that was told.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
+    /// It ran and is over, and accounting has not told yet what it used.
+    #[serde(rename = "u", default, skip_serializing_if = "is_false")]
+    pub owes_usage: bool,
     /// Time of the last suspend that was told.
     #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<i64>,

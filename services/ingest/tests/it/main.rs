@@ -9,3 +9,4 @@ mod lifecycle;
 mod mesh;
 mod outage;
 mod start;
+mod usage;

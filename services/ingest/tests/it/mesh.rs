@@ -103,13 +103,15 @@ impl Mesh {
         self.events.lock().unwrap().clone()
     }
 
-    /// Events about a job: an array's id also finds its tasks.
+    /// What happened to a job: an array's id also finds its tasks. What it used comes later, see [`Mesh::updates_of`].
     pub fn of_job(&self, id: u32) -> Vec<Event> {
-        let about = |event: &Event| {
-            event.job().is_some_and(|job| {
-                job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id)
-            })
-        };
+        let about = |event: &Event| is_about(event, id) && event.r#type != "job.updated";
+        self.events().into_iter().filter(about).collect()
+    }
+
+    /// What a job's runs used.
+    pub fn updates_of(&self, id: u32) -> Vec<Event> {
+        let about = |event: &Event| is_about(event, id) && event.r#type == "job.updated";
         self.events().into_iter().filter(about).collect()
     }
 
@@ -215,6 +217,12 @@ impl Running {
             .expect("ingest ends")
             .unwrap()
     }
+}
+
+fn is_about(event: &Event, id: u32) -> bool {
+    event.job().is_some_and(|job| {
+        job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id)
+    })
 }
 
 /// `job/7_12/100` as (task, submit time): the array before its tasks, 9 before 10.

@@ -99,13 +99,18 @@ fn of_part(
             }
         }
     }
-    // What ran and has ended costs something, once.
+    // What ran and has ended costs something and has used something, once.
     let ran: Vec<Run> = lives
         .iter()
         .filter(|(run, words)| run.0 == part.job && words.contains(&"started"))
         .map(|(run, _)| *run)
         .collect();
-    for kind in [EventType::CostEstimated, EventType::CostFinalized] {
+    let once = [
+        EventType::CostEstimated,
+        EventType::CostFinalized,
+        EventType::JobUpdated,
+    ];
+    for kind in once {
         if of_job(kind) != ran {
             let (have, want) = (of_job(kind).len(), ran.len());
             complain(&id, format!("{have} {kind} for {want} runs that started"));
@@ -155,6 +160,7 @@ mod tests {
         ("job/5/100", EventType::CostEstimated),
         ("job/5/100", EventType::JobCompleted),
         ("job/5/100", EventType::CostFinalized),
+        ("job/5/100", EventType::JobUpdated),
     ];
 
     fn expected() -> Expected {
@@ -183,6 +189,7 @@ mod tests {
             ("job/5/200", EventType::JobSubmitted),
             ("job/5_1/100", EventType::JobStarted),
             ("job/5/100", EventType::CostFinalized),
+            ("job/5/100", EventType::JobUpdated),
         ];
         for event in further {
             let all = [WHOLE, &[event]].concat();

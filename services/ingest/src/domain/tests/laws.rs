@@ -95,6 +95,11 @@ impl History {
         format!("sacct: {}", rows.collect::<Vec<_>>().join(" & "))
     }
 
+    /// Accounting's answer with the steps.
+    fn settled(&self) -> String {
+        self.accounting() + " used"
+    }
+
     fn jobcomp(&self) -> Vec<String> {
         let requeued = self
             .requeues
@@ -135,7 +140,9 @@ impl History {
                 EventId::recorded(&key, Slot::Submitted),
                 EventId::recorded(&key, Slot::End),
             ]);
-            ids.extend(started.then(|| EventId::recorded(&key, Slot::Started)));
+            let ran = [Slot::Started, Slot::Updated];
+            let ran = ran.into_iter().filter(|_| started);
+            ids.extend(ran.map(|slot| EventId::recorded(&key, slot)));
         }
         ids
     }
@@ -168,6 +175,7 @@ proptest! {
         // In the end accounting is asked, and the controller once more.
         readings.push(history.accounting());
         readings.push(all[all.len() - 1].clone());
+        readings.push(history.settled());
         prop_assert_eq!(told(&readings), history.facts());
     }
 
@@ -186,7 +194,7 @@ proptest! {
             readings.push(history.accounting());
         }
         let newest = history.controller().pop().unwrap();
-        readings.push(newest);
+        readings.extend([newest, history.settled()]);
         prop_assert_eq!(told(&readings), history.facts());
     }
 
@@ -197,10 +205,11 @@ proptest! {
     ) {
         let mut all = history.controller();
         all.extend(history.jobcomp());
-        all.push(history.accounting());
+        all.extend([history.accounting(), history.settled()]);
         let mut readings: Vec<String> = order.into_iter().filter_map(|index| all.get(index % 24).cloned()).collect();
-        readings.push(history.accounting());
+        readings.push(history.settled());
         readings.push(history.controller().pop().unwrap());
+        readings.push(history.settled());
         prop_assert_eq!(told(&readings), history.facts());
     }
 

@@ -1,10 +1,12 @@
 //! The little language of `docs/job-events.md`: a reading as text.
 
 use mesh_events::RunKey;
-use slurm_client::{AccountingRecord, ArrayPosition, ArrayTasks, JobRecord};
+use slurm_client::{
+    AccountingRecord, ArrayPosition, ArrayTasks, JobRecord, StepUsage, UsageRecord,
+};
 use slurm_types::{JobId, JobState, TaskSet, UnixTime};
 
-use super::super::{Book, Evidence, Fact, FactId, Look, Sighting, fold};
+use super::super::{Book, Evidence, Fact, FactId, Look, Sighting, fold, usages};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 
 /// One step of a row.
@@ -71,18 +73,32 @@ pub fn step(text: &str, sweep: u64) -> Step {
         inferred: false,
     };
     let sightings = match source {
-        "sacct" => fold(
-            "c",
-            &body
-                .split('&')
-                .map(|row| accounting(&Words(row.split_ascii_whitespace().collect())))
-                .collect::<Vec<_>>(),
-        ),
+        "sacct" => accounted(body),
         "jobcomp" => vec![*Evidence::read("c", &doorbell(&all)).unwrap().end.unwrap()],
         "controller" | "bell" => vec![Sighting::from_controller("c", &controller(&all)).unwrap()],
         other => panic!("unknown source {other}"),
     };
     Step::See(sightings, look)
+}
+
+/// Accounting's answer: with the steps of every row, if one says so.
+fn accounted(body: &str) -> Vec<Sighting> {
+    let rows: Vec<Words<'_>> = body
+        .split('&')
+        .map(|row| Words(row.split_ascii_whitespace().collect()))
+        .collect();
+    if !rows.iter().any(|row| row.has("used")) {
+        let rows: Vec<AccountingRecord> = rows.iter().map(accounting).collect();
+        return fold("c", &rows);
+    }
+    let record = |row: &Words<'_>| UsageRecord {
+        record: accounting(row),
+        steps: vec![StepUsage::default()],
+        ..UsageRecord::default()
+    };
+    let rows: Vec<UsageRecord> = rows.iter().map(record).collect();
+    let settled = usages("c", &rows).into_iter();
+    settled.map(|settled| settled.sighting).collect()
 }
 
 fn time(words: &Words<'_>, key: &str) -> Option<UnixTime> {

@@ -84,6 +84,19 @@ fn of_job(kind: EventType, payload: &JobEvent, job: &Job) -> String {
         EventType::JobCancelled if !payload.array_tasks.is_empty() => {
             sentence(&[&job.name, &format!("tasks {}", payload.array_tasks)])
         }
+        EventType::JobUpdated => {
+            let usage = job.usage.clone().unwrap_or_default();
+            let percent = |permille: Option<u32>, of: &str| {
+                permille.map_or_else(String::new, |permille| {
+                    format!("used {} % of its {of}", permille / 10)
+                })
+            };
+            sentence(&[
+                &job.name,
+                &percent(usage.cpu_efficiency_permille, "CPU time"),
+                &percent(usage.memory_efficiency_permille, "memory"),
+            ])
+        }
         _ => sentence(&[&job.name, &ran]),
     }
 }

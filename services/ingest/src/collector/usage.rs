@@ -1,0 +1,252 @@
+//! Ended runs of which accounting has not told yet what they used: when to ask, and when to stop asking.
+//!
+//! The debt itself is in the runs' stored memory; this is when it is due.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_events::RunKey;
+use slurm_types::{JobId, JobRef};
+use tokio::time::Instant;
+
+use super::{Collector, Core, Reading};
+use crate::adapters::store::Store;
+use crate::config::Config;
+use crate::domain::{Book, Settled, Tracked};
+use crate::envelope::Cause;
+use crate::{Error, metrics};
+
+/// Longest pause between two questions about one run.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Runs named in a message.
+const NAMED: usize = 5;
+
+/// A run to be asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The run.
+    pub run: RunKey,
+    /// As accounting knows its job.
+    pub job: JobRef,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    due: Instant,
+    /// The first answer without the use.
+    answered: Option<Instant>,
+    answers: u32,
+}
+
+/// What is owed, by when it is due.
+#[derive(Debug, Default)]
+pub(super) struct Owing {
+    runs: HashMap<RunKey, Owed>,
+    by_due: BTreeSet<(Instant, RunKey)>,
+}
+
+impl Owing {
+    /// What the stored runs owe.
+    pub(super) fn of(book: &Book, now: i64, config: &Config) -> Self {
+        let mut owing = Self::default();
+        if config.accounting {
+            for (run, tracked) in book.iter() {
+                owing.note(run, tracked, now, config);
+            }
+        }
+        owing
+    }
+
+    /// Notes what a run owes now.
+    pub(super) fn note(&mut self, run: &RunKey, tracked: &Tracked, now: i64, config: &Config) {
+        if !tracked.owes_usage {
+            if let Some(owed) = self.runs.remove(run) {
+                self.by_due.remove(&(owed.due, run.clone()));
+            }
+        } else if !self.runs.contains_key(run) {
+            // Slurm's clock and ours may differ: never sooner than now, never later than from now on.
+            let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
+            let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
+            let owed = Owed {
+                due: Instant::now() + config.usage_after.saturating_sub(since),
+                answered: None,
+                answers: 0,
+            };
+            self.put(run.clone(), owed);
+        }
+    }
+
+    fn put(&mut self, run: RunKey, owed: Owed) {
+        if let Some(before) = self.runs.insert(run.clone(), owed) {
+            self.by_due.remove(&(before.due, run.clone()));
+        }
+        self.by_due.insert((owed.due, run));
+    }
+
+    fn due(&self, now: Instant) -> impl Iterator<Item = &RunKey> {
+        let due = self.by_due.iter().take_while(move |(due, _)| *due <= now);
+        due.map(|(_, run)| run)
+    }
+
+    /// How long a run's use was waited for since accounting answered first; `None` if nothing is owed.
+    fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
+        let owed = self.runs.get(run)?;
+        Some(owed.answered.map_or(Duration::ZERO, |since| now - since))
+    }
+
+    /// Notes an answer without the use.
+    fn postpone(&mut self, run: &RunKey, now: Instant) {
+        if let Some(owed) = self.runs.get(run).copied() {
+            let pause = Duration::from_secs(2 << owed.answers.min(5)).min(LONGEST_PAUSE);
+            let owed = Owed {
+                due: now + pause,
+                answered: Some(owed.answered.unwrap_or(now)),
+                answers: owed.answers.saturating_add(1),
+            };
+            self.put(run.clone(), owed);
+        }
+    }
+}
+
+impl Collector {
+    /// Runs to ask accounting about now.
+    pub async fn usage_due(&self, most: usize) -> Vec<Due> {
+        let core = self.core.lock().await;
+        let due = core.owing.due(Instant::now()).take(most);
+        due.filter_map(|run| {
+            let raw_id = core.book.get(run)?.raw_id;
+            let id = JobId::new(raw_id)?;
+            // The last task has the array's own id, by which accounting would tell of every task.
+            let job = match run.task_id {
+                Some(task) if raw_id == run.job_id => JobRef::ArrayTask { array: id, task },
+                _ => JobRef::Job(id),
+            };
+            let run = run.clone();
+            Some(Due { run, job })
+        })
+        .collect()
+    }
+
+    /// Takes in what accounting says of runs that were due.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn usage_answered(&self, due: &[Due], answer: Vec<Settled>) -> Result<(), Error> {
+        let readings = {
+            let (core, now) = (self.core.lock().await, Instant::now());
+            let usable = |settled: &Settled| {
+                let runs = core.book.runs_of(&settled.sighting.run);
+                let waited = runs
+                    .filter(|(run, _)| run.submit_time == settled.sighting.run.submit_time)
+                    .filter_map(|(run, _)| core.owing.waited(run, now))
+                    .max();
+                waited
+                    .is_some_and(|waited| settled.complete || waited >= self.config.proof_patience)
+            };
+            let ended = answer
+                .into_iter()
+                .filter(|settled| settled.sighting.end_kind().is_some() && usable(settled));
+            ended
+                .map(|settled| Reading::new(settled.sighting))
+                .collect()
+        };
+        self.absorb(&Cause::Accounting, readings).await?;
+        let mut core = self.core.lock().await;
+        let now = Instant::now();
+        let mut given_up = Vec::new();
+        for Due { run, .. } in due {
+            match core.owing.waited(run, now) {
+                Some(waited) if waited >= self.config.settle_within => given_up.push(run.clone()),
+                Some(_) => core.owing.postpone(run, now),
+                None => {}
+            }
+        }
+        self.without_usage(&mut core, &given_up).await?;
+        drop(core);
+        self.flush().await
+    }
+
+    /// Tells that accounting does not have the use of these runs.
+    async fn without_usage(&self, core: &mut Core, runs: &[RunKey]) -> Result<(), Error> {
+        let Some(first) = runs.first() else {
+            return Ok(());
+        };
+        metrics::usage_lost(runs.len());
+        let mut shards = BTreeSet::new();
+        for run in runs {
+            core.last.remove(run);
+            if let Some(tracked) = core.book.get_mut(run) {
+                tracked.owes_usage = false;
+                shards.insert(Store::shard_of(tracked));
+                core.owing
+                    .note(run, tracked, Utc::now().timestamp(), &self.config);
+            }
+        }
+        core.dirty.extend(shards);
+        let mut named: Vec<String> = runs.iter().take(NAMED).map(RunKey::entity_key).collect();
+        if runs.len() > NAMED {
+            named.push(format!("{} more", runs.len() - NAMED));
+        }
+        let named = named.join(", ");
+        let message = format!("accounting has no ended record of {named}");
+        let not_recoverable = format!("what {named} used");
+        self.gap(core, first, message, not_recoverable).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::End;
+
+    fn run(job_id: u32) -> RunKey {
+        RunKey {
+            cluster: "c".to_owned(),
+            job_id,
+            task_id: None,
+            submit_time: 100,
+            attempt: 0,
+        }
+    }
+
+    fn ended(at: i64) -> Tracked {
+        Tracked {
+            owes_usage: true,
+            end: Some(End {
+                event: "completed".to_owned(),
+                at,
+                inferred: false,
+            }),
+            ..Tracked::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_owed_is_due_a_while_after_the_end_and_then_less_and_less_often() {
+        let config = Config::default();
+        let (began, mut owing) = (Instant::now(), Owing::default());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        owing.note(&run(1), &ended(1_000), 1_000, &config);
+        // Long ago, and in the future by a clock that is wrong.
+        owing.note(&run(2), &ended(5), 1_000, &config);
+        owing.note(&run(3), &ended(9_000), 1_000, &config);
+        let due = |owing: &Owing, seconds| owing.due(at(seconds)).cloned().collect::<Vec<_>>();
+        assert_eq!(due(&owing, 0), [run(2)]);
+        assert_eq!(due(&owing, 10), [run(2), run(1), run(3)]);
+        owing.postpone(&run(2), at(10));
+        owing.postpone(&run(2), at(12));
+        assert_eq!(due(&owing, 15), [run(1), run(3)]);
+        assert_eq!(owing.waited(&run(2), at(16)), Some(Duration::from_secs(6)));
+        let told = Tracked {
+            owes_usage: false,
+            ..ended(1_000)
+        };
+        owing.note(&run(1), &told, 1_000, &config);
+        owing.note(&run(3), &told, 1_000, &config);
+        // Nothing is asked for the second time because of another reading.
+        owing.note(&run(2), &ended(5), 1_000, &config);
+        assert_eq!(due(&owing, 16), [run(2)]);
+        assert_eq!((owing.runs.len(), owing.by_due.len()), (1, 1));
+    }
+}

@@ -1,0 +1,157 @@
+//! What ended runs used: told once per run that started, when accounting has it.
+
+use std::collections::BTreeSet;
+
+use mesh_events::Event;
+use mesh_events::proto::mesh::event::v1::{Confidence, Source};
+use mesh_events::proto::mesh::job::v1::Usage;
+
+use crate::cluster;
+use crate::mesh::Mesh;
+
+const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"5s\"";
+/// Two tasks that hold 40 MB and use a second of CPU each, however long that takes.
+const BURN: &str = "srun -n2 python3 -c 'import time; held = bytearray(40 << 20)\nwhile time.process_time() < 1: pass'";
+
+fn used(event: &Event) -> Usage {
+    event.job().unwrap().usage.clone().unwrap()
+}
+
+/// Waits until so many runs of a job have told what they used.
+async fn wait_updates(mesh: &Mesh, job: u32, runs: usize) -> Vec<Event> {
+    mesh.wait_event("what the runs used", |_| mesh.updates_of(job).len() >= runs)
+        .await;
+    mesh.updates_of(job)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_ended_tells_what_it_used_once() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let arguments = ["-n2", "--mem=400", "--comment=hello", "-Jburns"];
+    let burning = cluster.sbatch(&arguments, BURN).await;
+    let waiting = cluster.sbatch(&["--begin=now+1hour"], "true").await;
+    let failed = cluster.sbatch(&[], "exit 200").await;
+    mesh.wait_story(waiting, "submitted").await;
+    cluster
+        .run("alice", &["scancel", &waiting.to_string()])
+        .await;
+    mesh.wait_story(waiting, "submitted cancelled").await;
+    mesh.wait_story(burning, "submitted started completed")
+        .await;
+    let update = wait_updates(&mesh, burning, 1).await.remove(0);
+    let end = mesh.of_job(burning).pop().unwrap();
+    assert_eq!(
+        (update.source(), update.confidence(), update.late),
+        (Source::Accounting, Confidence::Observed, false)
+    );
+    assert_eq!(
+        (update.run_seq, update.occurred_at),
+        (end.run_seq + 1, end.occurred_at)
+    );
+    // Everything that the end said, and what it used.
+    let (told, ended) = (update.job().unwrap(), end.job().unwrap());
+    assert_eq!(
+        (&told.name, &told.comment, &told.std_out, &told.allocations),
+        (
+            &ended.name,
+            &ended.comment,
+            &ended.std_out,
+            &ended.allocations
+        )
+    );
+    assert_eq!(
+        (told.exit_code, &update.owner),
+        (ended.exit_code, &end.owner)
+    );
+    let usage = used(&update);
+    assert!(!usage.incomplete, "{usage:?}");
+    assert!((2..=8).contains(&usage.cpu_seconds), "{usage:?}");
+    // Each task holds 40 MiB of 400.
+    assert!(
+        (40 << 10..120 << 10).contains(&usage.max_rss_kib) && usage.memory_kib >= 80 << 10,
+        "{usage:?}"
+    );
+    assert_eq!(usage.max_rss_step, "0");
+    assert!(
+        usage
+            .cpu_efficiency_permille
+            .is_some_and(|permille| permille > 0)
+    );
+    assert!(
+        usage
+            .memory_efficiency_permille
+            .is_some_and(|permille| (200..900).contains(&permille)),
+        "{usage:?}"
+    );
+    assert!(
+        usage.tres.iter().any(|tres| tres.name == "mem"),
+        "{usage:?}"
+    );
+    // Accounting of 22.05 says 72: it takes 128 from exit codes above 127.
+    let update = wait_updates(&mesh, failed, 1).await.remove(0);
+    assert_eq!(update.job().unwrap().exit_code.unwrap().code, 200);
+    assert_eq!(mesh.updates_of(waiting), []);
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_run_and_every_task_tells_what_it_used() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let array = cluster.sbatch(&["--array=0-2"], "sleep 1").await;
+    let requeued = cluster.sbatch(&["--requeue"], "sleep 300").await;
+    mesh.wait_story(requeued, "submitted started").await;
+    cluster
+        .run("root", &["scontrol", "requeue", &requeued.to_string()])
+        .await;
+    mesh.wait_story(requeued, "submitted started requeued | submitted started")
+        .await;
+    cluster
+        .run("alice", &["scancel", &requeued.to_string()])
+        .await;
+    let runs = |events: &[Event]| -> BTreeSet<String> {
+        let keys = events.iter().map(|event| event.entity_key().to_owned());
+        keys.collect()
+    };
+    let updates = wait_updates(&mesh, requeued, 2).await;
+    assert_eq!(runs(&updates), runs(&mesh.of_job(requeued)));
+    let updates = wait_updates(&mesh, array, 3).await;
+    // The array itself never ran.
+    assert_eq!((updates.len(), runs(&updates).len()), (3, 3));
+    assert!(updates.iter().all(|event| used(event).steps == 1));
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
+    let (cluster, _guard) = cluster::exclusive().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let told = cluster.sbatch(&[], "true").await;
+    wait_updates(&mesh, told, 1).await;
+    cluster.ctl("kill", "slurmdbd").await;
+    let job = cluster.sbatch(&[], "sleep 1").await;
+    mesh.wait_story(job, "submitted started completed").await;
+    mesh.wait_event("slurmdbd is down", |event| {
+        event.r#type == "capture.source_down"
+    })
+    .await;
+    ingest.crash().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    cluster.ctl("start", "slurmdbd").await;
+    let update = wait_updates(&mesh, job, 1).await.remove(0);
+    assert_eq!(update.run_seq, 4);
+    ingest.stop().await;
+    // Once more: nothing is owed any more.
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let last = cluster.sbatch(&[], "true").await;
+    wait_updates(&mesh, last, 1).await;
+    assert_eq!(mesh.updates_of(told).len(), 1);
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}

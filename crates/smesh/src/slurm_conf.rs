@@ -138,6 +138,18 @@ impl SlurmConf {
         self.values.get(&name.to_lowercase()).map(String::as_str)
     }
 
+    /// Hosts of slurmctld, the first one first.
+    pub fn controllers(&self) -> Vec<String> {
+        let hosts = self
+            .values
+            .iter()
+            .filter(|(name, _)| name.starts_with("slurmctldhost["));
+        // `host(address)`, slurm.conf(5).
+        hosts
+            .filter_map(|(_, host)| Some(host.split('(').next()?.to_owned()))
+            .collect()
+    }
+
     /// The user slurmctld runs as; root if it is not set (slurm.conf(5), 22.05). `scontrol show config` adds the uid: `slurm(64030)`.
     pub fn slurm_user(&self) -> &str {
         let user = self.get("SlurmUser").unwrap_or("root");
@@ -189,7 +201,18 @@ impl SlurmConf {
                     }
                 }
                 "partitionname" | "downnodes" | "frontendname" | "nodeset" => {}
-                _ => self.values.extend(parameters),
+                _ => {
+                    for (name, value) in parameters {
+                        // The one parameter that may be there more than once; `scontrol show config` numbers it likewise.
+                        let name = match name.as_str() {
+                            "slurmctldhost" => {
+                                format!("slurmctldhost[{}]", self.controllers().len())
+                            }
+                            _ => name,
+                        };
+                        self.values.insert(name, value);
+                    }
+                }
             }
         }
         Ok(())
@@ -275,6 +298,15 @@ mod tests {
             (Some("inner"), Some("/x"))
         );
         assert_eq!(conf.slurm_user(), "root");
+    }
+
+    #[test]
+    fn every_controller_is_found() {
+        let conf = read(&[(
+            "slurm.conf",
+            "SlurmctldHost=ctl1(10.0.0.1)\nSlurmctldHost=ctl2\n",
+        )]);
+        assert_eq!(conf.controllers(), ["ctl1", "ctl2"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! - [`ringer`]: from the environment to a doorbell that is safe, then delivers what waits. [`ring`]: how, within the deadline.
 //! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
 //! - [`listener`]: whose socket listens, so that no password goes to somebody else's.
-//! - [`spool`]: doorbells on disk while NATS is away. [`lines`]: what Slurm's Lua plugins wrote down.
+//! - [`spool`]: doorbells on disk while NATS is away. [`lines`]: what Slurm's Lua plugins ([`lua`]) wrote down.
 //!
 //! Deliberately absent: asking Slurm anything, name look-ups in the environment (`PATH`, `HOME`).
 
@@ -23,6 +23,7 @@ pub mod guard;
 pub mod hosts;
 pub mod lines;
 pub mod listener;
+pub mod lua;
 pub mod nats;
 pub mod report;
 pub mod ring;

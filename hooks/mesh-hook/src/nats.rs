@@ -194,20 +194,51 @@ impl Connection {
         self.write(&wire)?;
         let mut results: Vec<Option<Result<u64, Error>>> = messages.iter().map(|_| None).collect();
         while results.iter().any(Option::is_none) {
+            let (number, status, body) = self.reply()?;
+            let slot = number
+                .checked_sub(first)
+                .and_then(|slot| results.get_mut(usize::try_from(slot).ok()?));
+            if let Some(slot) = slot {
+                *slot = Some(answer(status.as_deref(), &body));
+            }
+        }
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    /// Asks something, and waits for the answer.
+    ///
+    /// # Errors
+    /// If the connection fails, the deadline passes, the user may not ask, or nobody answers.
+    pub fn request(&mut self, subject: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
+        let sent = self.sent;
+        self.sent += 1;
+        let mut wire =
+            format!("PUB {subject} {}.{sent} {}\r\n", self.inbox, body.len()).into_bytes();
+        wire.extend_from_slice(body);
+        wire.extend_from_slice(b"\r\n");
+        self.write(&wire)?;
+        loop {
+            let (number, status, body) = self.reply()?;
+            match status {
+                _ if number != sent => {}
+                Some(status) => return Err(Error::Refused(status)),
+                None => return Ok(body),
+            }
+        }
+    }
+
+    /// The next answer: to which message, with which status, what it says.
+    fn reply(&mut self) -> Result<(u64, Option<String>, Vec<u8>), Error> {
+        loop {
             match self.frame()? {
                 Frame::Message {
                     subject,
                     status,
                     body,
                 } => {
-                    let number = subject
-                        .rsplit('.')
-                        .next()
-                        .and_then(|token| token.parse::<u64>().ok());
-                    let slot =
-                        number.and_then(|number| usize::try_from(number.checked_sub(first)?).ok());
-                    if let Some(slot) = slot.and_then(|slot| results.get_mut(slot)) {
-                        *slot = Some(answer(status.as_deref(), &body));
+                    let number = subject.rsplit('.').next();
+                    if let Some(number) = number.and_then(|number| number.parse().ok()) {
+                        return Ok((number, status, body));
                     }
                 }
                 Frame::Ping => self.write(b"PONG\r\n")?,
@@ -215,7 +246,6 @@ impl Connection {
                 Frame::Other(_) => {}
             }
         }
-        Ok(results.into_iter().flatten().collect())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {

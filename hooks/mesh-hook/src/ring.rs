@@ -93,7 +93,10 @@ fn deliver(
 }
 
 /// Connects to the first server that answers; each gets its share of the time that is left.
-fn connect(config: &Config, deadline: Instant) -> Result<Connection, nats::Error> {
+///
+/// # Errors
+/// Why the last one did not.
+pub fn connect(config: &Config, deadline: Instant) -> Result<Connection, nats::Error> {
     let servers = config.servers().map_err(nats::Error::Refused)?;
     let mut last = nats::Error::Deadline;
     for (index, (host, port)) in servers.iter().enumerate() {

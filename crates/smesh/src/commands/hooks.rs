@@ -1,11 +1,17 @@
-//! `smesh hooks`: what to write into slurm.conf, keeping the site's own programs.
+//! `smesh hooks`: what to write into slurm.conf and elsewhere, keeping the site's own programs; delivering what waits; trying it.
 
+mod flush;
+mod kinds;
 mod plan;
+mod probe;
+mod shell;
 
 use std::fs::{self, Permissions};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +22,14 @@ use crate::settings::{self, HOOK_CONFIG};
 use crate::show;
 use crate::slurm_conf::SlurmConf;
 
-pub use plan::{Plan, plan};
+use kinds::Place;
+pub use plan::Plan;
+use plan::{Hook, Site};
+
+/// How much of a file is looked at: scripts of ours are short, and programs may be there as well.
+const SCRIPT_BYTES: u64 = 64 << 10;
+/// How long strigger may take.
+const STRIGGER: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(global: &Global, args: cli::Hooks) -> Result<ExitCode, Error> {
     match args {
@@ -32,8 +45,23 @@ pub(super) async fn run(global: &Global, args: cli::Hooks) -> Result<ExitCode, E
             };
             install(global, files).await?;
         }
+        cli::Hooks::Flush(args) => return flush::run(global, args).await,
+        cli::Hooks::Test(files) => return probe::run(global, files).await,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The hooks' configuration that is meant.
+fn hook_config(global: &Global, named: Option<&Path>) -> PathBuf {
+    named.map_or_else(
+        || {
+            settings::load(global, CancellationToken::new()).map_or_else(
+                |_| PathBuf::from(mesh_hook::config::DEFAULT_PATH),
+                |context| context.mesh.data_dir.join(HOOK_CONFIG),
+            )
+        },
+        Path::to_owned,
+    )
 }
 
 /// The plan for this machine.
@@ -41,23 +69,51 @@ pub(super) async fn run(global: &Global, args: cli::Hooks) -> Result<ExitCode, E
 /// # Errors
 /// If neither slurmctld nor a slurm.conf tells what is set now.
 pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf, Plan), Error> {
-    let conf = current(global, files.slurm_conf.as_deref()).await?;
+    let (conf, controller) = current(global, files.slurm_conf.as_deref()).await?;
     let program = files.program.clone().unwrap_or_else(hook_program);
-    let config = match &files.hook_config {
-        Some(path) => path.clone(),
-        None => settings::load(global, CancellationToken::new()).map_or_else(
-            |_| PathBuf::from(mesh_hook::config::DEFAULT_PATH),
-            |context| context.mesh.data_dir.join(HOOK_CONFIG),
-        ),
+    let config = hook_config(global, files.hook_config.as_deref());
+    let lines = mesh_hook::Config::load(&config)
+        .ok()
+        .and_then(|config| config.lines)
+        .unwrap_or_else(|| config.with_file_name("hook-lines"));
+    let triggers = if controller {
+        triggers(&conf.path).await
+    } else {
+        String::new()
     };
-    let plan = plan(&conf, &program, &config, &files.dir, |path| {
-        fs::read_to_string(path).ok()
-    });
+    let plan = Site {
+        conf: &conf,
+        program: &program,
+        config: &config,
+        dir: &files.dir,
+        lines: &lines,
+        triggers: &triggers,
+        read: &|path| {
+            let mut text = Vec::new();
+            let file = fs::File::open(path).ok()?;
+            file.take(SCRIPT_BYTES).read_to_end(&mut text).ok()?;
+            Some(String::from_utf8_lossy(&text).into_owned())
+        },
+    }
+    .plan();
     Ok((conf, plan))
 }
 
-/// What is set now: as the controller has it, else as slurm.conf says.
-async fn current(global: &Global, slurm_conf: Option<&Path>) -> Result<SlurmConf, Error> {
+/// The triggers that are set; nothing if that cannot be known.
+async fn triggers(slurm_conf: &Path) -> String {
+    let output = tokio::process::Command::new("strigger")
+        .arg("--get")
+        .env("SLURM_CONF", slurm_conf)
+        .kill_on_drop(true)
+        .output();
+    match tokio::time::timeout(STRIGGER, output).await {
+        Ok(Ok(output)) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// What is set now, as the controller has it, else as slurm.conf says; and whether the controller answered.
+async fn current(global: &Global, slurm_conf: Option<&Path>) -> Result<(SlurmConf, bool), Error> {
     let section: Option<slurm_client::Config> = settings::load(global, CancellationToken::new())
         .ok()
         .and_then(|context| context.section("slurm").ok());
@@ -67,14 +123,14 @@ async fn current(global: &Global, slurm_conf: Option<&Path>) -> Result<SlurmConf
     }
     let path = SlurmConf::find(config.conf.as_deref())?;
     match Slurm::new(config).config().await {
-        Ok(printed) => Ok(SlurmConf::from_controller(&path, &printed)),
+        Ok(printed) => Ok((SlurmConf::from_controller(&path, &printed), true)),
         Err(error) => {
             anstream::eprintln!(
                 "slurmctld does not answer ({}); reading {}",
                 mesh_runtime::chain(&error),
                 path.display()
             );
-            SlurmConf::read(&path)
+            Ok((SlurmConf::read(&path)?, false))
         }
     }
 }
@@ -94,20 +150,60 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
     if global.json {
         return show::line(plan.to_json());
     }
-    show::line(show::bold(&format!("# {}", conf.path.display())))?;
+    show::line(show::bold(&format!(
+        "# {} and these scripts on every SlurmctldHost{}",
+        conf.path.display(),
+        of(&plan)
+    )))?;
     show::line(plan.lines())?;
-    for hook in &plan.hooks {
+    for hook in plan.hooks.iter().filter(|hook| hook.recommended) {
         show::line(format!(
             "\n{}\n{}",
             show::bold(&format!("# {}", hook.script.display())),
             hook.text.trim_end()
         ))?;
     }
+    show::line(show::bold(
+        "\n# These three tell everything there is. What follows makes single things faster, or tells logins.",
+    ))?;
+    for hook in plan.hooks.iter().filter(|hook| !hook.recommended) {
+        show::line(optional(hook))?;
+    }
     for note in &plan.notes {
         show::line(format!("\n# note: {note}"))?;
     }
     show::line(
-        "\n# `smesh hooks install DIR` writes the scripts; then: scontrol reconfigure (JobCompType needs a restart of slurmctld).",
+        "\n# First `smesh hooks install DIR` on every host named here: Slurm drains a node that does not find its Prolog or Epilog.\n\
+         # Then the lines, and: scontrol reconfigure (JobCompType and the Lua plugins need a restart of slurmctld).\n\
+         # `smesh hooks test` shows whether it works; docs/howto/hooks.md tells the rest.",
+    )
+}
+
+/// Hosts of slurmctld, in brackets.
+fn of(plan: &Plan) -> String {
+    if plan.controllers.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", plan.controllers.join(", "))
+    }
+}
+
+/// An optional hook, in as few lines as it takes.
+fn optional(hook: &Hook) -> String {
+    let lines: String = hook.lines.iter().map(|line| format!("\n{line}")).collect();
+    let runs = hook
+        .text
+        .lines()
+        .find(|line| line.starts_with("exec "))
+        .filter(|_| hook.place != Place::Logins || !hook.lines.is_empty());
+    let script = runs.map(|line| format!("\n#   {}: {line}", hook.script.display()));
+    format!(
+        "\n# {}: {}; {}, on {}{}{lines}",
+        hook.name,
+        hook.about,
+        hook.into,
+        hook.place.name(),
+        script.unwrap_or_default()
     )
 }
 
@@ -115,13 +211,23 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
     let (conf, plan) = plan_here(global, &files).await?;
     fs::create_dir_all(&files.dir).map_err(|source| Error::io("create", &files.dir, source))?;
     for hook in &plan.hooks {
-        fs::write(&hook.script, &hook.text)
-            .map_err(|source| Error::io("write", &hook.script, source))?;
-        fs::set_permissions(&hook.script, Permissions::from_mode(0o755))
-            .map_err(|source| Error::io("set the mode of", &hook.script, source))?;
+        write(&hook.script, &hook.text, 0o755)?;
+    }
+    // The module is the script of the Lua plugins; beside it the plugins, for a site that has none.
+    if let Some(module) = plan.hooks.iter().find(|hook| hook.name == "JobSubmit") {
+        for file in mesh_hook::lua::FILES {
+            let path = files.dir.join(file.name);
+            if path == module.script {
+                fs::set_permissions(&path, Permissions::from_mode(0o644))
+                    .map_err(|source| Error::io("set the mode of", &path, source))?;
+            } else {
+                // Only the module says where the lines go.
+                write(&path, &file.text(&files.dir, Path::new("")), 0o644)?;
+            }
+        }
     }
     show::line(format!(
-        "wrote {} scripts; now write into {}:\n{}",
+        "wrote {} hooks; now write into {}:\n{}",
         plan.hooks.len(),
         conf.path.display(),
         plan.lines()
@@ -129,5 +235,13 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
     for note in &plan.notes {
         show::line(format!("note: {note}"))?;
     }
-    Ok(())
+    show::line(
+        "`smesh hooks print` shows what else is possible, `smesh hooks test` whether it works",
+    )
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
+    fs::write(path, text).map_err(|source| Error::io("write", path, source))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|source| Error::io("set the mode of", path, source))
 }

@@ -3,7 +3,7 @@
 //! SlurmUser owns the spool, so nothing in it is believed: a link there must not lead root to another file. Everything is opened first,
 //! without following links, and changed through the descriptor.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use mesh_runtime::Context;
@@ -14,6 +14,9 @@ use super::data_dir::{DataDir, Owner, write_private};
 use super::nats_child::NatsChild;
 use crate::error::Error;
 use crate::settings::HOOK_CONFIG;
+
+/// How what may be SlurmUser's is opened.
+const CAREFUL: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
 /// Writes the hooks' configuration and prepares their spool.
 ///
@@ -28,13 +31,16 @@ pub fn write(
     let owner = owner(slurm_user)?;
     let spool = data.path().join("hook-spool");
     prepare_spool(&spool, owner)?;
+    let lines = data.path().join("hook-lines");
+    prepare_lines(&lines, owner)?;
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let text = format!(
         "# Written by `smesh up` at every start. See hooks/README.md.\n\
-         cluster = {cluster}\nspool = {spool}\nserver_uid = {uid}\n\n\
+         cluster = {cluster}\nspool = {spool}\nlines = {lines}\nserver_uid = {uid}\n\n\
          [nats]\nurl = {url}\nuser = \"hook\"\npassword = {password}\n",
         cluster = quoted(&context.mesh.cluster),
         spool = quoted(&spool.to_string_lossy()),
+        lines = quoted(&lines.to_string_lossy()),
         uid = rustix::process::geteuid().as_raw(),
         url = quoted(child.url()),
         password = quoted(child.password("hook")?),
@@ -58,24 +64,33 @@ fn owner(slurm_user: &str) -> Result<Option<Owner>, Error> {
     )))
 }
 
-/// Creates the spool and the file that the hooks lock while they flush: it has to be theirs, whoever flushes first.
-fn prepare_spool(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
-    let lock_path = path.join(".lock");
+/// Opens a folder that may be SlurmUser's, creating it if need be.
+fn folder(path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
     match mkdirat(CWD, path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(failed("create", path)(error)),
     }
-    let careful = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let spool = openat(
-        CWD,
-        path,
-        OFlags::RDONLY | OFlags::DIRECTORY | careful,
-        Mode::empty(),
-    )
-    .map_err(failed("open", path))?;
-    fchmod(&spool, Mode::RWXU).map_err(failed("set the mode of", path))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFUL;
+    let folder = openat(CWD, path, flags, Mode::empty()).map_err(failed("open", path))?;
+    fchmod(&folder, mode).map_err(failed("set the mode of", path))?;
+    Ok(folder)
+}
+
+/// Creates the folder in which Slurm's Lua plugins write, also as users who submit.
+fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
+    let lines = folder(path, Mode::RWXU | Mode::XGRP | Mode::XOTH)?;
+    give(&lines, owner).map_err(failed("change the owner of", path))?;
+    mesh_hook::lines::Folder::new(path)
+        .prepare()
+        .map_err(|source| Error::io("create files in", path, source))
+}
+
+/// Creates the spool and the file that the hooks lock while they flush: it has to be theirs, whoever flushes first.
+fn prepare_spool(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
+    let lock_path = path.join(".lock");
+    let spool = folder(path, Mode::RWXU)?;
     // NONBLOCK: a pipe of that name would keep us for ever.
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | careful;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | CAREFUL;
     let lock = openat(&spool, ".lock", flags, Mode::RUSR | Mode::WUSR)
         .map_err(failed("open", &lock_path))?;
     let found = fstat(&lock).map_err(failed("look at", &lock_path))?;

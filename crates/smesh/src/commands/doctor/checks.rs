@@ -321,8 +321,8 @@ async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
     } else {
         "slurm.conf"
     };
-    for hook in &plan.hooks {
-        if hook.configured {
+    for hook in plan.hooks.iter().filter(|hook| hook.recommended) {
+        if hook.installed.is_some() {
             findings.push(Finding::new(
                 "hooks",
                 Grade::Good,

@@ -4,24 +4,37 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::kinds::{How, KINDS, Kind, Place};
+use super::shell::quoted;
 use crate::slurm_conf::SlurmConf;
 
 /// How a script of ours is recognised.
-const MARK: &str = "# Written by `smesh hooks`.";
+pub const MARK: &str = "# Written by `smesh hooks`.";
 
-/// A hook and its script.
+/// Where the PAM hook goes; for other services the same line.
+pub const PAM_FILE: &str = "/etc/pam.d/sshd";
+
+/// A hook and how it is installed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Name, as in slurm.conf and on the doorbell.
     pub name: &'static str,
-    /// Lines for slurm.conf.
+    /// Where it runs.
+    pub place: Place,
+    /// What it tells.
+    pub about: &'static str,
+    /// One of the three that tell everything there is.
+    pub recommended: bool,
+    /// File to write the lines into, or the command that is to be run.
+    pub into: String,
+    /// The lines.
     pub lines: Vec<String>,
     /// The script they name.
     pub script: PathBuf,
     /// Its text.
     pub text: String,
-    /// True if slurm.conf says so already.
-    pub configured: bool,
+    /// What is installed now, if it is ours: our script, or the file that loads our module.
+    pub installed: Option<PathBuf>,
 }
 
 /// What to do.
@@ -31,13 +44,16 @@ pub struct Plan {
     pub hooks: Vec<Hook>,
     /// What a person should know.
     pub notes: Vec<String>,
+    /// Hosts of slurmctld.
+    pub controllers: Vec<String>,
 }
 
 impl Plan {
-    /// The lines for slurm.conf.
+    /// The lines for slurm.conf of the recommended hooks.
     pub fn lines(&self) -> String {
         self.hooks
             .iter()
+            .filter(|hook| hook.recommended)
             .flat_map(|hook| hook.lines.iter().map(String::as_str))
             .collect::<Vec<_>>()
             .join("\n")
@@ -48,99 +64,231 @@ impl Plan {
         let hooks: Vec<Value> = self
             .hooks
             .iter()
-            .map(|hook| json!({ "hook": hook.name, "lines": hook.lines, "script": hook.script, "text": hook.text, "configured": hook.configured }))
+            .map(|hook| {
+                json!({
+                    "hook": hook.name, "on": hook.place.name(), "about": hook.about, "recommended": hook.recommended,
+                    "into": hook.into, "lines": hook.lines, "script": hook.script, "text": hook.text,
+                    "configured": hook.installed.is_some(),
+                })
+            })
             .collect();
-        json!({ "hooks": hooks, "notes": self.notes })
+        json!({ "hooks": hooks, "notes": self.notes, "controllers": self.controllers })
     }
 }
 
-/// Plans the three hooks that tell everything. `read` gives the text of a program that is set now, if it has one.
-pub fn plan(
-    conf: &SlurmConf,
-    program: &Path,
-    config: &Path,
-    dir: &Path,
-    read: impl Fn(&Path) -> Option<String>,
-) -> Plan {
-    let mut plan = Plan::default();
-    let files = Files { program, config };
-    for (name, file) in [
-        ("PrologSlurmctld", "prolog-slurmctld"),
-        ("EpilogSlurmctld", "epilog-slurmctld"),
-    ] {
-        let script = dir.join(file);
-        let now = conf.get(name).unwrap_or_default();
-        // Newer versions of Slurm take several programs or a pattern there; one script can stand in for one program only.
-        if now.contains([',', '*', '?', '[']) {
+/// What a plan is made from.
+pub struct Site<'a> {
+    /// What is set now.
+    pub conf: &'a SlurmConf,
+    /// The mesh-hook program.
+    pub program: &'a Path,
+    /// Its configuration.
+    pub config: &'a Path,
+    /// Folder of the scripts.
+    pub dir: &'a Path,
+    /// Folder of the lines of Lua plugins.
+    pub lines: &'a Path,
+    /// What `strigger --get` prints.
+    pub triggers: &'a str,
+    /// Text of a file, if it is there; of a program whatever it begins with.
+    pub read: &'a dyn Fn(&Path) -> Option<String>,
+}
+
+impl Site<'_> {
+    /// Plans every hook.
+    pub fn plan(&self) -> Plan {
+        let mut plan = Plan {
+            controllers: self.conf.controllers(),
+            ..Plan::default()
+        };
+        for kind in KINDS {
+            match kind.how {
+                How::Parameter | How::SitesOwn => self.parameter(kind, &mut plan),
+                How::JobComp => self.jobcomp(kind, &mut plan),
+                How::Trigger(option) => self.trigger(kind, option, &mut plan),
+                How::Pam => self.pam(kind, &mut plan),
+                How::Lua(parameter, file) => self.lua(kind, parameter, file, &mut plan),
+            }
+        }
+        plan
+    }
+
+    fn hook(&self, kind: &Kind, chain: Option<&str>) -> Hook {
+        Hook {
+            name: kind.name,
+            place: kind.place,
+            about: kind.about,
+            recommended: kind.recommended,
+            into: self.conf.path.display().to_string(),
+            lines: Vec::new(),
+            script: self.dir.join(kind.file),
+            text: self.script(kind.name, chain),
+            installed: None,
+        }
+    }
+
+    fn parameter(&self, kind: &Kind, plan: &mut Plan) {
+        let now = self.conf.get(kind.name).unwrap_or_default();
+        let set = match kind.name {
+            // slurm.conf(5): it is for nodes that ResumeProgram did not bring up.
+            "ResumeFailProgram" => self.conf.get("ResumeProgram").is_some(),
+            // Slurm's default where nothing is installed.
+            "MailProg" => (self.read)(Path::new(now)).is_some(),
+            _ => kind.how == How::Parameter || !now.is_empty(),
+        };
+        if !set {
             plan.notes.push(format!(
-                "{name}={now} names several programs: add {} to them instead of replacing them",
-                script.display()
+                "{} is not used here, so there is nothing to add to",
+                kind.name
+            ));
+            return;
+        }
+        // Prolog and Epilog may be patterns (slurm.conf(5), 22.05), newer versions take several programs: one script stands in for one.
+        if now.contains([',', '*', '?', '[']) {
+            let hook = self.hook(kind, None);
+            plan.notes.push(format!(
+                "{}={now} names several programs: add {} to them instead of replacing them",
+                kind.name,
+                hook.script.display()
+            ));
+            plan.hooks.push(hook);
+            return;
+        }
+        let (chain, installed) = self.site_program(now);
+        let mut hook = self.hook(kind, chain.as_deref());
+        hook.lines
+            .push(format!("{}={}", kind.name, hook.script.display()));
+        if matches!(kind.name, "Prolog" | "Epilog") && !self.prolog_at_allocation() {
+            plan.notes.push(format!(
+                "{}: without PrologFlags=Alloc it runs with a job's first step on a node",
+                kind.name
             ));
         }
-        let (chain, configured) = site_program(now, program, &read);
-        plan.hooks.push(Hook {
-            name,
-            lines: vec![format!("{name}={}", script.display())],
-            text: files.script(name, chain.as_deref()),
-            configured,
-            script,
+        hook.installed = installed;
+        plan.hooks.push(hook);
+    }
+
+    fn prolog_at_allocation(&self) -> bool {
+        let flags = self.conf.get("PrologFlags").unwrap_or_default();
+        flags
+            .to_lowercase()
+            .split(',')
+            .any(|flag| ["alloc", "contain", "x11", "serial"].contains(&flag))
+    }
+
+    fn jobcomp(&self, kind: &Kind, plan: &mut Plan) {
+        let plugin = self.conf.get("JobCompType").unwrap_or("jobcomp/none");
+        let now = match plugin.to_lowercase().as_str() {
+            "jobcomp/none" => "",
+            "jobcomp/script" => self.conf.get("JobCompLoc").unwrap_or_default(),
+            // slurm.conf(5), 22.05: JobCompType takes one plugin.
+            _ => {
+                plan.notes.push(format!(
+                    "JobCompType={plugin} stays: Slurm takes one plugin there. Final states then come from EpilogSlurmctld's doorbell and the sweep"
+                ));
+                return;
+            }
+        };
+        let (chain, installed) = self.site_program(now);
+        let mut hook = self.hook(kind, chain.as_deref());
+        hook.lines = vec![
+            "JobCompType=jobcomp/script".into(),
+            format!("JobCompLoc={}", hook.script.display()),
+        ];
+        hook.installed = installed;
+        plan.hooks.push(hook);
+    }
+
+    fn trigger(&self, kind: &Kind, option: &str, plan: &mut Plan) {
+        let mut hook = self.hook(kind, None);
+        let script = hook.script.display().to_string();
+        hook.into = format!("run once as {}", self.conf.slurm_user());
+        // strigger(1): PERM keeps the trigger after it was pulled.
+        hook.lines.push(format!(
+            "strigger --set --node {option} --flags=PERM --program={}",
+            quoted(&script)
+        ));
+        let set = self
+            .triggers
+            .lines()
+            .any(|line| line.split_whitespace().any(|word| word == script));
+        hook.installed = set.then(|| hook.script.clone());
+        plan.hooks.push(hook);
+    }
+
+    fn pam(&self, kind: &Kind, plan: &mut Plan) {
+        let mut hook = self.hook(kind, None);
+        let script = hook.script.display().to_string();
+        hook.into = PAM_FILE.into();
+        // pam_exec(8): "quiet", since what it prints would be told to who logs in.
+        hook.lines.push(format!(
+            "session optional pam_exec.so quiet type=open_session {script}"
+        ));
+        let set = (self.read)(Path::new(PAM_FILE)).is_some_and(|text| {
+            text.lines()
+                .any(|line| !line.trim_start().starts_with('#') && line.contains(&script))
         });
+        hook.installed = set.then(|| hook.script.clone());
+        plan.hooks.push(hook);
     }
-    let kind = conf
-        .get("JobCompType")
-        .unwrap_or("jobcomp/none")
-        .to_lowercase();
-    let script = dir.join("jobcomp");
-    match kind.as_str() {
-        "jobcomp/none" | "jobcomp/script" => {
-            let now = if kind == "jobcomp/script" { conf.get("JobCompLoc").unwrap_or_default() } else { "" };
-            let (chain, configured) = site_program(now, program, &read);
-            plan.hooks.push(Hook {
-                name: "JobComp",
-                lines: vec!["JobCompType=jobcomp/script".into(), format!("JobCompLoc={}", script.display())],
-                text: files.script("JobComp", chain.as_deref()),
-                configured,
-                script,
-            });
+
+    fn lua(&self, kind: &Kind, parameter: &str, file: &str, plan: &mut Plan) {
+        let beside = self.conf.path.with_file_name(file);
+        let now = self.conf.get(parameter).unwrap_or_default();
+        // `job_submit/lua` and `lua` are the same to Slurm.
+        let plugin_on = now
+            .split(',')
+            .any(|name| name.rsplit('/').next() == Some("lua"));
+        let mut hook = self.hook(kind, None);
+        let theirs = (self.read)(&beside);
+        let loads = theirs.as_ref().is_some_and(|text| text.contains(kind.file));
+        hook.installed = (plugin_on && loads).then(|| beside.clone());
+        if !plugin_on {
+            let plugins = [now, "lua"].into_iter().filter(|name| !name.is_empty());
+            let plugins: Vec<&str> = plugins.collect();
+            hook.lines
+                .push(format!("{parameter}={}", plugins.join(",")));
         }
-        // slurm.conf(5), 22.05: JobCompType takes one plugin.
-        other => plan.notes.push(format!(
-            "JobCompType={other} stays: Slurm takes one plugin there. Final states then come from EpilogSlurmctld's doorbell and the sweep"
-        )),
+        if theirs.is_some() && !loads {
+            let load = mesh_hook::lua::load(self.dir);
+            plan.notes.push(format!(
+                "{}: add `{load}` and the calls of `mesh.` that {} shows",
+                beside.display(),
+                self.dir.join(file).display()
+            ));
+        } else if !loads {
+            plan.notes.push(format!(
+                "{}: copy {} there, on {}",
+                beside.display(),
+                self.dir.join(file).display(),
+                kind.place.name()
+            ));
+        }
+        let module = mesh_hook::lua::FILES.first();
+        hook.text = module.map_or_else(String::new, |file| file.text(self.dir, self.lines));
+        plan.hooks.push(hook);
     }
-    plan
-}
 
-/// The site's own program as a word of the shell, if there is one, and whether our hook is what is set now.
-fn site_program(
-    now: &str,
-    program: &Path,
-    read: &impl Fn(&Path) -> Option<String>,
-) -> (Option<String>, bool) {
-    let path = Path::new(now);
-    if now.is_empty() {
-        return (None, false);
+    /// The site's own program as a word of the shell, if there is one, and what is set now if that is ours.
+    fn site_program(&self, now: &str) -> (Option<String>, Option<PathBuf>) {
+        let path = Path::new(now);
+        if now.is_empty() {
+            return (None, None);
+        }
+        if path == self.program || path.file_name() == Some("mesh-hook".as_ref()) {
+            return (None, Some(path.to_owned()));
+        }
+        // A script of ours may be written anew, here or elsewhere: what it chains to must not be lost, nor chained to twice.
+        match (self.read)(path).filter(|text| text.contains(MARK)) {
+            Some(text) => (
+                text.split_once(" --chain ")
+                    .and_then(|(_, rest)| Some(rest.split_once(" \"$@\"")?.0.to_owned())),
+                Some(path.to_owned()),
+            ),
+            None => (Some(quoted(now)), None),
+        }
     }
-    if path == program || path.file_name() == Some("mesh-hook".as_ref()) {
-        return (None, true);
-    }
-    // A script of ours may be written anew, here or elsewhere: what it chains to must not be lost, nor chained to twice.
-    match read(path).filter(|text| text.contains(MARK)) {
-        Some(text) => (
-            text.split_once(" --chain ")
-                .and_then(|(_, rest)| Some(rest.split_once(" \"$@\"")?.0.to_owned())),
-            true,
-        ),
-        None => (Some(quoted(now)), false),
-    }
-}
 
-struct Files<'a> {
-    program: &'a Path,
-    config: &'a Path,
-}
-
-impl Files<'_> {
     fn script(&self, hook: &str, chain: Option<&str>) -> String {
         let (program, config) = (
             quoted(&self.program.to_string_lossy()),
@@ -160,102 +308,6 @@ impl Files<'_> {
     }
 }
 
-/// A word of the shell.
-fn quoted(text: &str) -> String {
-    let plain = text
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte));
-    if plain && !text.is_empty() {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn check(set: &[(&str, &str)], read: impl Fn(&Path) -> Option<String>) -> Plan {
-        let printed: BTreeMap<String, String> = set
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect();
-        let conf = SlurmConf::from_controller(Path::new("/etc/slurm/slurm.conf"), &printed);
-        plan(
-            &conf,
-            Path::new("/usr/bin/mesh-hook"),
-            Path::new("/srv/mesh data/hook.toml"),
-            Path::new("/etc/slurm-mesh/hooks"),
-            read,
-        )
-    }
-
-    #[test]
-    fn an_empty_slurm_conf_gets_all_three() {
-        let plan = check(&[], |_| None);
-        assert_eq!(
-            plan.lines(),
-            "PrologSlurmctld=/etc/slurm-mesh/hooks/prolog-slurmctld\n\
-             EpilogSlurmctld=/etc/slurm-mesh/hooks/epilog-slurmctld\n\
-             JobCompType=jobcomp/script\nJobCompLoc=/etc/slurm-mesh/hooks/jobcomp"
-        );
-        assert!(plan.hooks[0].text.ends_with("exec /usr/bin/mesh-hook --config '/srv/mesh data/hook.toml' --hook PrologSlurmctld -- \"$@\"\n"));
-        assert!(plan.notes.is_empty() && plan.hooks.iter().all(|hook| !hook.configured));
-    }
-
-    #[test]
-    fn the_sites_own_programs_are_kept() {
-        let plan = check(
-            &[
-                ("PrologSlurmctld", "/etc/slurm/it's mine.sh"),
-                ("JobCompType", "jobcomp/script"),
-                ("JobCompLoc", "/site/done"),
-            ],
-            |_| None,
-        );
-        assert!(
-            plan.hooks[0]
-                .text
-                .contains(r#"--chain '/etc/slurm/it'\''s mine.sh' "$@""#),
-            "{}",
-            plan.hooks[0].text
-        );
-        assert!(plan.hooks[2].text.contains("--chain /site/done \"$@\""));
-    }
-
-    #[test]
-    fn planning_again_chains_to_the_same_program_and_not_to_itself() {
-        let first = check(&[("PrologSlurmctld", "/site/prolog")], |_| None);
-        let text = first.hooks[0].text.clone();
-        let again = check(
-            &[("PrologSlurmctld", "/etc/slurm-mesh/hooks/prolog-slurmctld")],
-            |_| Some(text.clone()),
-        );
-        assert_eq!(again.hooks[0].text, first.hooks[0].text);
-        assert!(again.hooks[0].configured);
-    }
-
-    #[test]
-    fn another_jobcomp_plugin_stays() {
-        let plan = check(
-            &[
-                ("JobCompType", "jobcomp/elasticsearch"),
-                ("JobCompLoc", "http://x"),
-            ],
-            |_| None,
-        );
-        assert_eq!(plan.hooks.len(), 2);
-        assert!(plan.notes[0].contains("jobcomp/elasticsearch"));
-    }
-
-    #[test]
-    fn several_programs_are_not_replaced_silently() {
-        assert!(
-            check(&[("EpilogSlurmctld", "/etc/slurm/epilog.d/*")], |_| None).notes[0]
-                .contains("several")
-        );
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

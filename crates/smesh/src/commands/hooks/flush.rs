@@ -1,0 +1,92 @@
+//! `smesh hooks flush`: delivers what waits, once or for ever.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use mesh_hook::ring::Flushed;
+use mesh_hook::ringer;
+use rand::RngExt as _;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{FlushHooks, Global};
+use crate::error::Error;
+use crate::show;
+
+/// How long one flush may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest pause while NATS is away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, Error> {
+    let path = super::hook_config(global, args.hook_config.as_deref());
+    if args.watch {
+        return watch(&path, args.interval).await;
+    }
+    let flushed = once(path).await?;
+    if global.json {
+        show::line(json!({ "delivered": flushed.delivered, "stay": flushed.stay }))?;
+    } else {
+        show::line(format!(
+            "{} delivered, {} still in the spool",
+            flushed.delivered, flushed.stay
+        ))?;
+    }
+    Ok(if flushed.stay == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Reads the configuration anew each time: `smesh up` writes a new password at every start.
+async fn once(path: PathBuf) -> Result<Flushed, Error> {
+    tokio::task::spawn_blocking(move || {
+        let config =
+            mesh_hook::Config::load(&path).map_err(|error| Error::Failed(error.to_string()))?;
+        ringer::flush(&config, PATIENCE).map_err(|error| Error::Failed(error.to_string()))
+    })
+    .await
+    .map_err(|error| Error::Failed(error.to_string()))?
+}
+
+async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
+    let stop = |kind| signal(kind).map_err(|source| Error::io("wait for signals of", path, source));
+    let (mut term, mut int) = (
+        stop(SignalKind::terminate())?,
+        stop(SignalKind::interrupt())?,
+    );
+    let mut pause = interval;
+    // One line per change of state.
+    let mut failing = false;
+    loop {
+        match once(path.to_owned()).await {
+            Ok(flushed) => {
+                if failing {
+                    anstream::eprintln!(
+                        "doorbells are delivered again; {} that waited",
+                        flushed.delivered
+                    );
+                }
+                (failing, pause) = (false, interval);
+            }
+            Err(error) => {
+                if !failing {
+                    anstream::eprintln!(
+                        "doorbells wait: {}; trying again until they go",
+                        mesh_runtime::chain(&error)
+                    );
+                }
+                failing = true;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        let jittered = pause.mul_f64(rand::rng().random_range(0.8..1.2));
+        tokio::select! {
+            () = tokio::time::sleep(jittered) => {}
+            _ = term.recv() => return Ok(ExitCode::SUCCESS),
+            _ = int.recv() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! `smesh hooks test`: rings as every installed hook would, and sees it arrive.
+//!
+//! Not by running the site's script, which would boot nodes or send mail: by running our part of it, as the same user, with a doorbell that
+//! is marked. It has arrived once the stream does not hold it any more: only the consumer it is for takes it out.
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mesh_events::catalogue::MESH_HOOKS;
+use mesh_hook::nats::Connection;
+use mesh_hook::{Config, ring, ringer};
+use mesh_runtime::Context;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::kinds::Place;
+use super::plan::{Hook, MARK};
+use super::shell;
+use crate::cli::{Global, HookFiles};
+use crate::error::Error;
+use crate::{settings, show};
+
+/// How long a doorbell may take to be taken: a service that was just started finds its place first.
+const TAKEN: Duration = Duration::from_secs(10);
+/// JetStream: no message found.
+const GONE: u64 = 404;
+
+/// How a hook fared.
+#[derive(Debug)]
+enum Outcome {
+    NotInstalled,
+    /// Taken, after so long.
+    Arrived(Duration),
+    /// On the stream; whether it was taken cannot be seen.
+    Rung(String),
+    Failed(String),
+}
+
+impl Outcome {
+    const fn is_bad(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
+    fn words(&self) -> (&'static str, String) {
+        match self {
+            Self::NotInstalled => ("–", String::new()),
+            Self::Arrived(after) => (
+                "ok",
+                format!("taken after {:.0} ms", after.as_secs_f64() * 1e3),
+            ),
+            Self::Rung(why) => (
+                "rung",
+                format!("on the stream; whether it was taken cannot be seen: {why}"),
+            ),
+            Self::Failed(why) => ("FAIL", why.clone()),
+        }
+    }
+}
+
+pub(super) async fn run(global: &Global, files: HookFiles) -> Result<ExitCode, Error> {
+    let (conf, plan) = super::plan_here(global, &files).await?;
+    let config = super::hook_config(global, files.hook_config.as_deref());
+    let context = settings::load(global, CancellationToken::new()).ok();
+    let slurm_user = conf.slurm_user().to_owned();
+    let outcomes = tokio::task::spawn_blocking(move || {
+        let probe = Probe {
+            config,
+            context,
+            slurm_user,
+        };
+        plan.hooks
+            .into_iter()
+            .map(|hook| {
+                let outcome = probe.hook(&hook);
+                (hook, outcome)
+            })
+            .collect::<Vec<_>>()
+    })
+    .await
+    .map_err(|error| Error::Failed(error.to_string()))?;
+    for (hook, outcome) in &outcomes {
+        let (word, found) = outcome.words();
+        if global.json {
+            show::line(to_json(hook, outcome))?;
+        } else {
+            show::line(format!(
+                "{word:<5} {:<20} {}",
+                hook.name,
+                show::clean(&found)
+            ))?;
+        }
+    }
+    let installed = outcomes
+        .iter()
+        .filter(|(_, outcome)| !matches!(outcome, Outcome::NotInstalled))
+        .count();
+    let bad = outcomes
+        .iter()
+        .filter(|(_, outcome)| outcome.is_bad())
+        .count();
+    if !global.json {
+        show::line(show::bold(&match (installed, bad) {
+            (0, _) => "no hook is installed; see `smesh hooks print`".to_owned(),
+            (n, 0) => format!("{n} installed, all arrive"),
+            (n, bad) => format!("{n} installed, {bad} do not arrive"),
+        }))?;
+    }
+    Ok(if installed > 0 && bad == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn to_json(hook: &Hook, outcome: &Outcome) -> Value {
+    let millis = match outcome {
+        Outcome::Arrived(after) => Some(after.as_secs_f64() * 1e3),
+        _ => None,
+    };
+    let (outcome, problem) = match outcome {
+        Outcome::NotInstalled => ("not_installed", None),
+        Outcome::Arrived(_) => ("arrived", None),
+        Outcome::Rung(why) => ("rung", Some(why)),
+        Outcome::Failed(why) => ("failed", Some(why)),
+    };
+    json!({ "hook": hook.name, "on": hook.place.name(), "outcome": outcome, "millis": millis, "problem": problem })
+}
+
+struct Probe {
+    config: PathBuf,
+    context: Option<Context>,
+    slurm_user: String,
+}
+
+impl Probe {
+    fn hook(&self, hook: &Hook) -> Outcome {
+        let Some(installed) = &hook.installed else {
+            return Outcome::NotInstalled;
+        };
+        let started = Instant::now();
+        let question = if matches!(hook.name, "JobSubmit" | "CliFilter") {
+            self.line(hook)
+        } else {
+            self.script(hook, installed)
+        };
+        let taken =
+            question.and_then(|(config, question)| self.wait_until_taken(&config, &question));
+        match taken {
+            Ok(None) => Outcome::Arrived(started.elapsed()),
+            Ok(Some(why)) => Outcome::Rung(why),
+            Err(why) => Outcome::Failed(why),
+        }
+    }
+
+    /// Runs our part of a script. Returns its configuration, and what to ask JetStream for.
+    fn script(&self, hook: &Hook, installed: &Path) -> Result<(Config, Value), String> {
+        let words = our_part(installed)?;
+        let Some((program, args)) = words.split_first() else {
+            return Err(format!("{} runs nothing", installed.display()));
+        };
+        let config = args
+            .iter()
+            .skip_while(|word| *word != "--config")
+            .nth(1)
+            .map_or(Path::new(mesh_hook::config::DEFAULT_PATH), Path::new);
+        let mut command = Command::new(program);
+        command.args(args);
+        if !args.iter().any(|word| word == "--hook") {
+            command.args(["--hook", hook.name]);
+        }
+        command
+            .args(["--probe", &Uuid::now_v7().to_string()])
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::null());
+        // As the user Slurm would run it as: whether that one may read the configuration is half of the question.
+        if hook.place == Place::Controllers && rustix::process::geteuid().is_root() {
+            let user = uzers::get_user_by_name(&self.slurm_user).ok_or_else(|| {
+                format!("SlurmUser {} is no user of this machine", self.slurm_user)
+            })?;
+            command.uid(user.uid()).gid(user.primary_group_id());
+        }
+        let output = command
+            .output()
+            .map_err(|error| format!("run {program}: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let sequence = said.lines().find_map(|line| {
+            line.strip_prefix("probe delivered ")?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        });
+        let Some(sequence) = sequence else {
+            let problem = said.lines().next().unwrap_or("it says nothing");
+            return Err(problem.trim_start_matches("mesh-hook: ").to_owned());
+        };
+        let config = Config::load(config).map_err(|error| error.to_string())?;
+        Ok((config, json!({ "seq": sequence })))
+    }
+
+    /// Appends a line as the Lua plugins do, and delivers it.
+    fn line(&self, hook: &Hook) -> Result<(Config, Value), String> {
+        let config = Config::load(&self.config).map_err(|error| error.to_string())?;
+        let Some(folder) = &config.lines else {
+            return Err(format!("{} says no `lines`", self.config.display()));
+        };
+        let (file, kind) = match hook.name {
+            "JobSubmit" => ("job_submit.lines", "submit"),
+            _ => ("cli_filter.lines", "cli"),
+        };
+        let path = folder.join(file);
+        let seconds = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let line = format!("1 {kind} {seconds} root - {}\n", Uuid::now_v7());
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .map_err(|error| format!("append to {}: {error}", path.display()))?;
+        ringer::flush(&config, TAKEN).map_err(|error| error.to_string())?;
+        let subject = mesh_events::subject::doorbell(&config.cluster, hook.name);
+        Ok((config, json!({ "last_by_subj": subject })))
+    }
+
+    /// Waits until the stream does not hold a message. Gives the reason if that cannot be seen.
+    fn wait_until_taken(
+        &self,
+        config: &Config,
+        question: &Value,
+    ) -> Result<Option<String>, String> {
+        let deadline = Instant::now() + TAKEN;
+        let mut connection = match self.observer(config, deadline) {
+            Ok(connection) => connection,
+            Err(why) => return Ok(Some(why)),
+        };
+        let subject = format!("$JS.API.STREAM.MSG.GET.{MESH_HOOKS}");
+        while Instant::now() < deadline {
+            let answer = match connection.request(&subject, question.to_string().as_bytes()) {
+                Ok(answer) => answer,
+                Err(error) => return Ok(Some(error.to_string())),
+            };
+            let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+            match answer["error"]["code"].as_u64() {
+                Some(GONE) => return Ok(None),
+                Some(_) => return Ok(Some(answer["error"]["description"].to_string())),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        Err(format!(
+            "it is on the stream, but nobody took it in {} s; do ingest and node-watcher run?",
+            TAKEN.as_secs()
+        ))
+    }
+
+    /// Somebody who may look into the stream: not the hook's user.
+    fn observer(&self, config: &Config, deadline: Instant) -> Result<Connection, String> {
+        let context = self.context.as_ref().ok_or("there is no mesh.toml here")?;
+        let mut config = config.clone();
+        let own = context.mesh.data_dir.join("private/nats-passwords/admin");
+        let nats = &context.mesh.nats;
+        if let Ok(password) = std::fs::read_to_string(&own) {
+            config.nats.user = Some("admin".into());
+            config.nats.password = Some(password.trim_end().into());
+        } else {
+            let password = match &nats.password_file {
+                Some(file) => std::fs::read_to_string(file)
+                    .ok()
+                    .map(|text| text.trim_end().into()),
+                None => nats.password.clone(),
+            };
+            config.nats.user = nats.user.clone();
+            config.nats.password = password;
+        }
+        ring::connect(&config, deadline).map_err(|error| error.to_string())
+    }
+}
+
+/// The words by which an installed script runs mesh-hook, without what it chains to.
+fn our_part(installed: &Path) -> Result<Vec<String>, String> {
+    if installed.file_name() == Some("mesh-hook".as_ref()) {
+        return Ok(vec![installed.to_string_lossy().into_owned()]);
+    }
+    let text = std::fs::read_to_string(installed)
+        .map_err(|error| format!("read {}: {error}", installed.display()))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("exec "))
+        .filter(|_| text.contains(MARK))
+        .ok_or_else(|| format!("{} is no script of ours", installed.display()))?;
+    Ok(shell::words(line)
+        .into_iter()
+        .take_while(|word| word != "--chain" && word != "--")
+        .collect())
+}

@@ -18,7 +18,7 @@ use crate::collector::{Collector, Debt, Reading};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
 use crate::proof::Question;
-use crate::sources::{SlurmSource, backoff};
+use crate::sources::{SlurmSource, Weight, backoff};
 use crate::{Error, metrics};
 
 /// Most seconds one question is about: a site may have a million rows a day.
@@ -150,11 +150,11 @@ impl CatchUp {
             };
             let pause = match self.slurm.accounting(&window).await {
                 Ok(_) if std::mem::take(&mut away) => {
-                    self.slurmdbd.up().await?;
+                    self.slurmdbd.up(Weight::Heavy).await?;
                     BACKLOG
                 }
                 Ok(rows) => {
-                    self.slurmdbd.up().await?;
+                    self.slurmdbd.up(Weight::Heavy).await?;
                     metrics::provisional(provisional(&rows).len());
                     return Ok(Part { next, rows });
                 }
@@ -167,7 +167,7 @@ impl CatchUp {
                     Duration::ZERO
                 }
                 Err(error) => {
-                    self.slurmdbd.down(&error).await?;
+                    self.slurmdbd.down(Weight::Heavy, &error).await?;
                     away = true;
                     failures += 1;
                     backoff(failures)

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
-use mesh_events::RunKey;
 use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{EventType, RunKey};
 use slurm_types::TaskSet;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,8 @@ pub struct Asks {
     pub again: BTreeSet<u32>,
     /// Accounting.
     pub accounting: BTreeSet<u32>,
+    /// How many starts were told.
+    pub starts: usize,
 }
 
 /// A job whose earlier run, or whose end, must be proven.
@@ -92,6 +94,8 @@ struct UnprovenTasks {
     unproven: Unproven,
     /// Those that were missing when the wait began. Later ones wait for themselves.
     tasks: TaskSet,
+    /// Whether accounting has the array itself as alive.
+    alive: bool,
 }
 
 /// What readings told, before it is published.
@@ -300,6 +304,8 @@ impl Collector {
             identities: &self.identities,
         };
         let before = batch.told.len();
+        let started = |fact: &&domain::Fact| fact.kind == EventType::JobStarted;
+        asks.starts += decision.facts.iter().filter(started).count();
         for fact in &decision.facts {
             let own = fact.run == sighting.run
                 || (fact.run.attempt > 0 && fact.run.submit_time == sighting.run.submit_time);

@@ -1,5 +1,6 @@
 //! Section `[ingest]` of `mesh.toml`.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -19,7 +20,10 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub sweep_interval: Duration,
     #[serde(with = "humantime_serde")]
+    pub sweep_interval_max: Duration,
+    #[serde(with = "humantime_serde")]
     pub read_interval: Duration,
+    pub unknown_jobs_per_minute: NonZeroU32,
     pub accounting: bool,
     pub history_since: String,
     #[serde(with = "humantime_serde")]
@@ -38,11 +42,16 @@ pub struct Config {
     pub identity_poll: Duration,
 }
 
+/// An array may begin to run at once, before a sweep has seen it.
+const UNKNOWN_JOBS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(1_000).expect("1000 is not 0");
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             sweep_interval: Duration::from_secs(5),
+            sweep_interval_max: Duration::from_secs(60),
             read_interval: Duration::from_millis(50),
+            unknown_jobs_per_minute: UNKNOWN_JOBS_PER_MINUTE,
             accounting: true,
             history_since: String::new(),
             catch_up_overlap: Duration::from_secs(600),

@@ -12,7 +12,11 @@ pub fn describe() {
     describe_counter!("ingest_facts_total", "Facts told, by type.");
     describe_counter!(
         "ingest_doorbells_total",
-        "Doorbells, by outcome: answered, left_to_sweep, unusable, contradicted."
+        "Doorbells, by outcome: answered, left_to_sweep, limited, unknown, unusable, contradicted, probe."
+    );
+    describe_gauge!(
+        "ingest_hooks_silent",
+        "1 if jobs start and no hook rings, so that starts and ends are found by sweeps only."
     );
     describe_histogram!(
         "ingest_doorbell_seconds",
@@ -53,9 +57,15 @@ pub fn fact(kind: EventType) {
     counter!("ingest_facts_total", "type" => kind.to_string()).increment(1);
 }
 
-/// Doorbells, by what became of them: `answered`, `left_to_sweep`, `unusable`, `contradicted`.
+/// Doorbells, by what became of them: `answered`, `left_to_sweep`, `limited` (too many of jobs that nobody has heard of), `unknown` (no
+/// record of Slurm knows its job), `unusable`, `contradicted`, `probe`.
 pub fn doorbell(outcome: &'static str) {
     counter!("ingest_doorbells_total", "outcome" => outcome).increment(1);
+}
+
+/// Whether jobs start and no hook rings.
+pub fn hooks_silent(silent: bool) {
+    gauge!("ingest_hooks_silent").set(f64::from(u8::from(silent)));
 }
 
 /// From a doorbell's call to its facts being stored, by the two hosts' clocks.

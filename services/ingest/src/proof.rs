@@ -1,8 +1,8 @@
 //! Asks accounting for what the controller does not tell: the end of a run whose job is in another run already, or that
 //! the controller has forgotten.
 //!
-//! One question at a time, at most one per second, for all jobs together. A doorbell whose job neither the controller nor accounting
-//! knows is believed in the end, as inferred.
+//! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
+//! nor accounting has, is believed in the end, as inferred; but not of a job that no record of Slurm knows although accounting answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +13,20 @@ use slurm_types::JobId;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
 use crate::collector::{Collector, Reading};
 use crate::domain::{Sighting, fold, provisional};
-use crate::doorbells::{Ring, finish};
+use crate::doorbells::{Ring, finish, refuse};
 use crate::envelope::Cause;
-use crate::sources::SlurmSource;
+use crate::sources::{SlurmSource, Weight};
 use crate::turns::{Turn, Turns};
 use crate::{Error, metrics};
 
 /// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
 const IN_VAIN: u32 = 4;
+
+/// What a dead letter says of the end of a job that only its doorbell knows.
+const NOBODY_KNOWS: &str = "no record of Slurm knows this job, neither slurmctld's nor accounting's: forged, or of another cluster";
 
 /// A question for accounting.
 pub struct Question {
@@ -105,13 +107,13 @@ impl Prover {
             drop(turn);
             match answer {
                 Ok(rows) => {
-                    self.slurmdbd.up().await?;
+                    self.slurmdbd.up(Weight::Light).await?;
                     rows
                 }
                 Err(error) => {
                     // Nothing is proven; who waits goes on waiting, and unproven jobs are settled by their deadline.
                     open.retain(|_, question| question.stays);
-                    return self.slurmdbd.down(&error).await;
+                    return self.slurmdbd.down(Weight::Light, &error).await;
                 }
             }
         } else {
@@ -126,7 +128,12 @@ impl Prover {
             .copied()
             .filter(|job_id| !stand_ins.contains(job_id))
             .collect();
-        self.collector.accounting_answered(&asked).await;
+        let alive = sightings
+            .iter()
+            .filter(|run| run.end_kind().is_none())
+            .map(|run| run.run.clone())
+            .collect();
+        self.collector.accounting_answered(&asked, &alive).await;
         let mut readings = Vec::new();
         let mut answered = Vec::new();
         for (job_id, question) in open.iter_mut() {
@@ -141,7 +148,18 @@ impl Prover {
             };
             question.evidence.retain(|end| !proven(end));
             let believed = question.asked >= IN_VAIN || !self.collector.config.accounting;
-            if believed {
+            let heard_of = !self.collector.config.accounting
+                || self.collector.core().await.book.knows(*job_id)
+                || sightings.iter().any(|row| row.raw_id == *job_id)
+                || stand_ins.contains(job_id);
+            if believed && !heard_of && !question.evidence.is_empty() {
+                question.evidence.clear();
+                tracing::warn!(
+                    job.id = job_id,
+                    "a hook tells the end of a job that no record of Slurm knows; not believed"
+                );
+                refuse(std::mem::take(&mut question.rings), "unknown", NOBODY_KNOWS);
+            } else if believed {
                 for end in question.evidence.drain(..) {
                     tracing::warn!(
                         run = end.run.entity_key(),
@@ -179,14 +197,7 @@ impl Prover {
             if let Some(question) = open.remove(&job_id) {
                 finish(question.rings, "answered");
                 // A newer run that waited for this proof can be told now.
-                let look = Ring {
-                    job_id,
-                    hook: None,
-                    end: None,
-                    done: None,
-                    span: Span::none(),
-                };
-                if self.looks.try_send(look).is_err() {
+                if self.looks.try_send(Ring::look(job_id)).is_err() {
                     metrics::drift("look_dropped");
                 }
             }

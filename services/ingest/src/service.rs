@@ -1,7 +1,7 @@
 //! From the configuration to running loops, in this order: NATS, state, first sweep, then everything else.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use axum::Router;
@@ -9,18 +9,18 @@ use mesh_bus::Bus;
 use mesh_events::catalogue::MESH_HOOKS;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use slurm_client::Slurm;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::Error;
 use crate::catch_up::CatchUp;
 use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
-use crate::doorbells::{Doorbells, Reader};
+use crate::doorbells::{Doorbells, Reader, Strangers};
 use crate::identity::IdentityMap;
 use crate::proof::Prover;
 use crate::sources::SlurmSource;
-use crate::sweep::Sweeper;
+use crate::sweep::{Hooks, Sweeper};
 use crate::turns::Turns;
 use crate::usage::Settler;
 
@@ -142,6 +142,7 @@ impl Ingest {
         let (rings, ring_receiver) = mpsc::channel(CHANNEL);
         let (questions, question_receiver) = mpsc::channel(CHANNEL);
         let catch_up_questions = questions.clone();
+        let (hooks, nudge) = (Arc::new(Hooks::default()), Arc::new(Notify::new()));
         let sweeper = Sweeper {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
@@ -149,7 +150,10 @@ impl Ingest {
             questions: questions.clone(),
             bus: self.bus.clone(),
             identities: Arc::clone(&self.identities),
+            live: AtomicBool::new(false),
             asked: AtomicU32::new(0),
+            hooks: Arc::clone(&hooks),
+            nudge: Arc::clone(&nudge),
             shutdown: shutdown.clone(),
         };
         let turns = Arc::new(Turns::default());
@@ -173,6 +177,9 @@ impl Ingest {
             collector: collector.clone(),
             slurmctld,
             questions,
+            strangers: Strangers::new(self.config.unknown_jobs_per_minute),
+            hooks,
+            nudge,
             shutdown: shutdown.clone(),
         };
         let catch_up = CatchUp {

@@ -22,10 +22,48 @@ pub struct SlurmSource {
     state: Mutex<State>,
 }
 
+/// Which questions are meant. Who answers light ones may still fail at heavy ones; who answers heavy ones answers all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// About a few jobs.
+    Light,
+    /// About everything; asked again until it is answered.
+    Heavy,
+}
+
 #[derive(Default)]
 struct State {
-    failures: u32,
+    /// Failures in a row, by weight.
+    light: u32,
+    heavy: u32,
     down_since: Option<chrono::DateTime<chrono::Utc>>,
+}
+
+impl State {
+    /// A question was answered. Returns since when there was no answer, if that is over.
+    fn answered(&mut self, weight: Weight) -> Option<chrono::DateTime<chrono::Utc>> {
+        self.light = 0;
+        match weight {
+            Weight::Heavy => self.heavy = 0,
+            // Else a slow daemon would go down and come back with every sweep.
+            Weight::Light if self.heavy > 0 => return None,
+            Weight::Light => {}
+        }
+        self.down_since.take()
+    }
+
+    /// A question was not answered. Returns whether that is news, and how often in a row it was so.
+    fn failed(&mut self, weight: Weight, now: chrono::DateTime<chrono::Utc>) -> (bool, u32) {
+        let failures = match weight {
+            Weight::Light => &mut self.light,
+            Weight::Heavy => &mut self.heavy,
+        };
+        *failures = failures.saturating_add(1);
+        let failures = *failures;
+        let news = self.down_since.is_none();
+        self.down_since.get_or_insert(now);
+        (news, failures)
+    }
 }
 
 impl SlurmSource {
@@ -39,19 +77,21 @@ impl SlurmSource {
         }
     }
 
-    /// It has answered.
+    /// It has answered questions of this weight.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
-    pub async fn up(&self) -> Result<(), Error> {
+    pub async fn up(&self, weight: Weight) -> Result<(), Error> {
         let was_down = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.failures = 0;
-            state.down_since.take()
+            let since = state.answered(weight);
+            if state.down_since.is_none()
+                && let Some(condition) = &self.condition
+            {
+                condition.ok();
+            }
+            since
         };
-        if let Some(condition) = &self.condition {
-            condition.ok();
-        }
         let Some(since) = was_down else { return Ok(()) };
         let now = chrono::Utc::now();
         tracing::info!(
@@ -71,18 +111,19 @@ impl SlurmSource {
             .await
     }
 
-    /// It has not answered. Returns how long to wait before the next attempt.
+    /// It has not answered a question of this weight. Returns how long to wait before the next attempt.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
-    pub async fn down(&self, error: &slurm_client::Error) -> Result<Duration, Error> {
+    pub async fn down(
+        &self,
+        weight: Weight,
+        error: &slurm_client::Error,
+    ) -> Result<Duration, Error> {
         let now = chrono::Utc::now();
         let (first, failures) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.failures = state.failures.saturating_add(1);
-            let first = state.down_since.is_none();
-            state.down_since.get_or_insert(now);
-            (first, state.failures)
+            state.failed(weight, now)
         };
         let reason = chain(error);
         if let Some(condition) = &self.condition {
@@ -114,4 +155,42 @@ pub fn backoff(failures: u32) -> Duration {
         .saturating_mul(1 << failures.min(7))
         .min(LONGEST);
     pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn light_answers_between_heavy_failures_are_no_news() {
+        let now = chrono::Utc::now();
+        let mut state = State::default();
+        assert_eq!(state.failed(Weight::Heavy, now), (true, 1));
+        assert_eq!(state.answered(Weight::Light), None);
+        assert_eq!(state.failed(Weight::Heavy, now), (false, 2));
+        assert_eq!(state.failed(Weight::Light, now), (false, 1));
+        assert_eq!(state.answered(Weight::Heavy), Some(now));
+        assert_eq!(state.answered(Weight::Light), None);
+    }
+
+    #[test]
+    fn a_light_failure_is_over_with_any_answer() {
+        let now = chrono::Utc::now();
+        for weight in [Weight::Light, Weight::Heavy] {
+            let mut state = State::default();
+            assert_eq!(state.failed(Weight::Light, now), (true, 1));
+            assert_eq!(state.answered(weight), Some(now));
+        }
+    }
+
+    #[test]
+    fn pauses_grow_and_end_at_the_longest() {
+        for failures in 0..40 {
+            let pause = backoff(failures);
+            let most = Duration::from_millis(500)
+                .saturating_mul(1 << failures.min(7))
+                .min(LONGEST);
+            assert!(pause >= most / 2 && pause <= most, "{failures}: {pause:?}");
+        }
+    }
 }

@@ -4,26 +4,30 @@
 //! asked, and only a record ends it.
 
 mod choice;
+mod hooks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use mesh_bus::Bus;
-use slurm_client::{Slurm, Sweep, SweepRow};
+use mesh_events::RunKey;
+use slurm_client::{JobRecord, JobsAnswer, Slurm, Sweep, SweepRow};
 use slurm_types::JobId;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::choice::{arrays, changed, missing};
+use self::choice::{ArrayRecord, MISSING_AT_ONCE, OpenArray, arrays, changed, missing};
+pub use self::hooks::Hooks;
 use crate::collector::{Collector, Reading};
+use crate::config::Config;
 use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::identity::IdentityMap;
 use crate::proof::Question;
-use crate::sources::SlurmSource;
+use crate::sources::{SlurmSource, Weight};
 use crate::{Error, metrics, queue};
 
 /// Sweeps the queue.
@@ -40,8 +44,14 @@ pub struct Sweeper {
     pub bus: Bus,
     /// Who people are.
     pub identities: Arc<IdentityMap>,
+    /// Whether the first sweep is done.
+    pub live: AtomicBool,
     /// The last of the missing jobs that were asked for.
     pub asked: AtomicU32,
+    /// Whether hooks ring.
+    pub hooks: Arc<Hooks>,
+    /// Somebody wants a sweep, soon.
+    pub nudge: Arc<Notify>,
     /// Stop.
     pub shutdown: CancellationToken,
 }
@@ -57,8 +67,8 @@ enum Swept {
     Again(Duration),
 }
 
-/// Longest pause between two sweeps, however slow the controller is.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Shortest pause before a sweep that somebody wants.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Sweeper {
     /// Sweeps until one succeeds: what lives is known afterwards.
@@ -68,6 +78,7 @@ impl Sweeper {
     pub async fn first(&self) -> Result<(), Error> {
         loop {
             let Swept::Again(pause) = self.sweep().await? else {
+                self.live.store(true, Ordering::Relaxed);
                 return Ok(());
             };
             tokio::select! {
@@ -82,21 +93,28 @@ impl Sweeper {
     /// # Errors
     /// If another ingest took over.
     pub async fn run(self) -> Result<(), Error> {
-        let interval = self.collector.config.sweep_interval;
-        let mut pause = interval;
+        let config = Arc::clone(&self.collector.config);
+        let interval = config.sweep_interval;
+        let (mut pause, mut at_least) = (interval, SHORTEST_PAUSE);
         loop {
+            let wanted = async {
+                sleep(at_least).await;
+                self.nudge.notified().await;
+            };
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
+                () = wanted => {}
             }
             let began = Instant::now();
-            pause = match self.sweep().await {
-                Ok(Swept::Again(pause)) => pause.max(interval),
-                // A slow answer means a busy controller: never more than a tenth of the time is spent asking it. How long publishing took
-                // says nothing about Slurm.
-                Ok(Swept::Done { answer }) => interval
-                    .saturating_sub(began.elapsed())
-                    .max(answer.saturating_mul(9).min(LONGEST_PAUSE)),
+            (pause, at_least) = match self.sweep().await {
+                Ok(Swept::Again(pause)) => (pause.max(interval), pause.max(interval)),
+                // How long publishing took says nothing about Slurm.
+                Ok(Swept::Done { answer }) => {
+                    let polite = politeness(answer, self.hooks.ring_well(), &config);
+                    let pause = interval.saturating_sub(began.elapsed()).max(polite);
+                    (pause, polite.max(SHORTEST_PAUSE))
+                }
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -108,7 +126,13 @@ impl Sweeper {
         let began = Instant::now();
         let sweep = match self.slurm.sweep().await {
             Ok(sweep) => sweep,
-            Err(error) => return self.slurmctld.down(&error).await.map(Swept::Again),
+            Err(error) => {
+                return self
+                    .slurmctld
+                    .down(Weight::Heavy, &error)
+                    .await
+                    .map(Swept::Again);
+            }
         };
         let answer = began.elapsed();
         let number = self.collector.core().await.meta.sweep + 1;
@@ -117,10 +141,16 @@ impl Sweeper {
             match self.slurm.ping().await {
                 Ok(ping) if ping.up => {}
                 Ok(_) => return Ok(Swept::Again(self.collector.config.sweep_interval)),
-                Err(error) => return self.slurmctld.down(&error).await.map(Swept::Again),
+                Err(error) => {
+                    return self
+                        .slurmctld
+                        .down(Weight::Heavy, &error)
+                        .await
+                        .map(Swept::Again);
+                }
             }
         }
-        self.slurmctld.up().await?;
+        self.slurmctld.up(Weight::Heavy).await?;
         let now = sweep.started_at.as_secs();
         let rows: BTreeSet<u32> = sweep.rows.iter().map(|row| row.job_id.get()).collect();
         self.collector.touch(&rows, now).await;
@@ -150,14 +180,8 @@ impl Sweeper {
         {
             return Ok(Swept::Again(pause));
         }
-        for (array, record_gone) in arrays {
-            if self
-                .collector
-                .settle_array(&cause, &array, record_gone)
-                .await?
-            {
-                self.ask(array.job_id).await;
-            }
+        if let Some(pause) = self.settle(&cause, arrays).await? {
+            return Ok(Swept::Again(pause));
         }
         self.collector.swept(number, now).await;
         self.collector.forget().await;
@@ -185,7 +209,7 @@ impl Sweeper {
         let ids: Vec<JobId> = ids.into_iter().collect();
         let answer = match self.slurm.jobs(&ids).await {
             Ok(answer) => answer,
-            Err(error) => return self.slurmctld.down(&error).await.map(Some),
+            Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
         };
         for (id, problem) in &answer.unclear {
             tracing::debug!(
@@ -238,6 +262,10 @@ impl Sweeper {
             )
         });
         let asks = self.collector.absorb(cause, readings).await?;
+        // What happened before this process began tells nothing about hooks.
+        if self.live.load(Ordering::Relaxed) {
+            self.hooks.found_by_sweep(asks.starts);
+        }
         for id in asks.accounting {
             self.ask(id).await;
         }
@@ -251,7 +279,7 @@ impl Sweeper {
         }
         let answer = match self.slurm.jobs(missing).await {
             Ok(answer) => answer,
-            Err(error) => return self.slurmctld.down(&error).await.map(Some),
+            Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
         };
         let found = answer
             .found
@@ -263,12 +291,70 @@ impl Sweeper {
             .map(Reading::new)
             .collect();
         self.collector.absorb(cause, readings).await?;
+        // Accounting's record of an end is proof enough; without one they are asked for by id in their turn.
+        for id in answer.unlisted {
+            self.ask(id.get()).await;
+        }
         for id in answer.missing {
             if self.collector.missing(id.get()).await? {
                 self.ask(id.get()).await;
             }
         }
         Ok(None)
+    }
+
+    /// Settles tasks that left their arrays' records. Whether a record that no row shows is gone, the controller is asked by id.
+    async fn settle(
+        &self,
+        cause: &Cause,
+        arrays: Vec<OpenArray>,
+    ) -> Result<Option<Duration>, Error> {
+        let absent = arrays
+            .iter()
+            .filter(|array| array.record == ArrayRecord::Absent);
+        let absent: Vec<JobId> = absent
+            .filter_map(|array| JobId::new(array.run.job_id))
+            .take(MISSING_AT_ONCE)
+            .collect();
+        let answer = match self.slurm.jobs(&absent).await {
+            Ok(answer) => answer,
+            Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
+        };
+        for OpenArray { run, record } in arrays {
+            let gone = match record {
+                ArrayRecord::There => Some(false),
+                ArrayRecord::Gone => Some(true),
+                ArrayRecord::Absent => self.gone(&run, &answer),
+            };
+            // What is not clear is asked again at the next sweep.
+            if let Some(gone) = gone
+                && self.collector.settle_array(cause, &run, gone).await?
+            {
+                self.ask(run.job_id).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an array has no record of its own any more; `None` if the answer does not say.
+    fn gone(&self, array: &RunKey, answer: &JobsAnswer) -> Option<bool> {
+        let of_array = |record: &&JobRecord| {
+            let ids = [record.job_id, record.array_job_id];
+            ids.contains(&JobId::new(array.job_id))
+        };
+        let mut records = answer.found.iter().filter(of_array).peekable();
+        if records.peek().is_none() {
+            let missing = answer.missing.iter();
+            return missing
+                .into_iter()
+                .any(|id| id.get() == array.job_id)
+                .then_some(true);
+        }
+        let own = |record: &JobRecord| {
+            let sighting = Sighting::from_controller(&self.collector.cluster, record);
+            sighting.is_some_and(|sighting| sighting.run == *array)
+        };
+        Some(!records.any(own))
     }
 
     async fn ask(&self, job_id: u32) {
@@ -302,5 +388,30 @@ impl Sweeper {
                 tracing::warn!(%error, "reload identity map");
             }
         }
+    }
+}
+
+/// A slow answer means a busy controller: never more than a tenth of the time is spent asking it, and a twentieth while hooks tell
+/// nearly everything.
+fn politeness(answer: Duration, hooks_ring: bool, config: &Config) -> Duration {
+    let longest = config.sweep_interval_max.max(config.sweep_interval);
+    let answers = if hooks_ring { 19 } else { 9 };
+    answer.saturating_mul(answers).min(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_answers_and_ringing_hooks_make_sweeps_rare() {
+        let config = Config::default();
+        let seconds = |answer, hooks_ring| {
+            politeness(Duration::from_millis(answer), hooks_ring, &config).as_secs_f64()
+        };
+        assert!((seconds(100, false) - 0.9).abs() < 1e-9);
+        assert!((seconds(2_000, false) - 18.0).abs() < 1e-9);
+        assert!((seconds(2_000, true) - 38.0).abs() < 1e-9);
+        assert!((seconds(30_000, true) - 60.0).abs() < 1e-9);
     }
 }

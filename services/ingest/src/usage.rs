@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::collector::Collector;
 use crate::domain::usages;
-use crate::sources::SlurmSource;
+use crate::sources::{SlurmSource, Weight};
 use crate::turns::Turns;
 
 /// Between two looks at what is due.
@@ -72,7 +72,7 @@ impl Settler {
         };
         match answer {
             Ok(records) => {
-                self.slurmdbd.up().await?;
+                self.slurmdbd.up(Weight::Light).await?;
                 *at_once = (*at_once * 2).min(MOST_AT_ONCE);
                 let settled = usages(&self.collector.cluster, &records);
                 self.collector.usage_answered(&due, settled).await?;
@@ -87,7 +87,7 @@ impl Settler {
                 );
                 Ok(EVERY)
             }
-            Err(error) => self.slurmdbd.down(&error).await,
+            Err(error) => self.slurmdbd.down(Weight::Light, &error).await,
         }
     }
 }

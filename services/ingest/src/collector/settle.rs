@@ -25,12 +25,13 @@ impl Collector {
         u64::try_from(new.count()).unwrap_or(u64::MAX)
     }
 
-    /// Notes an answer of accounting about these jobs.
-    pub async fn accounting_answered(&self, ids: &[u32]) {
+    /// Notes an answer of accounting about these jobs, and which of their runs it has as alive.
+    pub async fn accounting_answered(&self, ids: &[u32], alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
         for (array, missing) in &mut core.unproven_tasks {
             if ids.contains(&array.job_id) {
                 missing.unproven.answers += 1;
+                missing.alive = alive.contains(array);
             }
         }
         for id in ids {
@@ -54,7 +55,10 @@ impl Collector {
         let waiting = core.unproven_tasks.get(array);
         let given_up = waiting
             .filter(|missing| {
-                self.given_up(&missing.unproven) && self.was_answered(&missing.unproven)
+                // A record that is gone here and alive there is a contradiction, and proves nothing.
+                self.given_up(&missing.unproven)
+                    && self.was_answered(&missing.unproven)
+                    && !(record_gone && missing.alive)
             })
             .map(|missing| missing.tasks.clone());
         let answered = waiting.is_some_and(|missing| self.asked_in_vain(&missing.unproven));
@@ -82,8 +86,14 @@ impl Collector {
                 let tasks = next.left_tasks().unwrap_or_default();
                 if of_others || !core.unproven_tasks.contains_key(array) {
                     let unproven = Unproven::now();
-                    core.unproven_tasks
-                        .insert(array.clone(), UnprovenTasks { unproven, tasks });
+                    core.unproven_tasks.insert(
+                        array.clone(),
+                        UnprovenTasks {
+                            unproven,
+                            tasks,
+                            alive: false,
+                        },
+                    );
                 }
                 (*next, None, !answered || of_others)
             }

@@ -103,6 +103,11 @@ impl Book {
         self.runs.range(first..=last)
     }
 
+    /// Whether Slurm knew a run by this id of a record.
+    pub fn knows(&self, raw_id: u32) -> bool {
+        self.by_raw_id.contains_key(&raw_id)
+    }
+
     /// The runs Slurm knows by this id of a record, oldest first.
     pub fn by_raw_id(&self, raw_id: u32) -> Vec<RunKey> {
         let mut runs: Vec<RunKey> = self

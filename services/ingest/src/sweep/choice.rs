@@ -1,6 +1,6 @@
 //! What a sweep has to look at more closely.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use mesh_events::RunKey;
 use slurm_client::{Sweep, SweepRow};
@@ -9,7 +9,7 @@ use slurm_types::JobId;
 use crate::domain::Book;
 
 /// Missing jobs asked for by id per sweep; the others wait for the next one.
-const MISSING_AT_ONCE: usize = 64;
+pub(super) const MISSING_AT_ONCE: usize = 1_000;
 
 /// Rows whose full record is worth reading.
 pub(super) fn changed<'a>(book: &Book, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
@@ -54,27 +54,61 @@ fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
         .collect()
 }
 
-/// Arrays with tasks to settle, and whether their own record is gone.
-pub(super) fn arrays(book: &Book, sweep: &Sweep) -> Vec<(RunKey, bool)> {
-    let with_record: BTreeSet<(u32, i64)> = sweep
-        .rows
+/// An array with tasks to settle.
+pub(super) struct OpenArray {
+    pub(super) run: RunKey,
+    pub(super) record: ArrayRecord,
+}
+
+/// What a sweep shows of an array's own record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ArrayRecord {
+    /// It is there.
+    There,
+    /// Its last task has it: Slurm gives that task the array's id.
+    Gone,
+    /// Nothing has the array's id, which proves nothing.
+    Absent,
+}
+
+/// Arrays with tasks to settle.
+pub(super) fn arrays(book: &Book, sweep: &Sweep) -> Vec<OpenArray> {
+    let open: Vec<&RunKey> = book
         .iter()
-        .filter(|row| row.nodes.is_empty() && row.array_job_id == Some(row.job_id))
-        .filter_map(|row| Some((row.job_id.get(), row.submit?.as_secs())))
-        .collect();
-    book.iter()
         .filter(|(_, tracked)| {
             tracked.is_array
                 && !tracked.over()
                 && (tracked.remaining.is_some() || tracked.left.is_some())
         })
-        .map(|(run, _)| {
-            (
-                run.clone(),
-                !with_record.contains(&(run.job_id, run.submit_time)),
-            )
+        .map(|(run, _)| run)
+        .collect();
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let mut shown: HashMap<(u32, i64), ArrayRecord> = HashMap::new();
+    for row in &sweep.rows {
+        let (true, Some(submit)) = (row.array_job_id == Some(row.job_id), row.submit) else {
+            continue;
+        };
+        let record = if row.nodes.is_empty() {
+            ArrayRecord::There
+        } else {
+            ArrayRecord::Gone
+        };
+        shown.insert((row.job_id.get(), submit.as_secs()), record);
+    }
+    let record = |run: &RunKey| {
+        let shown = shown.get(&(run.job_id, run.submit_time));
+        shown.copied().unwrap_or(ArrayRecord::Absent)
+    };
+    let left = |run: &RunKey| book.get(run).is_some_and(|tracked| tracked.left.is_some());
+    open.into_iter()
+        .map(|run| (run, record(run)))
+        .filter(|(run, record)| *record != ArrayRecord::There || left(run))
+        .map(|(run, record)| OpenArray {
+            run: run.clone(),
+            record,
         })
-        .filter(|(run, gone)| *gone || book.get(run).is_some_and(|tracked| tracked.left.is_some()))
         .collect()
 }
 
@@ -84,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_missing_job_gets_its_turn() {
-        let ids: BTreeSet<JobId> = (1..=150).filter_map(JobId::new).collect();
+        let ids: BTreeSet<JobId> = (1..=2_500).filter_map(JobId::new).collect();
         let mut asked = 0;
         let mut seen = BTreeSet::new();
         for _ in 0..3 {

@@ -1,5 +1,9 @@
 //! Doorbells: answered at once, distrusted always. The sweep is so slow here that only doorbells can be the cause.
 
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use mesh_events::proto::mesh::audit::v1::DeadLetter;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{subject, timestamp};
 use prost::Message as _;
@@ -9,7 +13,7 @@ use crate::mesh::Mesh;
 
 const SLOW: &str = "sweep_interval = \"1h\"";
 
-async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]) {
+pub async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]) {
     let bell = Doorbell {
         id: format!("{hook}-{job_id}-{}", environment.len()),
         hook: hook.to_owned(),
@@ -94,22 +98,25 @@ async fn evidence_that_the_controller_contradicts_is_not_believed() {
     ingest.stop().await;
 }
 
+/// What jobcomp tells of a job, but for its id.
+pub const TIMED_OUT: [(&str, &str); 8] = [
+    ("JOBID", "66000001"),
+    ("JOBSTATE", "TIMEOUT"),
+    ("SUBMIT", "1763760000"),
+    ("START", "1763760010"),
+    ("END", "1763760070"),
+    ("NODES", "n1"),
+    ("USERNAME", "bob"),
+    ("PARTITION", "cpu"),
+];
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_only_its_hook_knows_is_told_as_inferred() {
+async fn a_job_only_its_hook_can_know_is_told_as_inferred() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
-    let environment = [
-        ("JOBID", "66000001"),
-        ("JOBSTATE", "TIMEOUT"),
-        ("SUBMIT", "1763760000"),
-        ("START", "1763760010"),
-        ("END", "1763760070"),
-        ("NODES", "n1"),
-        ("USERNAME", "bob"),
-        ("PARTITION", "cpu"),
-    ];
-    ring(&mesh, "JobComp", 66_000_001, &environment).await;
+    let settings = format!("{SLOW}\naccounting = false");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    ring(&mesh, "JobComp", 66_000_001, &TIMED_OUT).await;
     mesh.wait_story(66_000_001, "submitted started timeout")
         .await;
     for event in mesh.of_job(66_000_001) {
@@ -121,6 +128,29 @@ async fn a_job_only_its_hook_knows_is_told_as_inferred() {
         );
         assert!(event.late);
     }
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_job_that_no_record_knows_is_parked() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let mut letters = client.subscribe("mesh.dead.ingest").await.unwrap();
+    client.flush().await.unwrap();
+    ring(&mesh, "JobComp", 66_000_001, &TIMED_OUT).await;
+    let letter = tokio::time::timeout(Duration::from_secs(60), letters.next())
+        .await
+        .expect("a dead letter")
+        .unwrap();
+    let letter = DeadLetter::decode(letter.payload).unwrap();
+    assert!(
+        letter.reason.contains("no record of Slurm knows"),
+        "{}",
+        letter.reason
+    );
+    assert!(mesh.of_job(66_000_001).is_empty());
     ingest.stop().await;
 }
 

@@ -4,9 +4,13 @@
 
 mod bell;
 mod cluster;
+mod doubt;
 mod forgotten;
 mod lifecycle;
 mod mesh;
 mod outage;
+mod polite;
+mod rival;
+mod stand_in;
 mod start;
 mod usage;

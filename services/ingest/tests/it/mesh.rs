@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, NAME};
+use crate::stand_in::StandIn;
 
 /// How long anything may take here.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -47,12 +48,12 @@ impl Mesh {
         let bus = Bus::connect(&config, "admin").await.unwrap();
         bus.ready(&CancellationToken::new()).await.unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
-        let (seen, follow) = (Arc::clone(&events), bus.clone());
+        let seen = Arc::clone(&events);
+        let messages = bus
+            .follow(vec!["slurm.>".into()], Start::Sequence(1))
+            .await
+            .unwrap();
         let follower = tokio::spawn(async move {
-            let messages = follow
-                .follow(vec!["slurm.>".into()], Start::Sequence(1))
-                .await
-                .unwrap();
             let mut messages = std::pin::pin!(messages);
             while let Some(message) = messages.next().await {
                 if let Ok(message) = message {
@@ -71,7 +72,38 @@ impl Mesh {
 
     /// Starts ingest with more lines for its section.
     pub async fn ingest(&self, cluster: &Cluster, settings: &str) -> Running {
-        let path = self.write_config(cluster, settings);
+        let slurm = format!("bin_dir = {:?}", cluster.commands());
+        self.run(self.write_config(NAME, cluster, &slurm, settings))
+            .await
+    }
+
+    /// Starts ingest with somebody between it and Slurm.
+    pub async fn ingest_through(
+        &self,
+        stand_in: &StandIn,
+        cluster: &Cluster,
+        settings: &str,
+    ) -> Running {
+        self.ingest_as(NAME, stand_in, cluster, settings).await
+    }
+
+    /// The same under another name of the cluster.
+    pub async fn ingest_as(
+        &self,
+        name: &str,
+        stand_in: &StandIn,
+        cluster: &Cluster,
+        settings: &str,
+    ) -> Running {
+        let slurm = format!(
+            "bin_dir = {:?}\ncommand_timeout = \"3s\"",
+            stand_in.bin_dir()
+        );
+        self.run(self.write_config(name, cluster, &slurm, settings))
+            .await
+    }
+
+    async fn run(&self, path: PathBuf) -> Running {
         let shutdown = CancellationToken::new();
         let config = ConfigFile::load(&[IngestService::DEFAULTS], Some(&path)).unwrap();
         let context = Context::new(config, shutdown.clone()).unwrap();
@@ -83,16 +115,15 @@ impl Mesh {
         }
     }
 
-    fn write_config(&self, cluster: &Cluster, settings: &str) -> PathBuf {
-        let path = self.folder.path().join("mesh.toml");
+    fn write_config(&self, name: &str, cluster: &Cluster, slurm: &str, settings: &str) -> PathBuf {
+        let path = self.folder.path().join(format!("{name}.toml"));
         let identities = self.folder.path().join("identities.toml");
         std::fs::write(&identities, "[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n").unwrap();
         let text = format!(
-            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[ingest]\n{settings}\n",
+            "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\n{settings}\n",
             self.folder.path(),
             self.nats.url(),
             cluster.conf(),
-            cluster.commands(),
         );
         std::fs::write(&path, text).unwrap();
         path
@@ -220,9 +251,10 @@ impl Running {
 }
 
 fn is_about(event: &Event, id: u32) -> bool {
-    event.job().is_some_and(|job| {
-        job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id)
-    })
+    event.cluster == NAME
+        && event.job().is_some_and(|job| {
+            job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id)
+        })
 }
 
 /// `job/7_12/100` as (task, submit time): the array before its tasks, 9 before 10.

@@ -1,0 +1,319 @@
+//! Reads jobs from the controller on demand: many rings, few questions.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use slurm_client::{JobsAnswer, Slurm};
+use slurm_types::{JobBaseState, JobId};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{Ring, Strangers, finish, refuse};
+use crate::collector::{Collector, Reading};
+use crate::domain::Sighting;
+use crate::envelope::Cause;
+use crate::proof::Question;
+use crate::sources::{SlurmSource, Weight};
+use crate::sweep::Hooks;
+use crate::{Error, metrics};
+
+/// Jobs per question; more wait for the next one.
+const MOST_AT_ONCE: usize = 2_000;
+/// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
+const LOOKS: u32 = 8;
+/// What a dead letter says of the end of a job beyond the bound on strangers.
+const TOO_MANY: &str = "more jobs that nobody has heard of than ingest.unknown_jobs_per_minute allows to ask for; \
+    if there is such a job, a sweep or accounting tells what happened to it";
+
+/// A job somebody waits for.
+struct Waiting {
+    rings: Vec<Ring>,
+    due: Instant,
+    looks: u32,
+    /// Whether nobody had heard of it; `None` until it is looked up.
+    stranger: Option<bool>,
+}
+
+/// Reads jobs from the controller on demand.
+pub struct Reader {
+    /// Slurm.
+    pub slurm: Slurm,
+    /// The books.
+    pub collector: Collector,
+    /// The controller's health.
+    pub slurmctld: Arc<SlurmSource>,
+    /// Questions for accounting.
+    pub questions: mpsc::Sender<Question>,
+    /// Bounds the jobs that nobody has heard of.
+    pub strangers: Strangers,
+    /// Whether hooks ring.
+    pub hooks: Arc<Hooks>,
+    /// Asks for a sweep, soon.
+    pub nudge: Arc<Notify>,
+    /// Stop.
+    pub shutdown: CancellationToken,
+}
+
+impl Reader {
+    /// Answers rings until told to stop.
+    ///
+    /// # Errors
+    /// If another ingest took over.
+    pub async fn run(mut self, mut rings: mpsc::Receiver<Ring>) -> Result<(), Error> {
+        let mut waiting: HashMap<u32, Waiting> = HashMap::new();
+        let mut not_before = Instant::now();
+        loop {
+            let due = waiting
+                .values()
+                .map(|job| job.due)
+                .min()
+                .map(|due| due.max(not_before));
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                ring = rings.recv() => match ring {
+                    Some(ring) => { note(&mut waiting, ring); continue }
+                    None => return Ok(()),
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            }
+            // What has rung in the meantime joins this question.
+            while let Ok(ring) = rings.try_recv() {
+                note(&mut waiting, ring);
+            }
+            let now = Instant::now();
+            let ids: Vec<u32> = waiting
+                .iter()
+                .filter(|(_, job)| job.due <= now)
+                .map(|(id, _)| *id)
+                .take(MOST_AT_ONCE)
+                .collect();
+            let ids = self.admit(ids, &mut waiting).await;
+            if ids.is_empty() {
+                continue;
+            }
+            let pause = match self.look(&ids, &mut waiting).await {
+                Ok(pause) => pause,
+                Err(error) if error.is_shutdown() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            not_before = Instant::now() + pause;
+        }
+    }
+
+    /// Sends away who rings for a job that nobody has heard of, if there are too many of those. The sweep finds what is true of it.
+    async fn admit(&mut self, ids: Vec<u32>, waiting: &mut HashMap<u32, Waiting>) -> Vec<u32> {
+        let core = self.collector.core().await;
+        let now = Instant::now();
+        let mut refused = false;
+        let mut admitted = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(job) = waiting.get_mut(&id) else {
+                continue;
+            };
+            let stranger = *job.stranger.get_or_insert_with(|| !core.book.knows(id));
+            if !stranger || job.looks > 0 || self.strangers.admit(now) {
+                admitted.push(id);
+            } else if let Some(job) = waiting.remove(&id) {
+                refused = true;
+                refuse(job.rings, "limited", TOO_MANY);
+            }
+        }
+        if refused {
+            self.nudge.notify_one();
+        }
+        admitted
+    }
+
+    /// Asks once for some jobs. Returns how long to wait before the next question.
+    async fn look(
+        &self,
+        ids: &[u32],
+        waiting: &mut HashMap<u32, Waiting>,
+    ) -> Result<Duration, Error> {
+        let asked: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
+        let answer = match self.slurm.jobs(&asked).await {
+            Ok(answer) => {
+                self.slurmctld.up(Weight::Light).await?;
+                answer
+            }
+            Err(error) => return self.slurmctld.down(Weight::Light, &error).await,
+        };
+        let (missing, unlisted): (Vec<JobId>, Vec<JobId>) = {
+            let stranger = |id: &JobId| {
+                let job = waiting.get(&id.get());
+                job.is_some_and(|job| job.stranger == Some(true))
+            };
+            // Of a job that nobody has heard of nothing follows from its absence, so that needs no second question.
+            let (mut missing, unlisted) = answer.unlisted.iter().partition(|id| stranger(id));
+            Vec::extend(&mut missing, &answer.missing);
+            (missing, unlisted)
+        };
+        let unclear = answer.unclear.iter().map(|(unclear, _)| unclear);
+        let unclear: BTreeSet<u32> = unclear.chain(&unlisted).map(|id| id.get()).collect();
+        let mut again = BTreeSet::new();
+        let mut readings: Vec<Reading> = Vec::new();
+        let mut hook = None;
+        let mut rang = 0;
+        for id in ids {
+            let Some(job) = waiting.get_mut(id) else {
+                continue;
+            };
+            hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
+            let found = self.sightings_of(*id, &answer);
+            if found.is_empty() {
+                if unclear.contains(id) {
+                    again.insert(*id);
+                }
+                continue;
+            }
+            rang += usize::from(job.rings.iter().any(|ring| ring.hook.is_some()));
+            let (merged, contradicted) = merge(job, found);
+            if contradicted {
+                metrics::doorbell("contradicted");
+                tracing::warn!(
+                    job.id = id,
+                    "a hook tells an end that the controller's record contradicts; not believed"
+                );
+            }
+            readings.extend(merged);
+        }
+        self.hooks.rang(rang);
+        let cause = hook.map_or(Cause::Look, Cause::Hook);
+        let asks = self.collector.absorb(&cause, readings).await?;
+        again.extend(asks.again);
+        for id in &asks.accounting {
+            self.ask(Question {
+                job_id: *id,
+                evidence: Vec::new(),
+                rings: Vec::new(),
+            })
+            .await;
+        }
+        for id in missing {
+            // Slurm has forgotten it: accounting knows, or else the evidence is all there is.
+            if let Some(job) = waiting.remove(&id.get()) {
+                self.ask_with(id.get(), job).await;
+            }
+        }
+        for id in ids {
+            let Some(job) = waiting.get_mut(id) else {
+                continue;
+            };
+            if again.contains(id) && job.looks < LOOKS {
+                job.due = Instant::now() + Duration::from_millis(50 << job.looks);
+                job.looks += 1;
+            } else if let Some(job) = waiting.remove(id) {
+                finish(
+                    job.rings,
+                    if again.contains(id) {
+                        "left_to_sweep"
+                    } else {
+                        "answered"
+                    },
+                );
+            }
+        }
+        Ok(self.collector.config.read_interval)
+    }
+
+    /// The records of one id. An array's id also finds its tasks; those that have ids of their own ring for themselves.
+    fn sightings_of(&self, id: u32, answer: &JobsAnswer) -> Vec<Sighting> {
+        let own = answer
+            .found
+            .iter()
+            .filter(|record| record.job_id.is_some_and(|found| found.get() == id));
+        own.filter_map(|record| {
+            if !record.state.unknown.is_empty() {
+                metrics::drift("job_state");
+            }
+            Sighting::from_controller(&self.collector.cluster, record)
+        })
+        .collect()
+    }
+
+    async fn ask_with(&self, job_id: u32, job: Waiting) {
+        let mut rings = job.rings;
+        let evidence = rings
+            .iter_mut()
+            .filter_map(|ring| ring.end.take())
+            .map(|end| *end)
+            .collect();
+        self.ask(Question {
+            job_id,
+            evidence,
+            rings,
+        })
+        .await;
+    }
+
+    async fn ask(&self, question: Question) {
+        if self.questions.send(question).await.is_err() {
+            tracing::debug!("stopping, the question is asked again at the next start");
+        }
+    }
+}
+
+fn note(waiting: &mut HashMap<u32, Waiting>, ring: Ring) {
+    let job = waiting.entry(ring.job_id).or_insert_with(|| Waiting {
+        rings: Vec::new(),
+        due: Instant::now(),
+        looks: 0,
+        stranger: None,
+    });
+    job.due = Instant::now();
+    job.looks = 0;
+    job.rings.push(ring);
+}
+
+/// Puts the controller's records and jobcomp's evidence together, oldest run first. Also tells whether they contradict each other: then
+/// the evidence counts for nothing, since slurmctld writes its own record before it calls jobcomp, and this one was read afterwards.
+fn merge(job: &mut Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
+    let mut contradicted = false;
+    let mut sightings = found;
+    for ring in &mut job.rings {
+        // Used once: a later look must not meet it again.
+        let Some(end) = ring.end.take() else { continue };
+        let Some(position) = sightings
+            .iter()
+            .position(|sighting| sighting.run == end.run)
+        else {
+            // The job is already in another run; this is the end of the one before. A run that the controller
+            // should still have is not there: not believed.
+            if sightings
+                .iter()
+                .any(|sighting| sighting.run.submit_time > end.run.submit_time)
+            {
+                sightings.push(*end);
+            } else {
+                contradicted = true;
+            }
+            continue;
+        };
+        if sightings[position].in_flux() {
+            let sighting = sightings.swap_remove(position);
+            sightings.push(sighting.completed_by(&end));
+        } else if sightings[position].end_kind().is_none() {
+            // A run that was requeued in its first second may keep its submit time (22.05).
+            let restarted = end.requeued
+                && sightings[position]
+                    .restarts
+                    .is_some_and(|restarts| restarts > 0);
+            match sightings[position].base {
+                Some(JobBaseState::Pending) if restarted => sightings.insert(position, *end),
+                _ => contradicted = true,
+            }
+        }
+    }
+    sightings.sort_by_key(|sighting| sighting.run.submit_time);
+    let links = || job.rings.iter().map(|ring| ring.span.clone()).collect();
+    let readings = sightings
+        .into_iter()
+        .map(|sighting| Reading {
+            links: links(),
+            ..Reading::new(sighting)
+        })
+        .collect();
+    (readings, contradicted)
+}

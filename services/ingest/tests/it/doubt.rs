@@ -1,0 +1,200 @@
+//! Answers that must not be believed: hung, empty, cut, foreign, old. Nothing follows from them, and nothing is lost by them.
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+
+use crate::cluster;
+use crate::mesh::Mesh;
+use crate::stand_in::StandIn;
+
+/// So impatient that a lie is believed soon if it is believed at all.
+const FAST: &str = "sweep_interval = \"500ms\"\nproof_patience = \"1s\"";
+
+/// Who asks for the record of a job by its id is told that there is none.
+const NO_SUCH_JOB: &str = "case \"$*\" in *'show job '*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1 ;; esac";
+
+/// Lies that others have believed: an error told with status 0 was taken for an empty queue (OSC/ood_core#149), a controller that
+/// timed out for the end of every job (broadinstitute/cromwell#5400).
+const LIES: [(&str, &[(&str, &str)]); 8] = [
+    ("an empty queue with status 0", &[("squeue", "exit 0")]),
+    (
+        "an error told with status 0",
+        &[(
+            "squeue",
+            "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)'; exit 0",
+        )],
+    ),
+    (
+        "an answer that is cut",
+        &[("squeue", "\"$real\" \"$@\" | head -c 37; exit 0")],
+    ),
+    (
+        "an answer that lacks lines",
+        &[("squeue", "\"$real\" \"$@\" | head -n 1; exit 0")],
+    ),
+    ("a command that hangs", &[("squeue", "exec sleep 1000")]),
+    (
+        "nothing with status 0, whatever is asked",
+        &[
+            ("squeue", "exit 0"),
+            ("scontrol", "case \"$*\" in *'show job'*) exit 0 ;; esac"),
+            ("sacct", "exit 0"),
+        ],
+    ),
+    (
+        "a controller that has lost its memory",
+        &[("squeue", "exit 0"), ("scontrol", NO_SUCH_JOB)],
+    ),
+    (
+        "a controller that has lost its memory, and accounting that hangs",
+        &[
+            ("squeue", "exit 0"),
+            ("scontrol", NO_SUCH_JOB),
+            ("sacct", "exec sleep 1000"),
+        ],
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_follows_from_answers_that_cannot_be_true() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
+    let ingest = ingest.ready().await;
+    let running = cluster.sbatch(&[], "sleep 300").await;
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    let array = cluster
+        .sbatch(&["--array=0-9", "--begin=now+1hour"], "true")
+        .await;
+    let stories = [
+        (running, "submitted started"),
+        (held, "submitted held"),
+        (array, "submitted"),
+    ];
+    for (job, story) in stories {
+        mesh.wait_story(job, story).await;
+    }
+    for (name, lies) in LIES {
+        for (command, script) in lies {
+            stand_in.lie(command, script);
+        }
+        stand_in.wait_calls("squeue", 2).await;
+        for (job, story) in stories {
+            assert_eq!(mesh.story(job), story, "{name}");
+        }
+        for (command, _) in lies {
+            stand_in.truth(command);
+        }
+    }
+    for (job, story) in stories {
+        cluster.run("alice", &["scancel", &job.to_string()]).await;
+        mesh.wait_story(job, &format!("{story} cancelled")).await;
+    }
+    let events = mesh.events();
+    let gap = |event: &&mesh_events::Event| event.r#type == "capture.gap_closed";
+    assert_eq!(events.iter().find(gap), None);
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
+    let ingest = ingest.ready().await;
+    stand_in.lie("squeue", "exec sleep 1000");
+    let down = mesh
+        .wait_event("slurmctld is down", |event| {
+            event.r#type == "capture.source_down"
+        })
+        .await;
+    let Some(Payload::Capture(what)) = down.payload else {
+        panic!("{down:?}")
+    };
+    assert!(what.message.contains("squeue"), "{}", what.message);
+    stand_in.wait_calls("squeue", 2).await;
+    stand_in.truth("squeue");
+    mesh.wait_event("slurmctld is up", |event| {
+        event.r#type == "capture.source_up"
+    })
+    .await;
+    let told = mesh.events();
+    let downs = told
+        .iter()
+        .filter(|event| event.r#type == "capture.source_down");
+    assert_eq!(downs.count(), 1, "once per change, not per failure");
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    // Every answer about the queue and about jobs is kept, by its question.
+    let question = "question=$here/old-$(printf %s \"$*\" | tr -c 'a-zA-Z0-9\\n' _)";
+    let squeue = |then: &str| format!("case \"$*\" in *' -j '*) ;; *) {question}; {then} ;; esac");
+    let scontrol = |then: &str| format!("case \"$*\" in *'show job'*) {question}; {then} ;; esac");
+    let keep = "\"$real\" \"$@\" >\"$question.$$\" && mv \"$question.$$\" \"$question\" && cat \"$question\"; exit";
+    stand_in.lie("squeue", &squeue(keep));
+    stand_in.lie("scontrol", &scontrol(keep));
+    let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
+    let ingest = ingest.ready().await;
+    let ended = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(ended, "submitted started").await;
+    stand_in.truth("squeue");
+    stand_in.truth("scontrol");
+    let running_then = stand_in.old_sweep();
+    assert!(
+        running_then.contains(&format!("{ended}\x1f")),
+        "{running_then}"
+    );
+    cluster.run("alice", &["scancel", &ended.to_string()]).await;
+    mesh.wait_story(ended, "submitted started cancelled").await;
+    let newer = cluster.sbatch(&["--hold"], "true").await;
+    mesh.wait_story(newer, "submitted held").await;
+    // A controller that was restarted with an older state answers like this.
+    let old = "[ ! -e \"$question\" ] || { cat \"$question\"; exit 0; }; echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
+    stand_in.lie("squeue", &squeue(old));
+    stand_in.lie("scontrol", &scontrol(old));
+    stand_in.wait_calls("squeue", 6).await;
+    stand_in.truth("squeue");
+    stand_in.truth("scontrol");
+    cluster.run("alice", &["scancel", &newer.to_string()]).await;
+    mesh.wait_story(newer, "submitted held cancelled").await;
+    assert_eq!(mesh.story(ended), "submitted started cancelled");
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_moves_to_another_partition_stays_the_same_run() {
+    // Others lose it (nextflow-io/nextflow#1151).
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
+    let ingest = ingest.ready().await;
+    let job = cluster.sbatch(&["--hold"], "sleep 1").await;
+    mesh.wait_story(job, "submitted held").await;
+    let id = format!("jobid={job}");
+    let update = ["scontrol", "update", &id, "partition=low"];
+    cluster.run("root", &update).await;
+    cluster
+        .run("root", &["scontrol", "release", &job.to_string()])
+        .await;
+    let story = "submitted held released started completed";
+    mesh.wait_story(job, story).await;
+    let end = mesh.of_job(job).pop().unwrap();
+    assert_eq!(end.job().unwrap().partition, "low");
+    // JSON of 22.05 loses exit codes, and of a queue it is fifteen times the text (rivosinc/prometheus-slurm-exporter#10);
+    // accounting's window is always named, as sacct's own begins at midnight (snakemake/snakemake#1227).
+    for call in stand_in.calls() {
+        assert!(!call.contains("--json"), "{call}");
+        let window = call.contains(" -S ") || call.contains(" -j ");
+        assert!(!call.starts_with("sacct ") || window, "{call}");
+    }
+    ingest.stop().await;
+}

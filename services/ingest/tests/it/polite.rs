@@ -1,0 +1,98 @@
+//! What Slurm is asked, counted: whatever rings, it is little.
+
+use std::time::Instant;
+
+use futures_util::StreamExt as _;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::{subject, timestamp};
+use prost::Message as _;
+
+use crate::cluster::{self, NAME};
+use crate::mesh::Mesh;
+use crate::stand_in::StandIn;
+
+/// So slow that only doorbells can be the cause.
+const SLOW: &str = "sweep_interval = \"1h\"";
+
+/// Publishes doorbells, many at a time.
+async fn ring_all(mesh: &Mesh, occasion: &str, jobs: impl IntoIterator<Item = u32>) {
+    let rings = jobs.into_iter().map(|job_id| async move {
+        let bell = Doorbell {
+            id: format!("{occasion}-{job_id}"),
+            hook: "PrologSlurmctld".to_owned(),
+            cluster: NAME.to_owned(),
+            job_id,
+            called_at: Some(timestamp(chrono::Utc::now())),
+            ..Doorbell::default()
+        };
+        let subject = subject::doorbell(NAME, &bell.hook);
+        let body = bell.encode_to_vec();
+        mesh.bus.publish_raw(subject, &bell.id, body).await.unwrap();
+    });
+    futures_util::stream::iter(rings)
+        .buffer_unordered(256)
+        .collect::<()>()
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f16_a_hundred_hooks_at_once_cause_a_handful_of_commands() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
+    let ingest = ingest.ready().await;
+    let submit = "for n in {1..100}; do sbatch --parsable --hold --mem=10 --output=/dev/null --wrap=true; done";
+    let printed = cluster.run("alice", &["bash", "-c", submit]).await;
+    let ids: Vec<&str> = printed.lines().collect();
+    let jobs: Vec<u32> = ids.iter().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(jobs.len(), 100);
+    // Slurm takes its time, so that all of them have rung when the second look begins, however slow this machine is.
+    stand_in.lie("squeue", "sleep 1");
+    for (occasion, story) in [
+        ("submitted", "submitted held"),
+        ("over", "submitted held cancelled"),
+    ] {
+        if occasion == "over" {
+            let cancel: Vec<&str> = ["scancel"].into_iter().chain(ids.clone()).collect();
+            cluster.run("alice", &cancel).await;
+        }
+        let before = stand_in.calls().len();
+        ring_all(&mesh, occasion, jobs.iter().copied()).await;
+        for job in &jobs {
+            mesh.wait_story(*job, story).await;
+        }
+        let calls = stand_in.calls().split_off(before);
+        assert!(calls.len() <= 20, "{calls:#?}");
+    }
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = format!("{SLOW}\nunknown_jobs_per_minute = 500");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
+    let ingest = ingest.ready().await;
+    let before = stand_in.calls().len();
+    let begun = Instant::now();
+    let real = cluster.sbatch(&["--hold"], "true").await;
+    ring_all(&mesh, "forged", (50_000_000..50_010_000).chain([real])).await;
+    mesh.wait_story(real, "submitted held").await;
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    let calls = stand_in.calls();
+    // 500 strangers are asked for in a few lists, and 16 of each list by their ids; the others cause one sweep a second at most.
+    assert!(
+        calls.len() - before <= 150 + 10 * seconds,
+        "{} commands in {seconds} s",
+        calls.len() - before
+    );
+    assert!(calls.iter().all(|call| !call.contains("--json")));
+    let forged =
+        |event: &mesh_events::Event| event.job().is_some_and(|job| job.job_id >= 50_000_000);
+    assert!(!mesh.events().iter().any(forged));
+    cluster.run("alice", &["scancel", &real.to_string()]).await;
+    ingest.stop().await;
+}

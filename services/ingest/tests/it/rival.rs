@@ -1,0 +1,180 @@
+//! The faults F0 to F17 under which the nearest other publisher of Slurm's job events was run, each with the test that shows what ours does.
+//!
+//! | fault | here |
+//! | --- | --- |
+//! | F0 none | `bell::a_doorbell_makes_ingest_look_at_the_job_now`; times: `make bench`, `make demo` |
+//! | F1, F2 a hook rings, accounting has no row yet | [`f1_f2_accounting_that_is_behind_delays_nothing`] |
+//! | F3 anybody rings for a job that is none | `polite::f3_…`, `bell::the_end_of_a_job_that_no_record_knows_is_parked` |
+//! | F4 the daemon is down | [`f4_doorbells_wait_for_an_ingest_that_is_down`]; the hook's side: `hooks/mesh-hook/tests` |
+//! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
+//! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
+//! | F7 node fails, the job runs again | `lifecycle`, and `node failure` of `docs/job-events.md` |
+//! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests` |
+//! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
+//! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`] |
+//! | F12 sacct hangs | [`f12_accounting_that_hangs_holds_up_nobody_else`] |
+//! | F13 killed and started again | `start::a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice` |
+//! | F14 the backend is down at the start | [`f14_ingest_starts_before_nats`] |
+//! | F15 other versions of Slurm | `docs/compat.md` |
+//! | F16 a hundred hooks at once | `polite::f16_…` |
+//! | F17 a short job between two looks | `lifecycle`, and `lived between two looks` of `docs/job-events.md` |
+
+use crate::bell::ring;
+use crate::cluster::{self, NAME};
+use crate::mesh::Mesh;
+use crate::stand_in::StandIn;
+
+const FAST: &str = "sweep_interval = \"500ms\"";
+/// So slow that only doorbells can be the cause.
+const SLOW: &str = "sweep_interval = \"1h\"";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_f2_accounting_that_is_behind_delays_nothing() {
+    let (cluster, _guard) = cluster::exclusive().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    cluster.ctl("pause", "slurmdbd").await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    cluster.wait_state(job, "CANCELLED").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started cancelled").await;
+    cluster.ctl("continue", "slurmdbd").await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f4_doorbells_wait_for_an_ingest_that_is_down() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    ingest.crash().await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    cluster.wait_state(job, "CANCELLED").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f6_nats_away_while_ingest_is_killed_loses_nothing() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mut mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let known = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(known, "submitted started").await;
+    mesh.nats.kill();
+    let unknown = cluster.sbatch(&[], "exit 3").await;
+    cluster.wait_state(unknown, "FAILED").await;
+    cluster.run("alice", &["scancel", &known.to_string()]).await;
+    cluster.wait_state(known, "CANCELLED").await;
+    ingest.crash().await;
+    mesh.nats.restart().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    mesh.wait_story(unknown, "submitted started failed").await;
+    mesh.wait_story(known, "submitted started cancelled").await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    // The same Slurm under another name: a second cluster on the same NATS.
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie(
+        "sacct",
+        "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
+    );
+    let first = mesh.ingest(cluster, FAST).await.ready().await;
+    let other = mesh
+        .ingest_as("other", &stand_in, cluster, FAST)
+        .await
+        .ready()
+        .await;
+    let known = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(known, "submitted started").await;
+    first.stop().await;
+    other.stop().await;
+    let unseen = cluster.sbatch(&[], "exit 7").await;
+    cluster.wait_state(unseen, "FAILED").await;
+    let first = mesh.ingest(cluster, FAST).await.ready().await;
+    let other = mesh
+        .ingest_as("other", &stand_in, cluster, FAST)
+        .await
+        .ready()
+        .await;
+    let caught_up = |name: &'static str| {
+        move |event: &mesh_events::Event| {
+            event.r#type == "capture.caught_up" && event.cluster == name
+        }
+    };
+    mesh.wait_event("the first has caught up", caught_up(NAME))
+        .await;
+    mesh.wait_event("accounting of the other is down", |event| {
+        event.r#type == "capture.source_down" && event.cluster == "other"
+    })
+    .await;
+    let events = mesh.events();
+    assert!(!events.iter().any(caught_up("other")), "it owes that still");
+    // What it owes is its own, and is paid once its accounting answers.
+    stand_in.truth("sacct");
+    mesh.wait_event("the other has caught up", caught_up("other"))
+        .await;
+    mesh.wait_story(unseen, "submitted started failed").await;
+    cluster.run("alice", &["scancel", &known.to_string()]).await;
+    mesh.wait_story(known, "submitted started cancelled").await;
+    mesh.assert_no_duplicates();
+    first.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f12_accounting_that_hangs_holds_up_nobody_else() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie("sacct", "exec sleep 1000");
+    let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
+    let ingest = ingest.ready().await;
+    // Nobody but accounting can know this one, so it is asked, and asked again.
+    ring(&mesh, "JobComp", 66_000_010, &crate::bell::TIMED_OUT).await;
+    stand_in.wait_calls("sacct", 1).await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started cancelled").await;
+    mesh.wait_event("slurmdbd is down", |event| {
+        event.r#type == "capture.source_down"
+    })
+    .await;
+    assert!(mesh.of_job(66_000_010).is_empty());
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f14_ingest_starts_before_nats() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mut mesh = Mesh::start().await;
+    mesh.nats.kill();
+    let ingest = mesh.ingest(cluster, FAST).await;
+    assert!(!ingest.context.health.problems().is_empty());
+    mesh.nats.restart().await;
+    let ingest = ingest.ready().await;
+    let job = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(job, "submitted started completed").await;
+    ingest.stop().await;
+}

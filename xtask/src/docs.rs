@@ -104,11 +104,17 @@ fn consumers() -> String {
         let filter = if consumer.filters.is_empty() {
             "all".to_owned()
         } else {
-            format!("`{}`", consumer.filters.join(", "))
+            let filters = consumer.filters_of("<cluster>");
+            format!("`{}`", filters.join("` `"))
+        };
+        let each = if consumer.per_cluster {
+            "-<cluster>"
+        } else {
+            ""
         };
         let cells = [
             &format!("`{}`", consumer.stream),
-            &format!("`{}`", consumer.name),
+            &format!("`{}{each}`", consumer.name),
             &filter,
             &format!("{} s", consumer.ack_wait.as_secs()),
             &consumer.max_ack_pending.to_string(),
@@ -139,11 +145,12 @@ fn buckets() -> String {
 fn roles() -> Result<String> {
     let mut table = String::from("| NATS user | publishes | subscribes |\n| --- | --- | --- |\n");
     for role in ROLES {
-        let rights = permissions(role).with_context(|| format!("role {role} has no rights"))?;
+        let rights =
+            permissions(role, "CLUSTER").with_context(|| format!("role {role} has no rights"))?;
         let list = |subjects: &[String]| {
             subjects
                 .iter()
-                .map(|subject| format!("`{subject}`"))
+                .map(|subject| format!("`{}`", subject.replace("CLUSTER", "<cluster>")))
                 .collect::<Vec<_>>()
                 .join(" ")
         };

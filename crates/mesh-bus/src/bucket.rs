@@ -9,7 +9,7 @@ use crate::{Bus, Error};
 /// A key-value bucket.
 #[derive(Clone)]
 pub struct Bucket {
-    store: Store,
+    pub(crate) store: Store,
     name: String,
 }
 
@@ -57,7 +57,7 @@ impl Bus {
 }
 
 impl Bucket {
-    fn error<E: Into<crate::BoxError>>(
+    pub(crate) fn error<E: Into<crate::BoxError>>(
         &self,
         action: &'static str,
     ) -> impl FnOnce(E) -> Error + use<E> {

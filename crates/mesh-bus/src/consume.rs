@@ -8,6 +8,7 @@ use async_nats::jetstream::AckKind;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use chrono::Utc;
 use futures_util::{StreamExt as _, stream};
+use mesh_events::catalogue::Consumer;
 use mesh_events::proto::mesh::audit::v1::DeadLetter;
 use mesh_events::subject;
 use prost::Message as _;
@@ -125,7 +126,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Opens the consumer, trying again while NATS is away; `None` when told to stop.
+    /// Opens the consumer, or declares it if it is one cluster's, trying again while NATS is away; `None` when told to stop.
     async fn reopen(
         &self,
         stream: &str,
@@ -161,11 +162,14 @@ impl Bus {
         durable: &str,
         most: usize,
     ) -> Result<stream::BoxStream<'static, Message>, Error> {
-        let consumer: PullConsumer = self
-            .jetstream
-            .get_consumer_from_stream(durable, stream)
-            .await
-            .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?;
+        let consumer: PullConsumer = match Consumer::of_cluster(stream, durable) {
+            Some((consumer, token)) => self.declare(consumer, token).await?,
+            None => self
+                .jetstream
+                .get_consumer_from_stream(durable, stream)
+                .await
+                .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?,
+        };
         let messages: pull::Stream = consumer
             .stream()
             .max_messages_per_batch(most.clamp(1, 1_000))

@@ -12,10 +12,12 @@ mod connection;
 mod consume;
 mod endpoint;
 mod follow;
+mod lease;
 mod message;
 mod metrics;
 mod provision;
 mod publish;
+mod state;
 pub mod trace;
 
 pub use bucket::{Bucket, BucketEntry, PutError};
@@ -24,8 +26,10 @@ pub use connection::Bus;
 pub use consume::{BatchHandler, Handler, Outcome};
 pub use endpoint::EndpointConsumer;
 pub use follow::Start;
+pub use lease::{Candidate, Lease, Role};
 pub use message::Message;
 pub use publish::Published;
+pub use state::ClusterState;
 
 /// What can go wrong on the bus.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,14 @@
 //! Metric names of the bus.
 
+use crate::Role;
+
 /// Publishes by `result`: stored, duplicate, failed.
 pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
 /// Handled messages by `stream` and `outcome`: done, retry, reject.
 pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
+
+/// Whether this replica leads, by `service` and `cluster`.
+pub(crate) const LEADER: &str = "mesh_leader";
 
 /// Tells the recorder what the metrics mean.
 pub(crate) fn describe() {
@@ -15,6 +20,10 @@ pub(crate) fn describe() {
         CONSUMED,
         "Messages handled, by stream and outcome: done, retry, reject."
     );
+    metrics::describe_gauge!(
+        LEADER,
+        "1 while this replica leads, by service and cluster; 0 while it stands by or NATS does not answer."
+    );
 }
 
 pub(crate) fn published(result: &'static str) {
@@ -23,4 +32,10 @@ pub(crate) fn published(result: &'static str) {
 
 pub(crate) fn consumed(stream: &str, outcome: &'static str) {
     metrics::counter!(CONSUMED, "stream" => stream.to_owned(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn leader(service: &str, cluster: &str, role: Role) {
+    let leads = if role == Role::Leader { 1.0 } else { 0.0 };
+    metrics::gauge!(LEADER, "service" => service.to_owned(), "cluster" => cluster.to_owned())
+        .set(leads);
 }

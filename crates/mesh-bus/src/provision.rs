@@ -1,13 +1,13 @@
-//! Set-up from the catalogue: creates or updates, never deletes.
+//! Set-up from the catalogue: creates or updates, and deletes nothing but consumers that the catalogue calls retired.
 
-use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::{kv, stream};
-use mesh_events::catalogue::{self, BUCKETS, CONSUMERS, STREAMS};
+use mesh_events::catalogue::{self, BUCKETS, CONSUMERS, RETIRED_CONSUMERS, STREAMS};
 
 use crate::{Bus, Error};
 
 impl Bus {
-    /// Declares every stream, consumer and bucket of the catalogue.
+    /// Declares every stream, bucket and consumer of the catalogue, but for the consumers of one cluster: who reads them declares them.
     ///
     /// # Errors
     /// If NATS refuses one; the error names it.
@@ -18,13 +18,14 @@ impl Bus {
                 .await
                 .map_err(|source| Error::jetstream("declare stream", stream.name)(source.into()))?;
         }
-        for consumer in CONSUMERS {
-            self.jetstream
-                .create_consumer_on_stream(consumer_config(consumer), consumer.stream)
-                .await
-                .map_err(|source| {
-                    Error::jetstream("declare consumer", consumer.name)(source.into())
-                })?;
+        for (stream, durable) in RETIRED_CONSUMERS {
+            let retired = self.jetstream.delete_consumer_from_stream(durable, stream);
+            if retired.await.is_ok() {
+                tracing::info!(stream, consumer = durable, "a former consumer is gone");
+            }
+        }
+        for consumer in CONSUMERS.iter().filter(|consumer| !consumer.per_cluster) {
+            self.declare(consumer, "").await?;
         }
         for bucket in BUCKETS {
             let config = kv::Config {
@@ -41,6 +42,18 @@ impl Bus {
                 .map_err(|source| Error::jetstream("declare bucket", bucket.name)(source.into()))?;
         }
         Ok(())
+    }
+
+    /// Declares a consumer, for a cluster's token.
+    pub(crate) async fn declare(
+        &self,
+        consumer: &catalogue::Consumer,
+        token: &str,
+    ) -> Result<PullConsumer, Error> {
+        self.jetstream
+            .create_consumer_on_stream(consumer_config(consumer, token), consumer.stream)
+            .await
+            .map_err(|source| Error::jetstream("declare consumer", consumer.name)(source.into()))
     }
 
     fn stream_config(&self, stream: &catalogue::Stream) -> stream::Config {
@@ -73,14 +86,14 @@ impl Bus {
     }
 }
 
-fn consumer_config(consumer: &catalogue::Consumer) -> pull::Config {
+fn consumer_config(consumer: &catalogue::Consumer, token: &str) -> pull::Config {
+    let durable = match consumer.per_cluster {
+        true => format!("{}-{token}", consumer.name),
+        false => consumer.name.to_owned(),
+    };
     pull::Config {
-        durable_name: Some(consumer.name.to_owned()),
-        filter_subjects: consumer
-            .filters
-            .iter()
-            .map(|&filter| filter.to_owned())
-            .collect(),
+        durable_name: Some(durable),
+        filter_subjects: consumer.filters_of(token),
         ack_policy: AckPolicy::Explicit,
         ack_wait: consumer.ack_wait,
         max_ack_pending: consumer.max_ack_pending,

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::{hooks, subject};
+
 const MINUTE: Duration = Duration::from_secs(60);
 const LEDGER_ACK_WAIT: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -11,7 +13,7 @@ const GIB: i64 = 1 << 30;
 
 /// The public bus.
 pub const SLURM_EVENTS: &str = "SLURM_EVENTS";
-/// Doorbells, each for one ingest.
+/// Doorbells, each for one service of its cluster.
 pub const MESH_HOOKS: &str = "MESH_HOOKS";
 /// What the mesh itself did.
 pub const MESH_AUDIT: &str = "MESH_AUDIT";
@@ -28,6 +30,8 @@ pub const BUCKET_NODES: &str = "mesh_nodes";
 pub const BUCKET_EXPLAINER: &str = "mesh_explainer";
 /// The newest queue snapshot of each cluster.
 pub const BUCKET_QUEUE: &str = "mesh_queue";
+/// Who leads each service of each cluster.
+pub const BUCKET_LEASES: &str = "mesh_leases";
 
 /// How long JetStream remembers message ids.
 pub const DEDUPE_WINDOW: Duration = Duration::from_secs(10 * 60);
@@ -65,7 +69,7 @@ pub const STREAMS: &[Stream] = &[
         work_queue: true,
         max_age: DAY.saturating_mul(7),
         max_bytes: GIB,
-        summary: "Doorbells of hooks on their way to ingest.",
+        summary: "Doorbells of hooks on their way to ingest or node-watcher.",
     },
     Stream {
         name: MESH_AUDIT,
@@ -91,8 +95,10 @@ pub const STREAMS: &[Stream] = &[
 pub struct Consumer {
     /// Stream.
     pub stream: &'static str,
-    /// Durable name: the service's name.
+    /// The service's name: the durable name, or its beginning.
     pub name: &'static str,
+    /// One for each cluster: `<name>-<cluster>`, declared by the service itself, and the `*` of its filters is that cluster.
+    pub per_cluster: bool,
     /// Only these subjects; empty for all.
     pub filters: &'static [&'static str],
     /// After this time without an answer a message is delivered again. Longer than the slowest handling.
@@ -106,13 +112,23 @@ pub const CONSUMERS: &[Consumer] = &[
     Consumer {
         stream: MESH_HOOKS,
         name: "ingest",
-        filters: &[],
+        per_cluster: true,
+        filters: hooks::OF_JOBS_FILTERS,
+        ack_wait: MINUTE,
+        max_ack_pending: 1024,
+    },
+    Consumer {
+        stream: MESH_HOOKS,
+        name: "node-watcher",
+        per_cluster: true,
+        filters: hooks::OF_NODES_FILTERS,
         ack_wait: MINUTE,
         max_ack_pending: 1024,
     },
     Consumer {
         stream: SLURM_EVENTS,
         name: "cost-engine",
+        per_cluster: false,
         filters: &["slurm.*.job.>"],
         ack_wait: MINUTE,
         max_ack_pending: 1024,
@@ -120,6 +136,7 @@ pub const CONSUMERS: &[Consumer] = &[
     Consumer {
         stream: SLURM_EVENTS,
         name: "pending-explainer",
+        per_cluster: false,
         filters: &["slurm.*.job.>"],
         ack_wait: MINUTE,
         max_ack_pending: 1024,
@@ -128,6 +145,7 @@ pub const CONSUMERS: &[Consumer] = &[
     Consumer {
         stream: SLURM_EVENTS,
         name: "ledger",
+        per_cluster: false,
         filters: &[],
         ack_wait: LEDGER_ACK_WAIT,
         max_ack_pending: 8192,
@@ -135,11 +153,52 @@ pub const CONSUMERS: &[Consumer] = &[
     Consumer {
         stream: MESH_AUDIT,
         name: "ledger",
+        per_cluster: false,
         filters: &[],
         ack_wait: LEDGER_ACK_WAIT,
         max_ack_pending: 8192,
     },
 ];
+
+/// Consumers of former versions that stand in the way of the present ones: stream and durable name.
+pub const RETIRED_CONSUMERS: &[(&str, &str)] = &[(MESH_HOOKS, "ingest")];
+
+impl Consumer {
+    /// Its durable name, for a cluster.
+    pub fn durable(&self, cluster: &str) -> String {
+        if self.per_cluster {
+            format!("{}-{}", self.name, subject::token(cluster))
+        } else {
+            self.name.to_owned()
+        }
+    }
+
+    /// The consumer of a durable name that is one of a cluster's, and the cluster's token.
+    pub fn of_cluster<'a>(stream: &str, durable: &'a str) -> Option<(&'static Self, &'a str)> {
+        let token = |consumer: &Self| durable.strip_prefix(consumer.name)?.strip_prefix('-');
+        CONSUMERS
+            .iter()
+            .filter(|consumer| consumer.per_cluster && consumer.stream == stream)
+            .find_map(|consumer| Some((consumer, token(consumer)?)))
+    }
+
+    /// Its filters, for a cluster's token.
+    pub fn filters_of(&self, token: &str) -> Vec<String> {
+        let of = |filter: &&str| match self.per_cluster {
+            true => filter.replacen('*', token, 1),
+            false => (*filter).to_owned(),
+        };
+        self.filters.iter().map(of).collect()
+    }
+}
+
+/// The durable consumer of a service on a stream, for a cluster.
+pub fn durable(stream: &str, service: &str, cluster: &str) -> String {
+    CONSUMERS
+        .iter()
+        .find(|consumer| consumer.stream == stream && consumer.name == service)
+        .map_or_else(|| service.to_owned(), |consumer| consumer.durable(cluster))
+}
 
 /// A key-value bucket.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +238,11 @@ pub const BUCKETS: &[Bucket] = &[
         max_value_size: 1 << 20,
         summary: "Newest queue snapshot, `<cluster>.<chunk>`.",
     },
+    Bucket {
+        name: BUCKET_LEASES,
+        max_value_size: 1 << 10,
+        summary: "Who leads, `<cluster>.<service>`.",
+    },
 ];
 
 /// What a NATS user may do.
@@ -208,13 +272,14 @@ pub fn inbox_prefix(role: &str) -> String {
     format!("_INBOX_{role}")
 }
 
-/// The least a role needs.
+/// The least a role needs in a cluster. Who serves one cluster has rights in that cluster only; who serves all, in all.
 ///
 /// Returns `None` for an unknown role.
-pub fn permissions(role: &str) -> Option<Permissions> {
+pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
     if !ROLES.contains(&role) {
         return None;
     }
+    let cluster = &subject::token(cluster);
     let mut publish: Vec<String> = match role {
         "admin" => {
             return Some(Permissions {
@@ -222,13 +287,15 @@ pub fn permissions(role: &str) -> Option<Permissions> {
                 subscribe: vec![">".into()],
             });
         }
-        "hook" => vec!["mesh.*.hook.>".into()],
-        "ingest" => vec![
-            "slurm.*.job.>".into(),
-            "slurm.*.user.>".into(),
-            "slurm.*.capture.>".into(),
-        ],
-        "node-watcher" => vec!["slurm.*.node.>".into(), "slurm.*.capture.>".into()],
+        "hook" => hooks::OF_JOBS
+            .iter()
+            .chain(hooks::OF_NODES)
+            .map(|name| format!("mesh.{cluster}.hook.{name}"))
+            .collect(),
+        "ingest" => ["job", "user", "capture"]
+            .map(|category| format!("slurm.{cluster}.{category}.>"))
+            .into(),
+        "node-watcher" => vec![format!("slurm.{cluster}.node.>")],
         "cost-engine" => vec!["slurm.*.cost.>".into(), "slurm.*.user.>".into()],
         "pending-explainer" => vec!["slurm.*.queue.>".into()],
         "webhook-dispatcher" => vec![
@@ -253,7 +320,14 @@ pub fn permissions(role: &str) -> Option<Permissions> {
         _ => Vec::new(),
     };
     for consumer in CONSUMERS.iter().filter(|consumer| consumer.name == role) {
-        let Consumer { stream, name, .. } = consumer;
+        let Consumer { stream, .. } = consumer;
+        let name = match consumer.per_cluster {
+            true => format!("{}-{cluster}", consumer.name),
+            false => consumer.name.to_owned(),
+        };
+        if consumer.per_cluster {
+            publish.push(format!("$JS.API.CONSUMER.CREATE.{stream}.{name}"));
+        }
         publish.extend([
             format!("$JS.API.STREAM.INFO.{stream}"),
             format!("$JS.API.CONSUMER.INFO.{stream}.{name}"),
@@ -262,7 +336,7 @@ pub fn permissions(role: &str) -> Option<Permissions> {
             format!("$JS.ACK.*.*.{stream}.{name}.>"),
         ]);
     }
-    for (bucket, writes) in buckets_of(role) {
+    for (bucket, written) in buckets_of(role) {
         publish.extend([
             format!("$JS.API.STREAM.INFO.KV_{bucket}"),
             format!("$JS.API.STREAM.MSG.GET.KV_{bucket}"),
@@ -274,12 +348,15 @@ pub fn permissions(role: &str) -> Option<Permissions> {
             format!("$JS.API.CONSUMER.DELETE.KV_{bucket}.*"),
             format!("$JS.FC.KV_{bucket}.>"),
         ]);
-        if *writes {
-            publish.push(format!("$KV.{bucket}.>"));
-        }
+        publish.extend(match written {
+            Written::Nothing => None,
+            Written::Cluster => Some(format!("$KV.{bucket}.{cluster}.>")),
+            Written::All => Some(format!("$KV.{bucket}.>")),
+            Written::Own => Some(format!("$KV.{bucket}.{cluster}.{role}")),
+        });
     }
     if role != "hook" && role != "reader" {
-        publish.push(crate::subject::dead(role));
+        publish.push(subject::dead(role));
     }
     publish.push("$JS.API.INFO".into());
     Some(Permissions {
@@ -288,16 +365,34 @@ pub fn permissions(role: &str) -> Option<Permissions> {
     })
 }
 
-/// Buckets a role uses, and whether it writes them.
-fn buckets_of(role: &str) -> &'static [(&'static str, bool)] {
+/// Which keys of a bucket a role writes.
+enum Written {
+    Nothing,
+    /// Its own key of its cluster.
+    Own,
+    /// Those of its cluster.
+    Cluster,
+    All,
+}
+
+/// Buckets a role uses, and what it writes there.
+fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
     match role {
         "ingest" => &[
-            (BUCKET_INGEST, true),
-            (BUCKET_USERS, true),
-            (BUCKET_QUEUE, true),
+            (BUCKET_INGEST, Written::Cluster),
+            (BUCKET_USERS, Written::Cluster),
+            (BUCKET_QUEUE, Written::Cluster),
+            (BUCKET_LEASES, Written::Own),
         ],
-        "node-watcher" => &[(BUCKET_NODES, true)],
-        "pending-explainer" => &[(BUCKET_EXPLAINER, true), (BUCKET_QUEUE, false)],
+        "node-watcher" => &[
+            (BUCKET_NODES, Written::Cluster),
+            (BUCKET_LEASES, Written::Own),
+        ],
+        "pending-explainer" => &[
+            (BUCKET_EXPLAINER, Written::All),
+            (BUCKET_QUEUE, Written::Nothing),
+            (BUCKET_LEASES, Written::Own),
+        ],
         _ => &[],
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Default)]
 pub struct Health {
     conditions: Arc<Mutex<BTreeMap<String, Option<String>>>>,
+    roles: Arc<Mutex<BTreeMap<String, &'static str>>>,
 }
 
 /// One condition, e.g. `nats`; not fulfilled at first.
@@ -38,6 +39,21 @@ impl Health {
             .iter()
             .filter_map(|(name, reason)| Some((name.clone(), reason.clone()?)))
             .collect()
+    }
+
+    /// What the services are that one replica of leads: `leader`, `standby`, … A standby is ready.
+    pub fn roles(&self) -> BTreeMap<String, &'static str> {
+        self.roles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_role(&self, service: &str, role: &'static str) {
+        self.roles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(service.to_owned(), role);
     }
 
     fn set(&self, name: &str, problem: Option<String>) {

@@ -63,8 +63,8 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
 
     let own = context.mesh.nats.url.is_empty();
     let child = if own {
-        let nats = &context.mesh.nats;
-        Some(NatsChild::start(&data, nats, args.nats_port, &shutdown).await?)
+        let (cluster, nats) = (&context.mesh.cluster, &context.mesh.nats);
+        Some(NatsChild::start(&data, cluster, nats, args.nats_port, &shutdown).await?)
     } else {
         None
     };

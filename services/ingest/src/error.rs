@@ -6,10 +6,8 @@ pub enum Error {
     /// Told to stop while something was held.
     #[error("stopped before everything held was stored; it is done again at the next start")]
     Stopped,
-    /// Another ingest writes the state of this cluster.
-    #[error(
-        "another ingest writes {key} of bucket {bucket}; run one per cluster, this one stops so that nothing is told twice"
-    )]
+    /// Another ingest leads in this cluster.
+    #[error("write {key} of bucket {bucket}: another ingest has taken over")]
     Fenced {
         /// The bucket.
         bucket: &'static str,

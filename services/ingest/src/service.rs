@@ -1,16 +1,18 @@
-//! From the configuration to running loops, in this order: NATS, state, first sweep, then everything else.
+//! From the configuration to running loops, in this order: NATS, leadership, state, first sweep, then everything else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
-use mesh_events::catalogue::MESH_HOOKS;
+use mesh_events::catalogue::{self, MESH_HOOKS};
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use slurm_client::Slurm;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::catch_up::CatchUp;
@@ -112,19 +114,40 @@ struct Ingest {
 
 impl Ingest {
     async fn run(self) -> Result<(), Error> {
-        match Box::pin(self.work()).await {
-            Err(error) if error.is_shutdown() => Ok(()),
-            done => done,
+        if self.bus.ready(&self.context.shutdown).await.is_err() {
+            return Ok(());
         }
+        let (context, bus) = (self.context.clone(), self.bus.clone());
+        let conditions = self.conditions.clone();
+        let standby = || {
+            conditions.slurmctld.ok();
+            conditions.swept.ok();
+        };
+        let ingest = Arc::new(self);
+        let term = |stop| Self::lead(Arc::clone(&ingest), stop);
+        context.lead(&bus, standby, term).await
     }
 
-    async fn work(self) -> Result<(), Error> {
-        let shutdown = self.context.shutdown.clone();
+    fn lead(ingest: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            match ingest.term(stop).await {
+                Err(error) if error.is_shutdown() => Ok(()),
+                Err(Error::Fenced { bucket, key }) => {
+                    tracing::info!(bucket, key, "another ingest has taken over");
+                    Ok(())
+                }
+                done => done,
+            }
+        })
+    }
+
+    /// A term of leading, from the stored state to the last write.
+    async fn term(&self, shutdown: CancellationToken) -> Result<(), Error> {
         let Conditions {
             slurmctld: answers,
             swept,
         } = self.conditions.clone();
-        self.bus.ready(&shutdown).await?;
+        swept.fail("the first sweep is under way");
         let collector = Collector::load(
             self.bus.clone(),
             &self.context.mesh.cluster,
@@ -183,7 +206,7 @@ impl Ingest {
             shutdown: shutdown.clone(),
         };
         let catch_up = CatchUp {
-            slurm: self.patient,
+            slurm: self.patient.clone(),
             collector: collector.clone(),
             slurmdbd,
             questions: catch_up_questions,
@@ -198,11 +221,12 @@ impl Ingest {
         tasks.spawn(sweeper.run());
         tasks.spawn(catch_up.run());
         tasks.spawn(settler.run());
+        let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
         let doorbells = Doorbells::new(collector.cluster.clone(), rings);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             Ok(bus
-                .consume(MESH_HOOKS, IngestService::NAME, DOORBELLS, doorbells, &stop)
+                .consume(MESH_HOOKS, &durable, DOORBELLS, doorbells, &stop)
                 .await?)
         });
         let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());

@@ -19,8 +19,8 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// Another instance writes the same state; it is read again.
-    #[error("write state {key}: another instance wrote it in between")]
+    /// Another instance leads in this cluster.
+    #[error("write state {key}: another instance has taken over")]
     Conflict {
         /// Key in the bucket.
         key: String,

@@ -15,11 +15,13 @@ pub mod metrics;
 pub mod watch;
 
 use axum::Router;
+use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
 use mesh_runtime::{BoxError, Context, Service, Started};
 use slurm_client::Slurm;
 
 use config::Config;
+use error::Error;
 use watch::Watcher;
 
 /// The service.
@@ -39,27 +41,36 @@ impl Service for NodeWatcherService {
         let config = configuration(&context)?;
         let slurm: slurm_client::Config = context.section("slurm")?;
         metrics::describe();
+        let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
+        context.watch_nats(Self::NAME, &bus);
         let watcher = Watcher {
-            bus: Bus::connect(&context.mesh.nats, Self::NAME).await?,
+            bus,
             slurm: Slurm::new(slurm),
             cluster: context.mesh.cluster.clone(),
             config,
-            shutdown: context.shutdown.clone(),
-            nats_health: context.health.condition("node-watcher.nats"),
+            state_health: context.health.condition("node-watcher.state"),
             slurm_health: context.health.condition("node-watcher.slurm"),
-        };
-        let run = async move {
-            if watcher.bus.ready(&watcher.shutdown).await.is_ok() {
-                watcher.run().await;
-            }
-            watcher.bus.close().await;
-            Ok(())
         };
         Ok(Started {
             router: Router::new(),
-            run: Box::pin(run),
+            run: Box::pin(run(context, watcher)),
         })
     }
+}
+
+async fn run(context: Context, watcher: Watcher) -> Result<(), BoxError> {
+    if watcher.bus.ready(&context.shutdown).await.is_ok() {
+        let standby = || {
+            watcher.state_health.ok();
+            watcher.slurm_health.ok();
+        };
+        let term = |stop| -> BoxFuture<'static, Result<(), Error>> {
+            Box::pin(watcher.clone().term(stop))
+        };
+        context.lead(&watcher.bus, standby, term).await?;
+    }
+    watcher.bus.close().await;
+    Ok(())
 }
 
 fn configuration(context: &Context) -> Result<Config, BoxError> {

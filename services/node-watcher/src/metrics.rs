@@ -20,7 +20,7 @@ pub const EVENTS: &str = "node_watcher_events_total";
 pub const SWEEP: &str = "node_watcher_sweep_seconds";
 /// Looks without a usable answer.
 pub const FAILURES: &str = "node_watcher_sweep_failures_total";
-/// State writes refused because another instance wrote in between.
+/// State writes refused because another instance has taken over.
 pub const CONFLICTS: &str = "node_watcher_state_conflicts_total";
 
 /// Tells the recorder what the metrics mean.
@@ -32,7 +32,7 @@ pub(crate) fn describe() {
     describe_counter!(FAILURES, "Looks without a usable answer.");
     describe_counter!(
         CONFLICTS,
-        "State writes refused because another instance wrote in between."
+        "State writes refused because another instance has taken over."
     );
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_events::{Event, catalogue};
+use mesh_events::Event;
 use mesh_runtime::Condition;
 use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::metrics;
 
 /// Watches the nodes of one cluster.
+#[derive(Clone)]
 pub struct Watcher {
     /// The bus.
     pub bus: Bus,
@@ -26,56 +27,56 @@ pub struct Watcher {
     pub cluster: String,
     /// Pauses.
     pub config: Config,
-    /// Told to stop.
-    pub shutdown: CancellationToken,
-    /// Whether NATS and the state can be used.
-    pub nats_health: Condition,
+    /// Whether the state can be used.
+    pub state_health: Condition,
     /// Whether Slurm answers.
     pub slurm_health: Condition,
 }
 
 impl Watcher {
-    /// Watches until told to stop. Whatever goes wrong with the state or the bus, the state is loaded anew: it is the truth.
-    pub async fn run(&self) {
+    /// Watches for a term of leading. Whatever goes wrong with the state or the bus, the state is loaded anew: it is the truth.
+    ///
+    /// # Errors
+    /// None: what goes wrong is tried again.
+    pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
+        self.slurm_health.fail("not asked yet");
         // Looks in a row whose outcome could not be kept.
         let mut wasted = 0;
-        while !self.shutdown.is_cancelled() {
-            match self.session(&mut wasted).await {
-                Ok(()) => return,
+        while !stop.is_cancelled() {
+            match self.session(&mut wasted, &stop).await {
+                Ok(()) => break,
                 Err(Error::Conflict { key }) => {
                     metrics::conflict();
-                    tracing::info!(key, "another instance wrote the state, reading it again");
+                    tracing::info!(key, "another instance has taken over");
+                    break;
                 }
-                Err(error) if self.shutdown.is_cancelled() => {
+                Err(error) if stop.is_cancelled() => {
                     tracing::debug!(error = mesh_runtime::chain(&error), "stopped")
                 }
                 Err(error) => {
-                    self.nats_health.fail(mesh_runtime::chain(&error));
+                    self.state_health.fail(mesh_runtime::chain(&error));
                     tracing::warn!(
                         error = mesh_runtime::chain(&error),
                         "watch nodes, beginning again"
                     );
                 }
             }
-            self.sleep(self.config.pause_after_session(wasted)).await;
+            sleep(self.config.pause_after_session(wasted), &stop).await;
         }
+        Ok(())
     }
 
-    async fn session(&self, wasted: &mut u32) -> Result<(), Error> {
-        let mut store = Store::load(
-            self.bus.bucket(catalogue::BUCKET_NODES).await?,
-            &self.cluster,
-        )
-        .await?;
+    async fn session(&self, wasted: &mut u32, stop: &CancellationToken) -> Result<(), Error> {
+        let mut store = Store::load(&self.bus, &self.cluster).await?;
         // What was written before a crash, but perhaps not published.
-        self.publish(store.outbox()).await?;
+        self.publish(store.outbox(), stop).await?;
         store.settle().await?;
-        self.nats_health.ok();
+        self.state_health.ok();
         let mut nodes = store.nodes();
         let mut failures = 0;
-        while !self.shutdown.is_cancelled() {
+        while !stop.is_cancelled() {
             let began = Instant::now();
-            let pause = match self.look(&mut store, &mut nodes).await {
+            let pause = match self.look(&mut store, &mut nodes, stop).await {
                 Ok(()) => {
                     if failures > 0 {
                         tracing::info!("Slurm answers again");
@@ -104,7 +105,7 @@ impl Watcher {
                     return Err(error);
                 }
             };
-            self.sleep(pause).await;
+            sleep(pause, stop).await;
         }
         Ok(())
     }
@@ -115,9 +116,10 @@ impl Watcher {
         &self,
         store: &mut Store,
         nodes: &mut BTreeMap<String, TrackedNode>,
+        stop: &CancellationToken,
     ) -> Result<(), Error> {
         let answer = tokio::select! {
-            () = self.shutdown.cancelled() => return Ok(()),
+            () = stop.cancelled() => return Ok(()),
             answer = self.slurm.nodes() => answer?,
         };
         let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
@@ -141,7 +143,7 @@ impl Watcher {
             nodes.insert(name, seen.after);
         }
         store.write(changed, &events).await?;
-        self.publish(events).await?;
+        self.publish(events, stop).await?;
         if !store.started() {
             store.mark_started().await?;
         }
@@ -150,7 +152,7 @@ impl Watcher {
     }
 
     /// Publishes events, each in a trace of its own: one trace per fact.
-    async fn publish(&self, events: Vec<Event>) -> Result<(), Error> {
+    async fn publish(&self, events: Vec<Event>, stop: &CancellationToken) -> Result<(), Error> {
         let names: Vec<_> = events
             .iter()
             .filter_map(|event| event.kind().ok())
@@ -159,19 +161,17 @@ impl Watcher {
             let span = tracing::info_span!(parent: None, "node.change", event.id = event.id, event.r#type = event.r#type, entity = event.entity_key());
             (event, span)
         });
-        self.bus
-            .publish_all_traced(traced.collect(), &self.shutdown)
-            .await?;
+        self.bus.publish_all_traced(traced.collect(), stop).await?;
         for kind in names {
             metrics::event(kind.event());
         }
         Ok(())
     }
+}
 
-    async fn sleep(&self, pause: Duration) {
-        tokio::select! {
-            () = self.shutdown.cancelled() => {}
-            () = tokio::time::sleep(pause) => {}
-        }
+async fn sleep(pause: Duration, stop: &CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = tokio::time::sleep(pause) => {}
     }
 }

@@ -7,6 +7,7 @@
 
 mod buckets;
 mod consuming;
+mod leading;
 mod permissions;
 mod publishing;
 

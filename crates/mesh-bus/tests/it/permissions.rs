@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 fn users() -> String {
     let mut text = String::from("authorization { users: [\n");
     for role in catalogue::ROLES {
-        let rights = catalogue::permissions(role).unwrap();
+        let rights = catalogue::permissions(role, "testbed").unwrap();
         text.push_str(&format!(
             "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {:?}, subscribe: {:?} }} }}\n",
             rights.publish, rights.subscribe
@@ -58,6 +58,7 @@ async fn every_consumer_of_the_catalogue_can_be_read_by_its_role() {
         .unwrap();
     for (subject, role) in [
         ("mesh.testbed.hook.PrologSlurmctld", "hook"),
+        ("mesh.testbed.hook.ResumeProgram", "hook"),
         ("mesh.testbed.audit.delivery", "webhook-dispatcher"),
     ] {
         connect_as(&nats, role)
@@ -69,7 +70,8 @@ async fn every_consumer_of_the_catalogue_can_be_read_by_its_role() {
     for consumer in CONSUMERS {
         let bus = connect_as(&nats, consumer.name).await;
         let stop = CancellationToken::new();
-        let reading = bus.consume(consumer.stream, consumer.name, 1, Stop(stop.clone()), &stop);
+        let durable = consumer.durable("testbed");
+        let reading = bus.consume(consumer.stream, &durable, 1, Stop(stop.clone()), &stop);
         tokio::time::timeout(Duration::from_secs(10), reading)
             .await
             .unwrap_or_else(|_| panic!("{consumer:?}"))
@@ -136,19 +138,22 @@ async fn buckets_are_written_by_their_owner_only() {
         ("pending-explainer", BUCKET_EXPLAINER),
     ] {
         let bucket = connect_as(&nats, role).await.bucket(bucket).await.unwrap();
-        let revision = bucket.put("c.0", "x".into(), None).await.unwrap();
-        bucket.put("c.0", "y".into(), Some(revision)).await.unwrap();
-        assert_eq!(bucket.load("c").await.unwrap().len(), 1, "{role}");
+        let key = "testbed.0";
+        let revision = bucket.put(key, "x".into(), None).await.unwrap();
+        bucket.put(key, "y".into(), Some(revision)).await.unwrap();
+        assert_eq!(bucket.load("testbed").await.unwrap().len(), 1, "{role}");
+        let other = bucket.put_any("elsewhere.0", "x".into()).await;
+        assert_eq!(other.is_ok(), role == "pending-explainer", "{role}");
     }
     let queue = connect_as(&nats, "pending-explainer")
         .await
         .bucket(BUCKET_QUEUE)
         .await
         .unwrap();
-    let mut watch = Box::pin(queue.watch("c").await.unwrap());
+    let mut watch = Box::pin(queue.watch("testbed").await.unwrap());
     assert_eq!(watch.next().await.unwrap().unwrap().value.as_ref(), b"y");
     assert!(
-        queue.put_any("c.0", "z".into()).await.is_err(),
+        queue.put_any("testbed.0", "z".into()).await.is_err(),
         "the explainer only reads the queue"
     );
 }

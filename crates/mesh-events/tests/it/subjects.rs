@@ -59,7 +59,7 @@ fn names_in_the_catalogue_fit_the_rules_of_the_bus() {
 #[test]
 fn only_the_administrator_has_wildcard_rights() {
     for role in ROLES.iter().filter(|role| **role != "admin") {
-        let rights = permissions(role).unwrap();
+        let rights = permissions(role, "c1").unwrap();
         for subject in rights.publish.iter().chain(&rights.subscribe) {
             assert!(
                 subject != ">" && !subject.starts_with('*'),
@@ -68,5 +68,5 @@ fn only_the_administrator_has_wildcard_rights() {
             assert!(!subject.starts_with("$JS.API.>"), "{role}: {subject}");
         }
     }
-    assert_eq!(permissions("nobody"), None);
+    assert_eq!(permissions("nobody", "c1"), None);
 }

@@ -205,7 +205,7 @@ fn ready(health: &Health) -> axum::response::Response {
     };
     (
         status,
-        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems })),
+        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "roles": health.roles() })),
     )
         .into_response()
 }

@@ -43,6 +43,7 @@ impl NatsChild {
     /// If there is no nats-server that is new enough, its port is taken, or it does not start.
     pub async fn start(
         data: &DataDir,
+        cluster: &str,
         config: &mesh_bus::Config,
         port: Option<u16>,
         shutdown: &CancellationToken,
@@ -58,6 +59,7 @@ impl NatsChild {
         let (child, port) = loop {
             let port = choose_port(data, port)?;
             let text = NatsConf {
+                cluster,
                 port,
                 store: &files.store,
                 log: &files.log,

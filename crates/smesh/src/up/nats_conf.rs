@@ -8,6 +8,8 @@ use mesh_events::catalogue::{self, ROLES, STREAMS};
 /// What goes into the configuration.
 #[derive(Debug)]
 pub struct NatsConf<'a> {
+    /// The cluster that the services of this mesh serve.
+    pub cluster: &'a str,
     /// Port on 127.0.0.1.
     pub port: u16,
     /// Folder for streams.
@@ -26,7 +28,7 @@ impl NatsConf<'_> {
         let users: String = ROLES
             .iter()
             .zip(self.passwords)
-            .filter_map(|(role, password)| user(role, password))
+            .filter_map(|(role, password)| user(role, self.cluster, password))
             .collect();
         format!(
             "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use a server of your own.\n\
@@ -60,8 +62,8 @@ impl NatsConf<'_> {
     }
 }
 
-fn user(role: &str, password: &str) -> Option<String> {
-    let rights = catalogue::permissions(role)?;
+fn user(role: &str, cluster: &str, password: &str) -> Option<String> {
+    let rights = catalogue::permissions(role, cluster)?;
     let list = |subjects: &[String]| {
         subjects
             .iter()
@@ -98,6 +100,7 @@ mod tests {
             .map(|role| format!("secret-of-{role}"))
             .collect();
         let conf = NatsConf {
+            cluster: "c1",
             port: 4333,
             store: Path::new("/d/a b"),
             log: Path::new("/d/log"),
@@ -117,7 +120,7 @@ mod tests {
             .and_then(|rest| rest.split("user:").next())
             .unwrap();
         assert!(
-            of_hook.contains("mesh.*.hook.>") && !of_hook.contains("slurm."),
+            of_hook.contains("mesh.c1.hook.JobComp") && !of_hook.contains("slurm."),
             "{of_hook}"
         );
         assert!(
@@ -130,6 +133,7 @@ mod tests {
     #[test]
     fn a_bigger_bus_gets_a_bigger_store() {
         let conf = |bytes| NatsConf {
+            cluster: "c1",
             port: 1,
             store: Path::new("/"),
             log: Path::new("/"),

@@ -53,7 +53,7 @@ impl Site {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let rights = catalogue::permissions("hook").unwrap();
+        let rights = catalogue::permissions("hook", "testbed").unwrap();
         let nats = NatsServer::start_with(&format!(
             "authorization {{ users: [\n\
              {{ user: admin, password: admin-password }},\n\
@@ -80,7 +80,8 @@ impl Site {
         let (reader, stop) = (Reader(Arc::clone(&site.rung)), site.stop.clone());
         // One at a time: the order of arrival is what some tests are about.
         tokio::spawn(async move {
-            bus.consume(catalogue::MESH_HOOKS, "ingest", 1, reader, &stop)
+            let durable = catalogue::durable(catalogue::MESH_HOOKS, "ingest", "testbed");
+            bus.consume(catalogue::MESH_HOOKS, &durable, 1, reader, &stop)
                 .await
         });
         site

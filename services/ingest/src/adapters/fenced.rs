@@ -1,12 +1,11 @@
-//! A bucket of which each key has one writer: every write names the revision it replaces.
+//! A bucket's keys of the cluster, written by one ingest at a time: another one's first write makes every write from here fail.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use mesh_bus::{Bucket, BucketEntry, Bus, PutError};
+use mesh_bus::{BucketEntry, Bus, ClusterState, PutError};
 use mesh_events::Event;
 use prost::Message as _;
 use serde::Serialize;
@@ -14,16 +13,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 
-/// The bucket, and the revisions this process has seen.
+/// The keys of a cluster in a bucket.
 pub struct Fenced {
-    bucket: Bucket,
+    state: ClusterState,
     name: &'static str,
-    revisions: HashMap<String, u64>,
     shutdown: CancellationToken,
 }
 
 impl Fenced {
-    /// Opens a bucket and reads what it has under a prefix, until it works.
+    /// Takes over what a bucket has under a prefix, the cluster's token, and reads it, until it works.
     ///
     /// # Errors
     /// If told to stop.
@@ -35,21 +33,11 @@ impl Fenced {
     ) -> Result<(Self, Vec<BucketEntry>), Error> {
         let mut delay = Duration::from_millis(50);
         loop {
-            let read = async {
-                let bucket = bus.bucket(name).await?;
-                let entries = bucket.load(prefix).await?;
-                Ok::<_, mesh_bus::Error>((bucket, entries))
-            };
-            match read.await {
-                Ok((bucket, entries)) => {
-                    let revisions = entries
-                        .iter()
-                        .map(|entry| (entry.key.clone(), entry.revision))
-                        .collect();
+            match bus.take_over(name, prefix).await {
+                Ok((state, entries)) => {
                     let fenced = Self {
-                        bucket,
+                        state,
                         name,
-                        revisions,
                         shutdown: shutdown.clone(),
                     };
                     return Ok((fenced, entries));
@@ -69,7 +57,7 @@ impl Fenced {
     /// Writes a value as JSON, until it works.
     ///
     /// # Errors
-    /// [`Error::Fenced`] if somebody else wrote the key.
+    /// [`Error::Fenced`] if another ingest has taken over.
     pub async fn put(&mut self, key: String, value: &impl Serialize) -> Result<(), Error> {
         let value: Bytes = match serde_json::to_vec(value) {
             Ok(value) => value.into(),
@@ -77,29 +65,11 @@ impl Fenced {
         };
         let mut delay = Duration::from_millis(50);
         loop {
-            match self
-                .bucket
-                .put(&key, value.clone(), self.revisions.get(&key).copied())
-                .await
-            {
-                Ok(revision) => {
-                    self.revisions.insert(key, revision);
-                    return Ok(());
-                }
-                Err(PutError::Conflict { .. }) => {
-                    // Our own write, whose answer was lost, looks like somebody else's.
-                    match self.bucket.get(&key).await {
-                        Ok(Some(entry)) if entry.value == value => {
-                            self.revisions.insert(key, entry.revision);
-                            return Ok(());
-                        }
-                        Ok(_) => {
-                            let bucket = self.name;
-                            return Err(Error::Fenced { key, bucket });
-                        }
-                        // The next write meets the same conflict and asks again.
-                        Err(_) => pause(&self.shutdown, &mut delay).await?,
-                    }
+            match self.state.put(&key, value.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(PutError::Conflict { key }) => {
+                    let bucket = self.name;
+                    return Err(Error::Fenced { key, bucket });
                 }
                 Err(PutError::Bus(error)) => {
                     tracing::debug!(

@@ -1,6 +1,7 @@
 //! The memory in bucket `mesh_ingest`: runs in shards, and one entry about the cluster.
 //!
-//! Every write names the revision it replaces. Another writer's revision ends this process before anything sampled is told twice.
+//! The first write of another ingest, whatever it is about, makes every write from here fail: this one stops leading before anything
+//! sampled is told twice.
 //! An event with a counted id is in the outbox of its shard before it is published: after a crash it is published again with the
 //! same id.
 

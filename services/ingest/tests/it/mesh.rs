@@ -240,14 +240,6 @@ impl Running {
         self.work.abort();
         assert!(self.work.await.unwrap_err().is_cancelled());
     }
-
-    /// Waits for its end.
-    pub async fn ended(self) -> Result<(), mesh_runtime::BoxError> {
-        tokio::time::timeout(DEADLINE, self.work)
-            .await
-            .expect("ingest ends")
-            .unwrap()
-    }
 }
 
 fn is_about(event: &Event, id: u32) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, Running};
 
 const FAST: &str = "sweep_interval = \"500ms\"";
 
@@ -84,18 +84,19 @@ async fn a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twic
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_ingest_of_the_same_cluster_ends_one_of_them() {
+async fn a_second_ingest_stands_by_until_the_first_stops() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let first = mesh.ingest(cluster, FAST).await.ready().await;
-    let second = mesh.ingest(cluster, FAST).await;
-    let (ended, alive) = tokio::select! {
-        result = first.ended() => (result, "second"),
-        result = second.ended() => (result, "first"),
-    };
-    let error = mesh_runtime::chain(ended.unwrap_err().as_ref());
-    assert!(
-        error.contains("another ingest writes ingest."),
-        "{error} ({alive} goes on)"
-    );
+    let second = mesh.ingest(cluster, FAST).await.ready().await;
+    let role = |ingest: &Running| ingest.context.health.roles()["ingest"];
+    assert_eq!((role(&first), role(&second)), ("leader", "standby"));
+    let job = cluster.sbatch(&["--hold"], "true").await;
+    mesh.wait_story(job, "submitted held").await;
+    first.stop().await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    mesh.wait_story(job, "submitted held cancelled").await;
+    assert_eq!(role(&second), "leader");
+    mesh.assert_no_duplicates();
+    second.stop().await;
 }

@@ -1,14 +1,15 @@
 //! State in the key-value bucket: every node as last seen, in shards, and the events still to be published.
 //!
-//! Every write names the revision it was read at. What a look found is written with its events *before* they are published (the
-//! outbox), so a number is never used twice: after a crash the same events are published again with the same ids.
+//! Another instance's first write makes every write from here fail. What a look found is written with its events *before* they are
+//! published (the outbox), so a number is never used twice: after a crash the same events are published again with the same ids.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use mesh_bus::Bucket;
+use mesh_bus::{Bus, ClusterState};
+use mesh_events::catalogue::BUCKET_NODES;
 use mesh_events::{Event, subject};
 use prost::Message as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -53,34 +54,29 @@ impl<'de> Deserialize<'de> for OutboxEntry {
     }
 }
 
-#[derive(Default)]
-struct Shard {
-    revision: Option<u64>,
-    stored: Stored,
-}
-
 /// Everything known of a cluster's nodes.
 pub struct Store {
-    bucket: Bucket,
-    cluster: String,
-    shards: BTreeMap<String, Shard>,
+    state: ClusterState,
+    prefix: String,
+    shards: BTreeMap<String, Stored>,
     started: bool,
 }
 
 impl Store {
-    /// Reads everything.
+    /// Takes everything over and reads it: what another instance is about to write is refused.
     ///
     /// # Errors
     /// If NATS does not answer, or the state is not what this version writes.
-    pub async fn load(bucket: Bucket, cluster: &str) -> Result<Self, Error> {
-        let cluster = subject::token(cluster);
+    pub async fn load(bus: &Bus, cluster: &str) -> Result<Self, Error> {
+        let prefix = subject::token(cluster);
+        let (state, entries) = bus.take_over(BUCKET_NODES, &prefix).await?;
         let mut store = Self {
-            bucket,
-            cluster,
+            state,
+            prefix,
             shards: BTreeMap::new(),
             started: false,
         };
-        for entry in store.bucket.load(&store.cluster).await? {
+        for entry in entries {
             if entry.key == store.key(STARTED) {
                 store.started = true;
                 continue;
@@ -96,13 +92,7 @@ impl Store {
                     stored.version
                 ))));
             }
-            store.shards.insert(
-                entry.key,
-                Shard {
-                    revision: Some(entry.revision),
-                    stored,
-                },
-            );
+            store.shards.insert(entry.key, stored);
         }
         Ok(store)
     }
@@ -116,7 +106,7 @@ impl Store {
     pub fn nodes(&self) -> BTreeMap<String, TrackedNode> {
         self.shards
             .values()
-            .flat_map(|shard| shard.stored.nodes.clone())
+            .flat_map(|shard| shard.nodes.clone())
             .collect()
     }
 
@@ -124,25 +114,22 @@ impl Store {
     pub fn outbox(&self) -> Vec<Event> {
         self.shards
             .values()
-            .flat_map(|shard| shard.stored.outbox.iter().map(|entry| entry.0.clone()))
+            .flat_map(|shard| shard.outbox.iter().map(|entry| entry.0.clone()))
             .collect()
     }
 
     /// Writes nodes and the events about them. Returns once all is stored.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another instance wrote in between; after any error the state is to be loaded anew.
+    /// [`Error::Conflict`] if another instance has taken over; after any error the state is to be loaded anew.
     pub async fn write(
         &mut self,
         nodes: Vec<(String, TrackedNode)>,
         events: &[Event],
     ) -> Result<(), Error> {
         let mut touched: BTreeMap<String, Stored> = BTreeMap::new();
-        let known = |shards: &BTreeMap<String, Shard>, key: &str| {
-            shards
-                .get(key)
-                .map(|shard| shard.stored.clone())
-                .unwrap_or_default()
+        let known = |shards: &BTreeMap<String, Stored>, key: &str| {
+            shards.get(key).cloned().unwrap_or_default()
         };
         for (name, node) in nodes {
             let key = self.key(&shard_of(&name));
@@ -174,13 +161,13 @@ impl Store {
         let stale: Vec<_> = self
             .shards
             .iter()
-            .filter(|(_, shard)| !shard.stored.outbox.is_empty())
+            .filter(|(_, shard)| !shard.outbox.is_empty())
             .map(|(key, _)| key.clone())
             .collect();
         for key in stale {
             let stored = Stored {
                 outbox: Vec::new(),
-                ..self.shards[&key].stored.clone()
+                ..self.shards[&key].clone()
             };
             self.put(key, stored).await?;
         }
@@ -192,9 +179,8 @@ impl Store {
     /// # Errors
     /// If NATS does not store it.
     pub async fn mark_started(&mut self) -> Result<(), Error> {
-        self.bucket
-            .put_any(&self.key(STARTED), Bytes::from_static(b"1"))
-            .await?;
+        let key = self.key(STARTED);
+        self.state.put(&key, Bytes::from_static(b"1")).await?;
         self.started = true;
         Ok(())
     }
@@ -205,17 +191,13 @@ impl Store {
             key: key.clone(),
             source,
         })?;
-        let shard = self.shards.entry(key.clone()).or_default();
-        let revision = self.bucket.put(&key, value.into(), shard.revision).await?;
-        *shard = Shard {
-            revision: Some(revision),
-            stored,
-        };
+        self.state.put(&key, value.into()).await?;
+        self.shards.insert(key, stored);
         Ok(())
     }
 
     fn key(&self, suffix: &str) -> String {
-        format!("{}.{suffix}", self.cluster)
+        format!("{}.{suffix}", self.prefix)
     }
 }
 

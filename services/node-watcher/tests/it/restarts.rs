@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mesh_events::{EventId, EventType, catalogue};
+use mesh_events::{EventId, EventType};
 use mesh_testkit::{NatsServer, wait_until};
 use node_watcher::adapters::store::Store;
 use node_watcher::domain::event;
@@ -123,12 +123,7 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
     let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_500));
     let bus = bus(&nats).await;
     // An instance that dies between its write and its publish, at the very first look.
-    let mut store = Store::load(
-        bus.bucket(catalogue::BUCKET_NODES).await.unwrap(),
-        cluster.name(),
-    )
-    .await
-    .unwrap();
+    let mut store = Store::load(&bus, cluster.name()).await.unwrap();
     let mut node = NodeRecord {
         name: "n1".into(),
         ..NodeRecord::default()

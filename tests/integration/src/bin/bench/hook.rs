@@ -207,7 +207,7 @@ fn interleaved(programs: &[Called], calls: u32) -> anyhow::Result<Vec<Sorted>> {
 
 /// A server where the hook has the rights it has in production.
 async fn server_with_rights() -> anyhow::Result<NatsServer> {
-    let rights = permissions("hook").context("rights of the hook")?;
+    let rights = permissions("hook", "testbed").context("rights of the hook")?;
     let list = |subjects: &[String]| {
         subjects
             .iter()

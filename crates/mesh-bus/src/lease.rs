@@ -1,0 +1,331 @@
+//! Leadership: of the replicas of a service, one leads per cluster; the others stand by.
+//!
+//! The leader renews an entry `<cluster>.<service>` of bucket `mesh_leases`. A standby that has seen the same revision for [`TERM`], by
+//! its own monotonic clock, takes the entry; so it does at once when the leader has given it up. No two hosts' clocks are compared.
+//!
+//! A lease is no fence: a paused leader does not know that it has been replaced. What it writes is refused by [`crate::ClusterState`]. A
+//! leader that cannot reach NATS is unsure, and stays what it was if nobody has taken the entry meanwhile: without NATS it can tell nothing.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mesh_events::{catalogue, subject};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::bucket::{Bucket, BucketEntry, PutError};
+use crate::{Bus, Error, metrics};
+
+/// Without a renewal for so long, a standby takes over.
+const TERM: Duration = Duration::from_secs(6);
+/// Between two renewals.
+const RENEW: Duration = Duration::from_millis(1_500);
+/// A renewal that takes longer is tried again.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Between two looks of a standby.
+const LOOK: Duration = Duration::from_millis(500);
+/// Two looks further apart than this are no observation of the time between: the standby was paused, or NATS was away.
+const BLIND: Duration = Duration::from_secs(3);
+
+/// What a replica is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Not known: NATS has not answered yet, or the lease was given up.
+    Starting,
+    /// Another one leads.
+    Standby,
+    /// This one leads.
+    Leader,
+    /// This one led, and NATS does not answer: another one may lead.
+    Unsure,
+}
+
+impl Role {
+    /// The role in a word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Standby => "standby",
+            Self::Leader => "leader",
+            Self::Unsure => "unsure",
+        }
+    }
+}
+
+/// A replica of a service that wants to lead in a cluster.
+pub struct Candidate {
+    bus: Bus,
+    service: String,
+    cluster: String,
+    role: watch::Sender<Role>,
+}
+
+/// A time of leading. Given up when dropped.
+pub struct Lease {
+    /// Cancelled when another one leads.
+    pub lost: CancellationToken,
+    given_up: Option<oneshot::Sender<()>>,
+    renewing: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Bus {
+    /// A replica of this connection's service.
+    pub fn candidate(&self, cluster: &str) -> Candidate {
+        Candidate {
+            bus: self.clone(),
+            service: self.role().to_owned(),
+            cluster: cluster.to_owned(),
+            role: watch::Sender::new(Role::Starting),
+        }
+    }
+}
+
+impl Candidate {
+    /// What this replica is, as it changes.
+    pub fn role(&self) -> watch::Receiver<Role> {
+        self.role.subscribe()
+    }
+
+    /// Waits until this replica leads.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when told to stop.
+    pub async fn lead(&self, shutdown: &CancellationToken) -> Result<Lease, Error> {
+        let mut watched = Watched::default();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Err(Error::Cancelled),
+                taken = self.try_lead(&mut watched) => match taken {
+                    Ok(Some(lease)) => return Ok(lease),
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(error = &error as &dyn std::error::Error, "look at the lease");
+                    }
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return Err(Error::Cancelled),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    async fn try_lead(&self, watched: &mut Watched) -> Result<Option<Lease>, Error> {
+        let bucket = self.bus.bucket(catalogue::BUCKET_LEASES).await?;
+        let key = format!("{}.{}", subject::token(&self.cluster), self.service);
+        let entry = bucket.get(&key).await?;
+        if !watched.is_free(entry.as_ref(), Instant::now()) {
+            self.now(Role::Standby);
+            return Ok(None);
+        }
+        let mut term = Term {
+            bucket,
+            key,
+            holder: uuid::Uuid::new_v4().to_string(),
+            revision: entry.map(|entry| entry.revision),
+            renewed: Instant::now(),
+        };
+        match term.renew().await {
+            Ok(()) => {}
+            // Another standby was faster.
+            Err(PutError::Conflict { .. }) => return Ok(None),
+            Err(PutError::Bus(error)) => return Err(error),
+        }
+        self.now(Role::Leader);
+        let lost = CancellationToken::new();
+        let (given_up, told) = oneshot::channel();
+        let keeper = Keeper {
+            term,
+            role: self.role.clone(),
+            service: self.service.clone(),
+            cluster: self.cluster.clone(),
+            lost: lost.clone(),
+        };
+        Ok(Some(Lease {
+            lost,
+            given_up: Some(given_up),
+            renewing: Some(tokio::spawn(keeper.keep(told))),
+        }))
+    }
+
+    fn now(&self, role: Role) {
+        metrics::leader(&self.service, &self.cluster, role);
+        self.role.send_if_modified(|was| {
+            let changed = *was != role;
+            *was = role;
+            changed
+        });
+    }
+}
+
+impl Lease {
+    /// Gives it up, so that a standby need not wait.
+    pub async fn give_up(mut self) {
+        drop(self.given_up.take());
+        if let Some(renewing) = self.renewing.take()
+            && tokio::time::timeout(Duration::from_secs(2), renewing)
+                .await
+                .is_err()
+        {
+            tracing::debug!("the lease runs out by itself");
+        }
+    }
+}
+
+/// What a standby has seen of an entry.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Revision, when it was seen first, and when last.
+    seen: Option<(u64, Instant, Instant)>,
+}
+
+impl Watched {
+    /// Whether nobody leads any more.
+    fn is_free(&mut self, entry: Option<&BucketEntry>, now: Instant) -> bool {
+        let Some(entry) = entry.filter(|entry| !entry.value.is_empty()) else {
+            return true;
+        };
+        let first = match self.seen {
+            Some((revision, first, last))
+                if revision == entry.revision && now.duration_since(last) <= BLIND =>
+            {
+                first
+            }
+            _ => now,
+        };
+        self.seen = Some((entry.revision, first, now));
+        now.duration_since(first) >= TERM
+    }
+}
+
+/// The entry while it is ours.
+struct Term {
+    bucket: Bucket,
+    key: String,
+    holder: String,
+    revision: Option<u64>,
+    /// When the last renewal was begun that succeeded.
+    renewed: Instant,
+}
+
+impl Term {
+    async fn renew(&mut self) -> Result<(), PutError> {
+        self.write(Bytes::from(self.holder.clone())).await
+    }
+
+    async fn write(&mut self, value: Bytes) -> Result<(), PutError> {
+        let began = Instant::now();
+        let revision = match self.bucket.put(&self.key, value, self.revision).await {
+            Ok(revision) => revision,
+            // Our own renewal, whose answer was lost, looks like somebody else's.
+            Err(PutError::Conflict { key }) => match self.bucket.get(&self.key).await? {
+                Some(entry) if entry.value == self.holder => entry.revision,
+                _ => return Err(PutError::Conflict { key }),
+            },
+            Err(error) => return Err(error),
+        };
+        self.revision = Some(revision);
+        self.renewed = began;
+        Ok(())
+    }
+}
+
+/// Renews until the lease is given up or lost.
+struct Keeper {
+    term: Term,
+    role: watch::Sender<Role>,
+    service: String,
+    cluster: String,
+    lost: CancellationToken,
+}
+
+impl Keeper {
+    async fn keep(mut self, mut given_up: oneshot::Receiver<()>) {
+        loop {
+            tokio::select! {
+                // Dropped or told: both mean the same.
+                _ = &mut given_up => break,
+                () = tokio::time::sleep(RENEW) => {}
+            }
+            match tokio::time::timeout(ANSWER, self.term.renew()).await {
+                Ok(Ok(())) => self.now(Role::Leader),
+                Ok(Err(PutError::Conflict { .. })) => {
+                    self.now(Role::Standby);
+                    self.lost.cancel();
+                    return;
+                }
+                Ok(Err(PutError::Bus(_))) | Err(_) => {
+                    if self.term.renewed.elapsed() >= TERM - RENEW {
+                        self.now(Role::Unsure);
+                    }
+                }
+            }
+        }
+        // An empty value says that nobody leads.
+        if let Err(error) = self.term.write(Bytes::new()).await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "give up the lease"
+            );
+        }
+        self.now(Role::Starting);
+    }
+
+    fn now(&self, role: Role) {
+        if self.role.send_replace(role) != role {
+            metrics::leader(&self.service, &self.cluster, role);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(revision: u64, value: &'static str) -> BucketEntry {
+        BucketEntry {
+            key: "c.ingest".to_owned(),
+            value: value.into(),
+            revision,
+        }
+    }
+
+    /// Looks at (milliseconds, revision); returns the times at which the lease was free.
+    fn free_at(looks: &[(u64, u64)]) -> Vec<u64> {
+        let (mut watched, begin) = (Watched::default(), Instant::now());
+        let is_free = |(at, revision): &&(u64, u64)| {
+            watched.is_free(
+                Some(&entry(*revision, "holder")),
+                begin + Duration::from_millis(*at),
+            )
+        };
+        looks.iter().filter(is_free).map(|(at, _)| *at).collect()
+    }
+
+    #[test]
+    fn a_lease_that_is_renewed_is_not_free() {
+        let looks: Vec<_> = (0..40).map(|look| (look * 500, look / 3)).collect();
+        assert_eq!(free_at(&looks), [0; 0]);
+    }
+
+    #[test]
+    fn a_lease_is_free_once_nobody_has_renewed_it_for_a_term() {
+        let looks: Vec<_> = (0..14).map(|look| (look * 500, 7)).collect();
+        assert_eq!(free_at(&looks), [6_000, 6_500]);
+    }
+
+    #[test]
+    fn a_standby_that_did_not_look_begins_anew() {
+        assert_eq!(
+            free_at(&[(0, 7), (60_000, 7), (62_000, 7), (64_000, 7), (66_000, 7)]),
+            [66_000]
+        );
+    }
+
+    #[test]
+    fn nobody_waits_for_a_lease_that_does_not_exist_or_was_given_up() {
+        let mut watched = Watched::default();
+        assert!(watched.is_free(None, Instant::now()));
+        assert!(watched.is_free(Some(&entry(3, "")), Instant::now()));
+    }
+}

@@ -1,0 +1,184 @@
+//! A service's state about one cluster: keys `<cluster>.<…>` of a bucket, with one writer at a time.
+//!
+//! Who takes it over writes `<cluster>.writer` first and reads afterwards. Every write names the last revision that *any* key of the
+//! cluster had, so the first write of a new writer fences off the one before, whatever key that one is about to write; and a write
+//! that was held up on its way cannot land on top of a newer one.
+
+use async_nats::HeaderMap;
+use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::bucket::{Bucket, BucketEntry, PutError};
+use crate::{Bus, Error};
+
+/// Makes the server compare with the last message of other subjects than the message's own; nats-server 2.12 and later, also in a cluster.
+const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
+/// Who wrote, so that a write whose answer was lost is recognised.
+const WRITER: &str = "Mesh-Writer";
+/// Key suffix of the writer's mark.
+const MARK: &str = "writer";
+/// Keys that are read at the same time.
+const READS: usize = 32;
+
+/// The state of a service about a cluster.
+pub struct ClusterState {
+    bus: Bus,
+    bucket: Bucket,
+    cluster: String,
+    writer: String,
+    last: u64,
+}
+
+impl Bus {
+    /// Takes over the state of a service about a cluster: no other writer's write succeeds any more. Returns what is stored.
+    /// `cluster` is the cluster's token, with which its keys begin.
+    ///
+    /// # Errors
+    /// If the bucket does not exist or NATS does not answer.
+    pub async fn take_over(
+        &self,
+        bucket: &str,
+        cluster: &str,
+    ) -> Result<(ClusterState, Vec<BucketEntry>), Error> {
+        let mut state = ClusterState {
+            bus: self.clone(),
+            bucket: self.bucket(bucket).await?,
+            cluster: cluster.to_owned(),
+            writer: uuid::Uuid::new_v4().to_string(),
+            last: 0,
+        };
+        let mark = state.subject(&state.key(MARK));
+        let headers = state.headers();
+        let stored = async {
+            self.jetstream
+                .publish_with_headers(mark, headers, state.writer.clone().into())
+                .await?
+                .await
+        };
+        state.last = stored
+            .await
+            .map_err(state.bucket.error("take over bucket"))?
+            .sequence;
+        let entries = state.load().await?;
+        Ok((state, entries))
+    }
+}
+
+impl ClusterState {
+    /// A key of the cluster.
+    fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.cluster)
+    }
+
+    /// Writes a key of the cluster.
+    ///
+    /// # Errors
+    /// [`PutError::Conflict`] if somebody else has taken the state over. After any other error the same write may be tried again.
+    pub async fn put(&mut self, key: &str, value: Bytes) -> Result<(), PutError> {
+        let subject = self.subject(key);
+        loop {
+            let mut headers = self.headers();
+            headers.insert(
+                NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+                self.last.to_string().as_str(),
+            );
+            headers.insert(EXPECTED_LAST_OF, self.subject(&self.key(">")).as_str());
+            let stored = async {
+                self.bus
+                    .jetstream
+                    .publish_with_headers(subject.clone(), headers, value.clone())
+                    .await?
+                    .await
+            };
+            match stored.await {
+                Ok(ack) => {
+                    self.last = ack.sequence;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {}
+                Err(error) => return Err(self.bucket.error("write bucket")(error).into()),
+            }
+            // An earlier write of ours whose answer was lost, or somebody else's.
+            let newest = self.newest(&self.key(">")).await?;
+            let Some(newest) = newest.filter(|newest| {
+                newest.headers.get(WRITER).map(|writer| writer.as_str()) == Some(&self.writer)
+            }) else {
+                return Err(PutError::Conflict {
+                    key: key.to_owned(),
+                });
+            };
+            self.last = newest.sequence;
+            if newest.subject.as_str() == subject && newest.payload == value {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Every key but the mark. Read from the leader of the stream: a replica may be behind, and what it has would be written back.
+    async fn load(&self) -> Result<Vec<BucketEntry>, Error> {
+        let mark = self.key(MARK);
+        let read = || self.bucket.error("read bucket");
+        let listed = self
+            .bucket
+            .store
+            .stream
+            .info_with_subjects(self.subject(&self.key(">")))
+            .await
+            .map_err(read())?;
+        let subjects: Vec<(String, usize)> = listed.try_collect().await.map_err(read())?;
+        let keys: Vec<String> = subjects
+            .iter()
+            .filter_map(|(subject, _)| subject.strip_prefix(&self.bucket.store.prefix))
+            .filter(|key| *key != mark)
+            .map(str::to_owned)
+            .collect();
+        let entries: Vec<Option<BucketEntry>> =
+            stream::iter(keys.into_iter().map(|key| self.read(key)))
+                .buffer_unordered(READS)
+                .try_collect()
+                .await?;
+        let mut entries: Vec<BucketEntry> = entries.into_iter().flatten().collect();
+        entries.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(entries)
+    }
+
+    async fn read(&self, key: String) -> Result<Option<BucketEntry>, Error> {
+        let newest = self.newest(&key).await?;
+        // A delete is a message without a value.
+        let stored = newest.filter(|message| message.headers.get("KV-Operation").is_none());
+        Ok(stored.map(|message| BucketEntry {
+            key,
+            value: message.payload,
+            revision: message.sequence,
+        }))
+    }
+
+    /// The newest message of a key, or of all, as the leader of the stream has it.
+    async fn newest(
+        &self,
+        key: &str,
+    ) -> Result<Option<async_nats::jetstream::message::StreamMessage>, Error> {
+        let stream = &self.bucket.store.stream;
+        match stream
+            .get_last_raw_message_by_subject(&self.subject(key))
+            .await
+        {
+            Ok(message) => Ok(Some(message)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(self.bucket.error("read bucket")(error)),
+        }
+    }
+
+    fn subject(&self, key: &str) -> String {
+        format!("{}{key}", self.bucket.store.prefix)
+    }
+
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(WRITER, self.writer.as_str());
+        headers
+    }
+}

@@ -1,0 +1,148 @@
+//! Who leads, and what the writes of who led before are worth.
+
+use std::time::{Duration, Instant};
+
+use mesh_bus::{Bus, ClusterState, PutError, Role};
+use mesh_events::catalogue::BUCKET_INGEST;
+use mesh_testkit::{NatsServer, wait_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn take_over(bus: &Bus, cluster: &str) -> (ClusterState, Vec<(String, String)>) {
+    let (state, entries) = bus.take_over(BUCKET_INGEST, cluster).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let entries = entries
+        .iter()
+        .map(|entry| (entry.key.clone(), text(&entry.value)))
+        .collect();
+    (state, entries)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_former_writer_writes_no_key_at_all() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "ingest").await;
+    let (mut former, stored) = take_over(&bus, "c1").await;
+    assert_eq!(stored, []);
+    former.put("c1.7", "a".into()).await.unwrap();
+    former.put("c1.meta", "b".into()).await.unwrap();
+    former.put("c1.7", "c".into()).await.unwrap();
+
+    let (mut present, stored) = take_over(&bus, "c1").await;
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(stored, [pair("c1.7", "c"), pair("c1.meta", "b")]);
+    // Neither a key that exists nor a new one, also before the present one has written anything.
+    for key in ["c1.7", "c1.8"] {
+        let refused = former.put(key, "late".into()).await;
+        assert!(
+            matches!(&refused, Err(PutError::Conflict { key: of }) if of == key),
+            "{refused:?}"
+        );
+    }
+    present.put("c1.8", "d".into()).await.unwrap();
+    let (_, stored) = take_over(&bus, "c1").await;
+    let expected = [pair("c1.7", "c"), pair("c1.8", "d"), pair("c1.meta", "b")];
+    assert_eq!(stored, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_and_other_buckets_do_not_disturb_each_other() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "ingest").await;
+    let (mut one, _) = take_over(&bus, "c1").await;
+    let (mut other, _) = take_over(&bus, "c11").await;
+    for value in ["a", "b"] {
+        one.put("c1.0", value.into()).await.unwrap();
+        other.put("c11.0", value.into()).await.unwrap();
+    }
+    let (_, stored) = take_over(&bus, "c1").await;
+    assert_eq!(stored, [("c1.0".to_owned(), "b".to_owned())]);
+    other.put("c11.0", "c".into()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_goes_on_after_nats_was_away() {
+    let mut nats = NatsServer::start().await;
+    let bus = connect(&nats, "ingest").await;
+    let (mut state, _) = take_over(&bus, "c1").await;
+    state.put("c1.0", "a".into()).await.unwrap();
+    nats.kill();
+    let write = tokio::spawn(async move {
+        while let Err(error) = state.put("c1.0", "b".into()).await {
+            assert!(matches!(error, PutError::Bus(_)), "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        state
+    });
+    nats.restart().await;
+    let mut state = tokio::time::timeout(PATIENCE, write)
+        .await
+        .unwrap()
+        .unwrap();
+    state.put("c1.0", "c".into()).await.unwrap();
+    let (_, stored) = take_over(&bus, "c1").await;
+    assert_eq!(stored, [("c1.0".to_owned(), "c".to_owned())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() {
+    let nats = NatsServer::start().await;
+    let shutdown = CancellationToken::new();
+    let (one, other) = (
+        connect(&nats, "ingest").await,
+        connect(&nats, "ingest").await,
+    );
+    let (first, second) = (one.candidate("c1"), other.candidate("c1"));
+    let lease = first.lead(&shutdown).await.unwrap();
+    assert_eq!(*first.role().borrow(), Role::Leader);
+
+    // Another cluster has its own leader.
+    let elsewhere = other.candidate("c2");
+    elsewhere.lead(&shutdown).await.unwrap().give_up().await;
+
+    let waiting = tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move {
+            let lease = second.lead(&shutdown).await.unwrap();
+            (second, lease)
+        }
+    });
+    // Longer than a silent leader is waited for.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(!waiting.is_finished(), "the leader renews its lease");
+    let given_up = Instant::now();
+    lease.give_up().await;
+    let (second, lease) = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
+    println!("given up: taken over after {:?}", given_up.elapsed());
+    assert!(
+        given_up.elapsed() < Duration::from_secs(5),
+        "a standby need not wait for the end of the term"
+    );
+    assert_eq!(*second.role().borrow(), Role::Leader);
+
+    // Its connection is gone without a word.
+    let silent = Instant::now();
+    other.close().await;
+    let lease_of_first = tokio::time::timeout(PATIENCE, first.lead(&shutdown))
+        .await
+        .unwrap()
+        .unwrap();
+    println!("silent: taken over after {:?}", silent.elapsed());
+    assert!(
+        silent.elapsed() > Duration::from_secs(3),
+        "not while it may still lead"
+    );
+    let mut role = second.role();
+    wait_until("the silent one is unsure", PATIENCE, async || {
+        *role.borrow_and_update() == Role::Unsure
+    })
+    .await;
+    drop(lease);
+    drop(lease_of_first);
+}

@@ -1,0 +1,94 @@
+//! Services of which one replica works per cluster: they lead in terms, and stand by between them.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use mesh_bus::{Bus, Role};
+use tokio_util::sync::CancellationToken;
+
+use crate::Context;
+
+/// After a term that ended although nobody else leads.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Context {
+    /// Calls `term` whenever this replica begins to lead, until the process is told to stop. A term ends when its token is cancelled:
+    /// the process stops, or another replica leads. It may also end by itself, having met the writes of another one. `standby` is called
+    /// when it is certain that another one leads: what a leader needs is no condition of being ready then.
+    ///
+    /// # Errors
+    /// What a term fails with.
+    pub async fn lead<E>(
+        &self,
+        bus: &Bus,
+        standby: impl Fn(),
+        term: impl Fn(CancellationToken) -> BoxFuture<'static, Result<(), E>>,
+    ) -> Result<(), E> {
+        let service = bus.role();
+        let decided = self.health.condition(&format!("{service}.leadership"));
+        let candidate = bus.candidate(&self.mesh.cluster);
+        let mut role = candidate.role();
+        let follow = async {
+            let mut told = Role::Starting;
+            loop {
+                let now = *role.borrow_and_update();
+                self.health.set_role(service, now.as_str());
+                match (told, now) {
+                    (was, now) if was == now => {}
+                    (_, Role::Starting) => {}
+                    (_, Role::Standby) => {
+                        standby();
+                        tracing::info!(service, "another replica leads, standing by");
+                    }
+                    (Role::Unsure, Role::Leader) => {
+                        tracing::info!(service, "nobody else led meanwhile, going on");
+                    }
+                    (_, Role::Leader) => tracing::info!(service, "leading"),
+                    (_, Role::Unsure) => {
+                        tracing::warn!(service, "NATS does not answer, another replica may lead");
+                    }
+                }
+                if now != Role::Starting {
+                    decided.ok();
+                }
+                told = now;
+                if role.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let terms = async {
+            loop {
+                let Ok(lease) = candidate.lead(&self.shutdown).await else {
+                    return Ok(());
+                };
+                let stop = CancellationToken::new();
+                let ended = {
+                    let mut work = term(stop.clone());
+                    let ended = tokio::select! {
+                        ended = &mut work => Some(ended),
+                        () = self.shutdown.cancelled() => None,
+                        () = lease.lost.cancelled() => None,
+                    };
+                    stop.cancel();
+                    match ended {
+                        Some(ended) => ended,
+                        None => work.await,
+                    }
+                };
+                // Only now: a standby must not begin while something is still being written.
+                lease.give_up().await;
+                ended?;
+                standby();
+                tokio::select! {
+                    () = self.shutdown.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+        };
+        tokio::select! {
+            ended = terms => ended,
+            () = follow => Ok(()),
+        }
+    }
+}

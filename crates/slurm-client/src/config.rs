@@ -1,22 +1,31 @@
 //! Section `[slurm]` of `mesh.toml`.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{fmt, num::NonZeroU32, path::PathBuf, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// How to reach Slurm by its commands.
+/// How to reach Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// What is asked.
+    pub source: Source,
     /// slurm.conf to use. Unset: the environment's `SLURM_CONF`, else what the commands find themselves.
     pub conf: Option<PathBuf>,
     /// Folder of Slurm's commands. Unset: the search path.
     pub bin_dir: Option<PathBuf>,
-    /// How long one command may take before it is killed.
+    /// How long one command may take before it is killed, one request before it is given up.
     #[serde(with = "humantime_serde")]
     pub command_timeout: Duration,
     /// At most so many commands per second on average, whatever rings.
     pub commands_per_second: NonZeroU32,
+    /// Where slurmrestd listens.
+    pub rest_url: RestUrl,
+    /// File with a JSON web token for slurmrestd, bare or as `scontrol token` prints it (`SLURM_JWT=…`). Read again when it
+    /// changes. Unset: none is sent, which a unix socket may allow.
+    pub token_file: Option<PathBuf>,
+    /// User the token is for. Slurm 22.05 wants it with every token.
+    pub rest_user: Option<String>,
 }
 
 /// A sweep is one command; what 16 doorbells cause is 17 at most.
@@ -25,10 +34,131 @@ const COMMANDS_PER_SECOND: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0"
 impl Default for Config {
     fn default() -> Self {
         Self {
+            source: Source::Cli,
             conf: None,
             bin_dir: None,
             command_timeout: Duration::from_secs(10),
             commands_per_second: COMMANDS_PER_SECOND,
+            rest_url: RestUrl::default(),
+            token_file: None,
+            rest_user: None,
+        }
+    }
+}
+
+/// The way Slurm is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// By its commands: cheap, complete, and recommended on a host that has them.
+    #[default]
+    Cli,
+    /// By slurmrestd.
+    Rest,
+}
+
+/// Address of slurmrestd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum RestUrl {
+    /// `unix:///run/slurmrestd.socket`
+    Unix(PathBuf),
+    /// `http://host:6820`, `https://proxy/prefix`; without a slash at the end.
+    Tcp(String),
+}
+
+impl Default for RestUrl {
+    /// slurmrestd's own default port.
+    fn default() -> Self {
+        Self::Tcp("http://localhost:6820".to_owned())
+    }
+}
+
+/// The text is no address of slurmrestd.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("read rest_url {text:?}: expected unix:///path or http(s)://host:port")]
+pub struct ParseRestUrlError {
+    text: String,
+}
+
+impl FromStr for RestUrl {
+    type Err = ParseRestUrlError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseRestUrlError {
+            text: text.to_owned(),
+        };
+        if let Some(path) = text.strip_prefix("unix://") {
+            return match path.len() > 1 && path.starts_with('/') {
+                true => Ok(Self::Unix(path.into())),
+                false => Err(error()),
+            };
+        }
+        let rest = text
+            .strip_prefix("http://")
+            .or_else(|| text.strip_prefix("https://"))
+            .ok_or_else(error)?;
+        let host = rest.split('/').next().unwrap_or_default();
+        // A user or password here would end up in messages; a query belongs to no base address.
+        let sane = !host.is_empty()
+            && !rest.contains(['@', '?', '#', ' '])
+            && reqwest::Url::parse(text).is_ok();
+        match sane {
+            true => Ok(Self::Tcp(text.trim_end_matches('/').to_owned())),
+            false => Err(error()),
+        }
+    }
+}
+
+impl TryFrom<String> for RestUrl {
+    type Error = ParseRestUrlError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<RestUrl> for String {
+    fn from(url: RestUrl) -> Self {
+        url.to_string()
+    }
+}
+
+impl fmt::Display for RestUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp(url) => f.write_str(url),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_slurmrestd() {
+        for text in [
+            "unix:///run/slurmrestd/slurmrestd.socket",
+            "http://localhost:6820",
+            "https://proxy.example.org/slurm",
+        ] {
+            assert_eq!(text.parse::<RestUrl>().unwrap().to_string(), text);
+        }
+        let url: RestUrl = "http://[::1]:6820/".parse().unwrap();
+        assert_eq!(url.to_string(), "http://[::1]:6820");
+        for text in [
+            "",
+            "unix:/run/x",
+            "unix:///",
+            "localhost:6820",
+            "http://",
+            "http://host:port",
+            "ftp://host",
+            "http://me:secret@host",
+        ] {
+            assert!(text.parse::<RestUrl>().is_err(), "{text}");
         }
     }
 }

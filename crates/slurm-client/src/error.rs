@@ -68,12 +68,82 @@ pub enum Error {
         /// Slurm's words.
         message: String,
     },
+    /// The file with the token for slurmrestd cannot be read, or holds none.
+    #[error("read token_file {}: {problem}; `scontrol token` makes one", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// slurmrestd cannot be reached.
+    #[error(
+        "{command}: slurmrestd at {url} does not answer ({problem}); check that it runs, and rest_url in [slurm]"
+    )]
+    RestDown {
+        /// The request.
+        command: &'static str,
+        /// Its address.
+        url: String,
+        /// Why.
+        problem: String,
+    },
+    /// slurmrestd or the daemon behind it refuses the user or the token: HTTP 401, 403, 511, or 500 with such words (22.05).
+    #[error(
+        "{command}: slurmrestd refuses us with HTTP {status} ({message}); check token_file (is it expired?) and rest_user in [slurm], and how slurmrestd authenticates"
+    )]
+    Denied {
+        /// The request.
+        command: &'static str,
+        /// HTTP status.
+        status: u16,
+        /// Slurm's words.
+        message: String,
+    },
+    /// HTTP 200, and errors in the document: what it holds besides proves nothing.
+    #[error("{command}: slurmrestd answers and reports errors: {message}")]
+    Reported {
+        /// The request.
+        command: &'static str,
+        /// Slurm's words.
+        message: String,
+    },
+    /// slurmrestd serves no version of its API that has this question.
+    #[error(
+        "{command}: slurmrestd serves {served} only; this needs {needed}: start it with such a plugin (-s, -d)"
+    )]
+    NotServed {
+        /// The request.
+        command: &'static str,
+        /// What it serves.
+        served: String,
+        /// What would do.
+        needed: &'static str,
+    },
+    /// slurmrestd has no such question.
+    #[error(
+        "slurmrestd cannot be asked for {question}: set source = \"cli\" in [slurm], where Slurm's commands are"
+    )]
+    NotOverRest {
+        /// What was wanted.
+        question: &'static str,
+    },
+    /// The answer is older than one that came before the question: a proxy's cache, or another controller.
+    #[error("{command}: the answer is of {this}, one of {newest} came before; asked again later")]
+    Stale {
+        /// The request.
+        command: &'static str,
+        /// The controller's time of this answer.
+        this: i64,
+        /// The newest one seen.
+        newest: i64,
+    },
     /// Any other failure Slurm reports.
     #[error("{command} failed with status {status}: {message}")]
     Failed {
         /// The command.
         command: &'static str,
-        /// Exit status; -1 if a signal ended it.
+        /// Exit status, -1 if a signal ended it; HTTP status of a request.
         status: i32,
         /// Slurm's words.
         message: String,
@@ -109,6 +179,13 @@ impl Error {
             Self::ControllerDown { .. } => "controller_down",
             Self::MungeDown { .. } => "munge_down",
             Self::AccountingDown { .. } => "accounting_down",
+            Self::TokenFile { .. } => "token_file",
+            Self::RestDown { .. } => "rest_down",
+            Self::Denied { .. } => "denied",
+            Self::Reported { .. } => "reported",
+            Self::NotServed { .. } => "not_served",
+            Self::NotOverRest { .. } => "not_over_rest",
+            Self::Stale { .. } => "stale",
             Self::Failed { .. } => "failed",
             Self::Malformed { .. } => "malformed",
             Self::Suspicious { .. } => "suspicious",
@@ -117,11 +194,28 @@ impl Error {
 
     /// Whether trying again later may help without anybody changing a file.
     pub const fn is_transient(&self) -> bool {
-        !matches!(self, Self::NotInstalled { .. } | Self::ConfigMissing { .. })
+        !matches!(
+            self,
+            Self::NotInstalled { .. }
+                | Self::ConfigMissing { .. }
+                | Self::TokenFile { .. }
+                | Self::NotOverRest { .. }
+        )
     }
 
     /// Sorts what a failed command wrote to stderr.
     pub(crate) fn from_stderr(command: &'static str, status: i32, stderr: &str) -> Self {
+        let accounting = matches!(command, "sacct" | "sacctmgr");
+        Self::from_words(command, status, stderr, accounting)
+    }
+
+    /// Sorts Slurm's words about a failure; `accounting` says whether slurmdbd was asked.
+    pub(crate) fn from_words(
+        command: &'static str,
+        status: i32,
+        stderr: &str,
+        accounting: bool,
+    ) -> Self {
         let message = excerpt(stderr.trim());
         let lower = stderr.to_ascii_lowercase();
         let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
@@ -134,7 +228,7 @@ impl Error {
             "invalid authentication credential",
         ]) {
             Self::MungeDown { command, message }
-        } else if matches!(command, "sacct" | "sacctmgr")
+        } else if accounting
             && says(&[
                 "slurmdbd",
                 "database",

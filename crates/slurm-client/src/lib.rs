@@ -1,29 +1,32 @@
-//! Asks Slurm by its commands and returns records. The only place that knows how.
+//! Asks Slurm by its commands or by slurmrestd and returns records. The only place that knows how.
 //!
-//! - [`Slurm::sweep`]: one cheap look at the whole queue (`squeue`, text columns).
-//! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`).
-//! - [`Slurm::accounting`]: runs the controller has forgotten (`sacct -D -X`).
+//! - [`Slurm::sweep`]: one cheap look at the whole queue (`squeue`, text columns; `/jobs` if anything changed).
+//! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`; `/job/ID`).
+//! - [`Slurm::accounting`]: runs the controller has forgotten (`sacct -D -X`; `/slurmdb/…/jobs`).
 //! - [`Slurm::access`], [`Slurm::transactions`]: who may do what, and who changed it (`sacctmgr`).
 //! - [`Slurm::usage`]: what ended runs used, step by step (`sacct -D`).
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: what hooks bring along. Pure.
 //!
 //! Every command has a deadline, is killed when its future is dropped, and waits for one of two places and for its turn (so many
-//! commands per second, whatever rings). An answer that is cut,
-//! malformed or not certain is an error or says so in its record: never an empty list, never a guess. Deliberately absent: JSON
-//! output (22.05's `sacct --json` loses exit codes, `squeue --json` costs fifteen times the text), REST, writing to Slurm.
+//! commands per second, whatever rings). An answer that is cut, malformed or not certain is an error or says
+//! so in its record: never an empty list, never a guess. Deliberately absent: the commands' JSON output (22.05's `sacct --json` loses
+//! exit codes, `squeue --json` costs fifteen times the text), writing to Slurm.
 
+mod cli;
 mod command;
 mod config;
 mod error;
 mod evidence;
+mod json;
 mod metrics;
 mod pace;
 mod parse;
 mod record;
-mod slurm;
+mod rest;
+mod source;
 
-pub use config::Config;
+pub use config::{Config, ParseRestUrlError, RestUrl, Source};
 pub use error::Error;
 pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
@@ -32,4 +35,4 @@ pub use record::{
     JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, Sweep, SweepRow, Transaction,
     UsageRecord, UsedTres, UserRecord,
 };
-pub use slurm::{Ping, Query, Slurm};
+pub use source::{Ping, Query, Slurm};

@@ -17,7 +17,7 @@ pub(crate) use association::{
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{FreeTexts, JobsText, jobs};
 pub(crate) use node::{config, nodes, partitions};
-pub(crate) use sweep::{FORMAT as SWEEP_FORMAT, sweep};
+pub(crate) use sweep::{FORMAT as SWEEP_FORMAT, sweep, sweep_row};
 pub(crate) use usage::{fields as usage_fields, usage};
 
 /// A text, or nothing for the words Slurm prints in its place.
@@ -26,6 +26,17 @@ pub(crate) fn text(value: &str) -> String {
         "(null)" | "N/A" | "None assigned" | "(unknown)" => String::new(),
         text => text.to_owned(),
     }
+}
+
+/// The items of a list with commas.
+pub(crate) fn list(value: &str) -> Vec<String> {
+    let value = text(value);
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A whole number at the start: `1-1` and `4+` read 1 and 4.

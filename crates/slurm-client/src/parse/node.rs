@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use slurm_types::{NodeState, Tres, UnixTime};
 
-use super::{keys::pairs, leading, text};
+use super::{keys::pairs, leading, list, text};
 use crate::record::{NodeRecord, PartitionRecord};
 
 /// The nodes, and how many lines were none.
@@ -171,16 +171,6 @@ pub(crate) fn config(output: &str) -> BTreeMap<String, String> {
         .map(|(key, value)| (key.trim().to_owned(), text(value)))
         .filter(|(key, _)| !key.is_empty() && !key.contains(' '))
         .chain(heading)
-        .collect()
-}
-
-fn list(value: &str) -> Vec<String> {
-    let value = text(value);
-    value
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-        .map(str::to_owned)
         .collect()
 }
 

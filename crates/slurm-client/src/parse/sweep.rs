@@ -3,7 +3,7 @@
 //! No column belongs to a user, so a line is a row and a control character separates the columns. The reason comes last: it may be
 //! a free text of a plugin.
 
-use slurm_types::{JobRef, JobState, UnixTime};
+use slurm_types::{JobId, JobRef, JobState, UnixTime};
 
 use super::{leading, text};
 use crate::record::{ArrayTasks, SweepRow};
@@ -64,26 +64,10 @@ fn row(line: &str) -> Option<SweepRow> {
     let (start, end) = (UnixTime::parse(start), UnixTime::parse(end));
     let priority = leading(priority);
     let nodes = text(nodes);
-    let digest = {
-        // The times of a job without nodes are backfill's plan.
-        let times = [start, end].map(|time| {
-            time.filter(|_| !nodes.is_empty())
-                .map_or(0, UnixTime::as_secs)
-        });
-        let held = if priority == Some(0) { "held" } else { "" };
-        let mut digest = Fnv::default();
-        for column in [
-            id, printed, array, tasks, submit, partition, uid, account, qos, &nodes, limit, reason,
-            held,
-        ] {
-            digest.add(column);
-        }
-        digest.add(&state.to_string());
-        for time in times {
-            digest.add(&time.to_string());
-        }
-        digest.0
-    };
+    let columns = [
+        id, printed, array, tasks, submit, partition, uid, account, qos, &nodes, limit, reason,
+    ];
+    let digest = digest(&columns, &state, priority, [start, end]);
     Some(SweepRow {
         job_id,
         // squeue prints the job's own id as the array's for a job that belongs to none.
@@ -108,6 +92,67 @@ fn row(line: &str) -> Option<SweepRow> {
         reason: reason.to_owned(),
         digest,
     })
+}
+
+/// Fills in the digest of a row that did not come from squeue, from what squeue would print.
+pub(crate) fn sweep_row(row: SweepRow) -> SweepRow {
+    let display = match (row.het_job_id, row.het_job_offset, &row.array_tasks) {
+        (Some(leader), Some(offset), _) => format!("{leader}+{offset}"),
+        (_, _, Some(ArrayTasks::Task(task))) => format!("{}_{task}", id_of(row.array_job_id)),
+        (_, _, Some(ArrayTasks::Remainder(tasks))) => {
+            format!("{}_[{tasks}]", id_of(row.array_job_id))
+        }
+        _ => row.job_id.to_string(),
+    };
+    let tasks = match &row.array_tasks {
+        Some(ArrayTasks::Task(task)) => task.to_string(),
+        Some(ArrayTasks::Remainder(tasks)) => tasks.clone(),
+        None => "N/A".to_owned(),
+    };
+    let columns = [
+        row.job_id.to_string(),
+        display,
+        id_of(row.array_job_id.or(Some(row.job_id))),
+        tasks,
+        row.submit.map_or_else(String::new, |time| time.to_string()),
+        row.partition.clone(),
+        row.uid.map_or_else(String::new, |uid| uid.to_string()),
+        row.account.clone(),
+        row.qos.clone(),
+        row.nodes.clone(),
+        row.time_limit.clone(),
+        row.reason.clone(),
+    ];
+    let digest = digest(&columns, &row.state, row.priority, [row.start, row.end]);
+    SweepRow { digest, ..row }
+}
+
+fn id_of(id: Option<JobId>) -> String {
+    id.map_or_else(String::new, |id| id.to_string())
+}
+
+fn digest(
+    columns: &[impl AsRef<str>],
+    state: &JobState,
+    priority: Option<u32>,
+    times: [Option<UnixTime>; 2],
+) -> u64 {
+    let mut digest = Fnv::default();
+    let held = if priority == Some(0) { "held" } else { "" };
+    for column in columns {
+        digest.add(column.as_ref());
+    }
+    digest.add(held);
+    digest.add(&state.to_string());
+    // The times of a job without nodes are backfill's plan.
+    let has_nodes = columns
+        .get(9)
+        .is_some_and(|nodes| !nodes.as_ref().is_empty());
+    for time in times {
+        let secs = time.filter(|_| has_nodes).map_or(0, UnixTime::as_secs);
+        digest.add(&secs.to_string());
+    }
+    digest.0
 }
 
 /// FNV-1a, 64 bit: small, and the same for ever (the standard library's hasher may change between releases).

@@ -7,16 +7,20 @@ use std::collections::BTreeSet;
 
 use slurm_types::UnixTime;
 
-use super::{Slurm, local_time, malformed};
+use super::{Cli, local_time, malformed};
 use crate::record::{AccessRecords, Transaction};
 use crate::{Error, metrics, parse};
 
-impl Slurm {
+impl Cli {
     /// Every association of a cluster and every user. Two commands of 0.2 to 0.4 s on 22.05 (slurmdbd's round trips), 10 ms later.
     /// Comments are asked for only where wanted: 22.05 has none and refuses.
     ///
     /// An answer that leaves out what every cluster has, or that contradicts itself, is an error: nobody lost access then.
-    pub async fn access(&self, cluster: &str, comments: bool) -> Result<AccessRecords, Error> {
+    pub(crate) async fn access(
+        &self,
+        cluster: &str,
+        comments: bool,
+    ) -> Result<AccessRecords, Error> {
         let which = format!("cluster={cluster}");
         let format = parse::association_format(comments);
         let output = self
@@ -60,7 +64,7 @@ impl Slurm {
     }
 
     /// What was changed with sacctmgr since then. One command; nothing new is an empty list.
-    pub async fn transactions(&self, since: UnixTime) -> Result<Vec<Transaction>, Error> {
+    pub(crate) async fn transactions(&self, since: UnixTime) -> Result<Vec<Transaction>, Error> {
         let since = format!("start={}", local_time(since)?);
         let output = self
             .runner

@@ -1,4 +1,4 @@
-//! The questions one can ask.
+//! The questions of [`Slurm`](crate::Slurm), asked by Slurm's commands.
 
 mod access;
 
@@ -15,8 +15,8 @@ use chrono::DateTime;
 use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
-    AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Sweep,
-    UsageRecord,
+    AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Ping,
+    Query, Sweep, UsageRecord,
     command::{Output, Runner},
     error::excerpt,
     metrics,
@@ -31,42 +31,16 @@ const JOBS_PER_QUESTION: usize = 250;
 /// Ids per `squeue -j` and `sacct -j`: 11 bytes each at most, far below the limit of an argument (128 KiB).
 const IDS_PER_COMMAND: usize = 1_000;
 
-/// Slurm, by its commands. Cheap to clone; clones share the bound on commands at a time.
+/// Slurm, by its commands. Clones share the bound on commands at a time.
 #[derive(Clone, Debug)]
-pub struct Slurm {
+pub(crate) struct Cli {
     runner: Runner,
     /// Jobs in the last sweep.
     queue: Arc<AtomicUsize>,
 }
 
-/// Which runs accounting is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Query {
-    /// Runs in any state that lived at some time in the window. Leaves out what never became eligible (held, dependent): ask
-    /// for those by id.
-    Window {
-        /// Begin of the window.
-        start: UnixTime,
-        /// End of the window; `None` is now.
-        end: Option<UnixTime>,
-    },
-    /// Every run of these jobs.
-    Jobs(Vec<JobId>),
-}
-
-/// What the controllers say about themselves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ping {
-    /// Whether one of them is up.
-    pub up: bool,
-    /// Lines as printed: `Slurmctld(primary) at vm is UP`.
-    pub lines: Vec<String>,
-}
-
-impl Slurm {
-    /// Takes the configuration; asks nothing yet.
-    pub fn new(config: Config) -> Self {
-        metrics::describe();
+impl Cli {
+    pub(crate) fn new(config: Config) -> Self {
         Self {
             runner: Runner::new(config),
             queue: Arc::default(),
@@ -74,8 +48,7 @@ impl Slurm {
     }
 
     /// One that waits longer for answers, within the same number of commands per second.
-    #[must_use]
-    pub fn patient(&self, command_timeout: Duration) -> Self {
+    pub(crate) fn patient(&self, command_timeout: Duration) -> Self {
         Self {
             runner: self.runner.patient(command_timeout),
             queue: Arc::clone(&self.queue),
@@ -83,7 +56,7 @@ impl Slurm {
     }
 
     /// Every job the controller has in memory, a few columns each: 0.1 s and 1 MB at 10,000 jobs.
-    pub async fn sweep(&self) -> Result<Sweep, Error> {
+    pub(crate) async fn sweep(&self) -> Result<Sweep, Error> {
         let started_at = now();
         let output = self
             .runner
@@ -110,7 +83,7 @@ impl Slurm {
     }
 
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
-    pub async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
         let ids: BTreeSet<JobId> = ids.iter().copied().collect();
         let mut answer = JobsAnswer::default();
         if ids.is_empty() {
@@ -189,7 +162,7 @@ impl Slurm {
     }
 
     /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
-    pub async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
         match query {
             Query::Window { start, end } => {
                 let (start, end) = (local_time(*start)?, end.map(local_time).transpose()?);
@@ -220,7 +193,7 @@ impl Slurm {
 
     /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
     /// tasks along, unless it is asked for as a task.
-    pub async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+    pub(crate) async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
         let mut records = Vec::new();
         for some in jobs.chunks(IDS_PER_COMMAND) {
             let list: Vec<String> = some.iter().map(JobRef::to_string).collect();
@@ -256,7 +229,7 @@ impl Slurm {
     }
 
     /// Every node the controller shows, hidden partitions included. Slurm 22.05 leaves out cloud nodes that are powered down.
-    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
         let output = self
             .runner
             .run("scontrol", &["-o", "-a", "show", "node"])
@@ -266,7 +239,7 @@ impl Slurm {
     }
 
     /// Every partition, hidden ones included.
-    pub async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
+    pub(crate) async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
         let output = self
             .runner
             .run("scontrol", &["-o", "-a", "show", "partition"])
@@ -276,7 +249,7 @@ impl Slurm {
     }
 
     /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them.
-    pub async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
+    pub(crate) async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
         let output = self.runner.run("scontrol", &["show", "config"]).await?;
         let config = parse::config(&output);
         match config.contains_key("ClusterName") {
@@ -290,7 +263,7 @@ impl Slurm {
     }
 
     /// Whether a controller is up. Every controller being down is an answer, not an error.
-    pub async fn ping(&self) -> Result<Ping, Error> {
+    pub(crate) async fn ping(&self) -> Result<Ping, Error> {
         let output = self.runner.run_any("scontrol", &["ping"]).await?;
         let lines: Vec<String> = output
             .stdout
@@ -309,7 +282,7 @@ impl Slurm {
     }
 
     /// Version of the commands: `22.05.8`. Asks no daemon.
-    pub async fn version(&self) -> Result<String, Error> {
+    pub(crate) async fn version(&self) -> Result<String, Error> {
         let output = self.runner.run("scontrol", &["--version"]).await?;
         let version = output
             .split_ascii_whitespace()
@@ -356,7 +329,7 @@ fn read_one(
 
 /// Takes records of jobs asked for out of the answer about all jobs; returns the ids of which there is no clear one, and of those
 /// that have one why it is not clear.
-fn sort_into(
+pub(crate) fn sort_into(
     answer: &mut JobsAnswer,
     ids: &BTreeSet<JobId>,
     text: JobsText,
@@ -384,7 +357,7 @@ fn sort_into(
     (rest, unclear)
 }
 
-fn belongs_to(record: &JobRecord, id: JobId) -> bool {
+pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
     [record.job_id, record.array_job_id, record.het_job_id].contains(&Some(id))
 }
 
@@ -458,7 +431,7 @@ fn local_time(time: UnixTime) -> Result<String, Error> {
         })
 }
 
-fn now() -> UnixTime {
+pub(crate) fn now() -> UnixTime {
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

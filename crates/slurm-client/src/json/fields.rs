@@ -1,0 +1,198 @@
+//! One object of an answer, read field by field. A field that has none of the shapes we know is left out and counted.
+
+use serde_json::Value;
+use slurm_types::{ExitCode, Tres, UnixTime, no_val};
+
+/// Reads fields of one object by name; `a.b` is the field `b` of the object `a`.
+pub(crate) struct Fields<'a> {
+    object: &'a Value,
+    /// Fields with a shape no version has.
+    pub(crate) oddities: u32,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) const fn new(object: &'a Value) -> Self {
+        Self {
+            object,
+            oddities: 0,
+        }
+    }
+
+    /// The field, unless it is missing or null.
+    pub(crate) fn get(&self, path: &str) -> Option<&'a Value> {
+        path.split('.')
+            .try_fold(self.object, |value, key| value.get(key))
+            .filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.get(path).is_some()
+    }
+
+    fn odd<T>(&mut self, nothing: T) -> T {
+        self.oddities = self.oddities.saturating_add(1);
+        nothing
+    }
+
+    /// A user's text exactly as it is; empty if there is none.
+    pub(crate) fn raw(&mut self, path: &str) -> String {
+        match self.get(path) {
+            None => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(_) => self.odd(String::new()),
+        }
+    }
+
+    /// A text of Slurm's, empty for the words it puts in place of one.
+    pub(crate) fn text(&mut self, path: &str) -> String {
+        crate::parse::text(&self.raw(path))
+    }
+
+    /// The first of these texts that is not empty.
+    pub(crate) fn first(&mut self, paths: &[&str]) -> String {
+        paths
+            .iter()
+            .map(|path| self.text(path))
+            .find(|text| !text.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// A whole number, plain or `{set, infinite, number}`. `None` if it is not set or unlimited.
+    pub(crate) fn signed(&mut self, path: &str) -> Option<i64> {
+        let value = self.get(path)?;
+        let number = match value {
+            Value::Object(triple) if triple.get("number").is_some() => {
+                if triple.get("set").and_then(Value::as_bool) != Some(true) {
+                    return None;
+                }
+                triple.get("number")?
+            }
+            number => number,
+        };
+        // Some floats are whole numbers in disguise (v0.0.40 has `5.0` for tasks per TRES).
+        match number
+            .as_i64()
+            .or_else(|| number.as_f64().map(|float| float as i64))
+        {
+            Some(number) => Some(number),
+            None => self.odd(None),
+        }
+    }
+
+    /// A number that is at least 0. Slurm's "no value" of 32 bits is none.
+    pub(crate) fn number<T: TryFrom<i64>>(&mut self, path: &str) -> Option<T> {
+        let number = self.signed(path)?;
+        if number < 0 || u32::try_from(number).is_ok_and(|n| no_val::real_u32(n).is_none()) {
+            return None;
+        }
+        T::try_from(number).ok()
+    }
+
+    /// A number above 0: Slurm's ids and limits have 0 for "none".
+    pub(crate) fn positive<T: TryFrom<i64> + Default + PartialEq>(
+        &mut self,
+        path: &str,
+    ) -> Option<T> {
+        self.number(path).filter(|number| *number != T::default())
+    }
+
+    /// Whether the number is "unlimited".
+    pub(crate) fn infinite(&self, path: &str) -> bool {
+        self.get(path)
+            .and_then(|triple| triple.get("infinite"))
+            .and_then(Value::as_bool)
+            == Some(true)
+    }
+
+    /// A time; 0 is none, with `set: true` too (24.11).
+    pub(crate) fn time(&mut self, path: &str) -> Option<UnixTime> {
+        self.positive(path).map(UnixTime::from_secs)
+    }
+
+    /// A list of words, or one word (22.05); a text with commas is a list as well.
+    pub(crate) fn words(&mut self, path: &str) -> Vec<String> {
+        match self.get(path) {
+            None => Vec::new(),
+            Some(Value::String(text)) => crate::parse::list(text),
+            Some(Value::Array(items)) => {
+                let words: Vec<String> = items
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .map(str::to_owned)
+                    .collect();
+                if words.len() != items.len() {
+                    self.oddities = self.oddities.saturating_add(1);
+                }
+                words
+            }
+            Some(_) => self.odd(Vec::new()),
+        }
+    }
+
+    /// `true`, 1, or a list with `true` in it.
+    pub(crate) fn flag(&mut self, path: &str) -> bool {
+        match self.get(path) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(Value::Number(number)) => number.as_i64() != Some(0),
+            Some(Value::Array(items)) => items.iter().any(|item| item.as_str() == Some("true")),
+            Some(_) => self.odd(false),
+        }
+    }
+
+    /// Resources as a text.
+    pub(crate) fn tres(&mut self, path: &str) -> Tres {
+        let (tres, odd) = Tres::parse_lossy(&self.text(path));
+        self.oddities = self
+            .oddities
+            .saturating_add(u32::try_from(odd.len()).unwrap_or(u32::MAX));
+        tres
+    }
+
+    /// Resources as a list of `{type, name, count}`; memory in MiB. Counts below 0 are "not known" (energy on 26.05).
+    pub(crate) fn tres_list(&mut self, path: &str) -> Tres {
+        let mut tres = Tres::default();
+        let Some(list) = self.get(path) else {
+            return tres;
+        };
+        let Some(items) = list.as_array() else {
+            return self.odd(tres);
+        };
+        for item in items {
+            let mut item = Fields::new(item);
+            let (kind, name) = (item.text("type"), item.text("name"));
+            if kind.is_empty() {
+                self.oddities = self.oddities.saturating_add(1);
+                continue;
+            }
+            let key = match name.is_empty() {
+                true => kind,
+                false => format!("{kind}/{name}"),
+            };
+            if let Some(count) = item.signed("count").and_then(|n| u64::try_from(n).ok()) {
+                tres.set(key, count);
+            }
+            self.oddities = self.oddities.saturating_add(item.oddities);
+        }
+        tres
+    }
+
+    /// An exit code: a wait status (22.05) or `{status, return_code, signal}`.
+    pub(crate) fn exit_code(&mut self, path: &str) -> Option<ExitCode> {
+        let value = self.get(path)?;
+        if !value.is_object() || value.get("number").is_some() {
+            return self.number::<u32>(path).map(ExitCode::from_wait_status);
+        }
+        let mut code = Fields::new(value);
+        let signal = code
+            .positive("signal.id")
+            .or_else(|| code.positive("signal.signal_id"));
+        let exit = code.number("return_code");
+        self.oddities = self.oddities.saturating_add(code.oddities);
+        // A job that never ran has neither, and status PENDING.
+        (signal.is_some() || exit.is_some()).then(|| ExitCode {
+            exit: exit.unwrap_or(0),
+            signal: signal.unwrap_or(0),
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! JSON of slurmrestd (v0.0.36 to v0.0.45) and of `--json` into records. Pure; survives any document.
+//!
+//! Users' texts are quoted here, so nothing can be forged. What differs between versions is sorted out field by field: a state is a
+//! word (22.05) or a list of words, a number is a number or `{set, infinite, number}` (24.11), a list may be a text with commas.
+
+mod accounting;
+mod answer;
+mod fields;
+mod job;
+mod node;
+mod partition;
+
+pub(crate) use accounting::{ExitCodes, accounting};
+pub(crate) use answer::{Answer, Envelope, answer, envelope};
+pub(crate) use fields::Fields;
+pub(crate) use job::{job, sweep_row};
+pub(crate) use node::node;
+pub(crate) use partition::partition;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! One GET: a deadline over connection, headers and body, a bound on the body, the token as it is in its file now.
+
+use std::{
+    error::Error as _,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use reqwest::{Client, header::HeaderValue, redirect::Policy};
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::{Config, Error, RestUrl, error::excerpt, metrics, pace::Pace};
+
+/// Requests at a time, as with commands.
+const AT_A_TIME: usize = 2;
+/// More than 25,000 jobs make at 8 kB each (26.05; 10,000 were 92 MB).
+const MOST_BODY: usize = 256 << 20;
+
+/// Sends requests to one slurmrestd.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    config: Arc<Config>,
+    /// Why there is no client, if there is none.
+    client: Result<Client, String>,
+    token: Arc<Mutex<Option<(Stamp, HeaderValue)>>>,
+    permits: Arc<Semaphore>,
+    pace: Arc<Pace>,
+}
+
+/// An answer, whatever its status.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Vec<u8>,
+}
+
+/// Tells whether a file is still the same.
+type Stamp = (i64, i64, u64, u64);
+
+impl Http {
+    pub(super) fn new(config: Config) -> Self {
+        // The process has done so already, unless this is a test.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let builder = Client::builder().no_proxy().redirect(Policy::none());
+        let builder = match &config.rest_url {
+            RestUrl::Unix(path) => builder.unix_socket(path.clone()),
+            RestUrl::Tcp(_) => builder,
+        };
+        Self {
+            pace: Arc::new(Pace::new(config.commands_per_second)),
+            client: builder.build().map_err(|error| chain(&error)),
+            config: Arc::new(config),
+            token: Arc::default(),
+            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+        }
+    }
+
+    /// One that waits longer for answers, in places of its own, within the same number of requests per second.
+    pub(super) fn patient(&self, command_timeout: Duration) -> Self {
+        let config = Config {
+            command_timeout,
+            ..Config::clone(&self.config)
+        };
+        Self {
+            config: Arc::new(config),
+            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn has_token(&self) -> bool {
+        self.config.token_file.is_some()
+    }
+
+    /// Asks; `target` is a path with its query.
+    pub(super) async fn get(&self, command: &'static str, target: &str) -> Result<Reply, Error> {
+        let Ok(_permit) = self.permits.acquire().await else {
+            return Err(Error::Suspicious {
+                command,
+                problem: "no permit: the client is closed",
+            });
+        };
+        self.pace.turn().await;
+        let limit = self.config.command_timeout;
+        let started = Instant::now();
+        let reply = match timeout(limit, self.send(command, target)).await {
+            Ok(reply) => reply,
+            Err(_) => Err(Error::TimedOut {
+                command,
+                after: limit,
+            }),
+        };
+        metrics::took(command, started.elapsed());
+        reply
+    }
+
+    async fn send(&self, command: &'static str, target: &str) -> Result<Reply, Error> {
+        let down = |problem| Error::RestDown {
+            command,
+            url: self.config.rest_url.to_string(),
+            problem,
+        };
+        let client = self.client.as_ref().map_err(|error| down(error.clone()))?;
+        let base = match &self.config.rest_url {
+            RestUrl::Unix(_) => "http://localhost",
+            RestUrl::Tcp(url) => url,
+        };
+        let mut request = client
+            .get(format!("{base}{target}"))
+            .header("accept", "application/json");
+        if let Some(path) = &self.config.token_file {
+            request = request.header("x-slurm-user-token", self.token(path)?);
+            if let Some(user) = &self.config.rest_user {
+                request = request.header("x-slurm-user-name", user);
+            }
+        }
+        let mut response = request.send().await.map_err(|error| down(chain(&error)))?;
+        let status = response.status().as_u16();
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(None) => return Ok(Reply { status, body }),
+                Ok(Some(_)) if body.len() > MOST_BODY => {
+                    return Err(Error::Suspicious {
+                        command,
+                        problem: "a longer answer than Slurm can mean",
+                    });
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Err(_) => {
+                    return Err(Error::Suspicious {
+                        command,
+                        problem: "the connection ended within the answer",
+                    });
+                }
+            }
+        }
+    }
+
+    /// The token, read again if its file is another one.
+    fn token(&self, path: &Path) -> Result<HeaderValue, Error> {
+        let problem = |problem: String| Error::TokenFile {
+            path: path.to_owned(),
+            problem,
+        };
+        let about = fs::metadata(path).map_err(|error| problem(error.to_string()))?;
+        let stamp = (about.mtime(), about.mtime_nsec(), about.ino(), about.len());
+        let mut known = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((then, token)) = known.as_ref()
+            && *then == stamp
+        {
+            return Ok(token.clone());
+        }
+        let text = fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+        let text = text.trim();
+        let text = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
+        let token = HeaderValue::from_str(text)
+            .ok()
+            .filter(|_| !text.is_empty() && !text.contains(char::is_whitespace));
+        let mut token = token.ok_or_else(|| problem("it holds no token".to_owned()))?;
+        token.set_sensitive(true);
+        *known = Some((stamp, token.clone()));
+        Ok(token)
+    }
+}
+
+/// An error of the HTTP client with its causes, without the address, which our own message has.
+fn chain(error: &reqwest::Error) -> String {
+    let mut texts = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts.push(error.to_string());
+        cause = error.source();
+    }
+    match texts.is_empty() {
+        true => "the request could not be sent".to_owned(),
+        false => excerpt(&texts.join(": ")),
+    }
+}

@@ -1,0 +1,109 @@
+//! A look at the whole queue over REST.
+//!
+//! The list of all jobs is the only complete answer, and an expensive one: so it is asked for what changed since the last time. Slurm
+//! compares with the last change of the whole queue, so the answer is everything or "nothing changed": HTTP 304 (22.05), or 200 with
+//! an empty list and a warning (v0.0.40 and later). What it compares with is the controller's clock, never ours.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use slurm_types::UnixTime;
+
+use super::{DIAG, Family, JOBS, Rest, Told, envelope};
+use crate::{Error, Sweep, SweepRow, cli::now, json, metrics};
+
+/// The queue as it was last told.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Its rows; `None` before the first answer.
+    rows: Option<Arc<Vec<SweepRow>>>,
+    unread: usize,
+    /// The controller's clock then.
+    clock: Option<UnixTime>,
+}
+
+impl Known {
+    /// How many jobs there were.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.as_ref().map_or(0, |rows| rows.len())
+    }
+}
+
+impl Rest {
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every job the controller has in memory.
+    pub(crate) async fn sweep(&self) -> Result<Sweep, Error> {
+        let started_at = now();
+        let before = self.newest();
+        let (since, last) = {
+            let known = self.known();
+            // A second back: changes may follow within the second of the last answer.
+            let since = known.clock.map(|time| time.as_secs() - 1);
+            (since, known.rows.clone().map(|rows| (rows, known.unread)))
+        };
+        // 22.05 does not tell its clock with the jobs.
+        let clock = match self.tells_clock().await? {
+            true => None,
+            false => self.clock().await,
+        };
+        for since in [since.filter(|_| last.is_some()), None] {
+            let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
+            let told = self
+                .list(JOBS, Family::Controller, "jobs", &argument, json::job)
+                .await?;
+            let unchanged = match &told {
+                None => true,
+                Some((_, envelope)) => envelope.nothing_changed(),
+            };
+            if let (true, Some(_), Some((rows, unread_lines))) = (unchanged, since, &last) {
+                return Ok(Sweep {
+                    started_at,
+                    rows: rows.as_ref().clone(),
+                    unread_lines: *unread_lines,
+                });
+            }
+            // An empty list in answer to "what changed?" may mean that nothing did: asked again without.
+            let Some((records, envelope)) =
+                told.filter(|(records, _)| !unchanged && (since.is_none() || !records.is_empty()))
+            else {
+                if since.is_some() {
+                    continue;
+                }
+                return Err(super::nothing(JOBS));
+            };
+            self.doubt_age(JOBS, before, &envelope)?;
+            let count = records.len();
+            let rows: Vec<SweepRow> = records
+                .into_iter()
+                .filter_map(|record| json::sweep_row(&record.ok()?))
+                .collect();
+            let unread = count - rows.len();
+            metrics::unread(JOBS, unread);
+            let mut known = self.known();
+            known.clock = envelope.last_update.or(clock);
+            known.unread = unread;
+            known.rows = Some(Arc::new(rows.clone()));
+            return Ok(Sweep {
+                started_at,
+                rows,
+                unread_lines: unread,
+            });
+        }
+        Err(super::nothing(JOBS))
+    }
+
+    async fn tells_clock(&self) -> Result<bool, Error> {
+        let version = self.api().await?.version(Family::Controller);
+        Ok(version.is_none_or(|version| version >= 40))
+    }
+
+    /// The controller's clock; without it the next sweep asks for everything.
+    async fn clock(&self) -> Option<UnixTime> {
+        match self.get(DIAG, Family::Controller, "diag", "").await.ok()? {
+            Told::Document(body) => envelope(DIAG, &body).ok()?.clock,
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Slurm as the services know it: the same questions and records, whichever way it is asked.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use slurm_types::{JobId, JobRef, UnixTime};
+
+use crate::{
+    AccessRecords, AccountingRecord, Config, Error, JobsAnswer, NodeRecord, PartitionRecord,
+    Source, Sweep, Transaction, UsageRecord, cli::Cli, metrics, rest::Rest,
+};
+
+/// Shortest pause between two sweeps over REST, whose answers cost slurmrestd and slurmctld much more than a command's.
+const REST_PAUSE: Duration = Duration::from_secs(30);
+/// Longest pause a slow command can ask for.
+const LONGEST_CLI_PAUSE: Duration = Duration::from_secs(60);
+
+/// Slurm, by its commands or by slurmrestd. Cheap to clone; clones share the bound on questions at a time.
+#[derive(Clone, Debug)]
+pub struct Slurm(Inner);
+
+#[derive(Clone, Debug)]
+enum Inner {
+    Cli(Cli),
+    Rest(Rest),
+}
+
+/// Which runs accounting is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Runs in any state that lived at some time in the window. Leaves out what never became eligible (held, dependent): ask
+    /// for those by id.
+    Window {
+        /// Begin of the window.
+        start: UnixTime,
+        /// End of the window; `None` is now.
+        end: Option<UnixTime>,
+    },
+    /// Every run of these jobs.
+    Jobs(Vec<JobId>),
+}
+
+/// What the controllers say about themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// Whether one of them is up.
+    pub up: bool,
+    /// Lines as `scontrol ping` prints them: `Slurmctld(primary) at vm is UP`.
+    pub lines: Vec<String>,
+}
+
+/// Asks the same question of whichever source there is.
+macro_rules! ask {
+    ($self:ident.$question:ident($($argument:expr),*)) => {
+        match &$self.0 {
+            Inner::Cli(cli) => cli.$question($($argument),*).await,
+            // Boxed: these futures are large, and a request takes a thousand times longer than an allocation.
+            Inner::Rest(rest) => Box::pin(rest.$question($($argument),*)).await,
+        }
+    };
+}
+
+impl Slurm {
+    /// Takes the configuration; asks nothing yet.
+    pub fn new(config: Config) -> Self {
+        metrics::describe();
+        Self(match config.source {
+            Source::Cli => Inner::Cli(Cli::new(config)),
+            Source::Rest => Inner::Rest(Rest::new(config)),
+        })
+    }
+
+    /// One that waits longer for answers, within the same number of questions per second.
+    #[must_use]
+    pub fn patient(&self, command_timeout: Duration) -> Self {
+        Self(match &self.0 {
+            Inner::Cli(cli) => Inner::Cli(cli.patient(command_timeout)),
+            Inner::Rest(rest) => Inner::Rest(rest.patient(command_timeout)),
+        })
+    }
+
+    /// What is asked, for messages: `slurm commands` or `slurmrestd`.
+    pub const fn source(&self) -> &'static str {
+        match &self.0 {
+            Inner::Cli(_) => "slurm commands",
+            Inner::Rest(_) => "slurmrestd",
+        }
+    }
+
+    /// The shortest polite pause after a sweep whose answer took so long: a tenth of the time with commands, and with REST, where
+    /// the answer is made by slurmrestd at fifteen times the cost, a twentieth and never less than 30 s.
+    pub fn least_pause(&self, last_answer: Duration) -> Duration {
+        match &self.0 {
+            Inner::Cli(_) => last_answer.saturating_mul(9).min(LONGEST_CLI_PAUSE),
+            Inner::Rest(_) => last_answer.saturating_mul(20).max(REST_PAUSE),
+        }
+    }
+
+    /// Every job the controller has in memory, a few columns each. With commands 0.1 s and 1 MB at 10,000 jobs, with REST 3 to 9 s
+    /// and up to 92 MB unless nothing has changed since the last sweep.
+    pub async fn sweep(&self) -> Result<Sweep, Error> {
+        ask!(self.sweep())
+    }
+
+    /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
+    pub async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+        ask!(self.jobs(ids))
+    }
+
+    /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
+    pub async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+        ask!(self.accounting(query))
+    }
+
+    /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
+    /// tasks along, unless it is asked for as a task. Not over REST.
+    pub async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+        match &self.0 {
+            Inner::Cli(cli) => cli.usage(jobs).await,
+            Inner::Rest(_) => Err(Error::NotOverRest {
+                question: "usage of steps",
+            }),
+        }
+    }
+
+    /// Every association of a cluster and every user. Comments are asked for only where wanted: 22.05 has none and refuses. Not over REST.
+    ///
+    /// An answer that leaves out what every cluster has, or that contradicts itself, is an error: nobody lost access then.
+    pub async fn access(&self, cluster: &str, comments: bool) -> Result<AccessRecords, Error> {
+        match &self.0 {
+            Inner::Cli(cli) => cli.access(cluster, comments).await,
+            Inner::Rest(_) => Err(Error::NotOverRest {
+                question: "associations",
+            }),
+        }
+    }
+
+    /// What was changed with sacctmgr since then; nothing new is an empty list. Not over REST, which has no such question.
+    pub async fn transactions(&self, since: UnixTime) -> Result<Vec<Transaction>, Error> {
+        match &self.0 {
+            Inner::Cli(cli) => cli.transactions(since).await,
+            Inner::Rest(_) => Err(Error::NotOverRest {
+                question: "who changed associations",
+            }),
+        }
+    }
+
+    /// Every node the controller shows, hidden partitions included. Slurm 22.05's commands leave out cloud nodes that are powered down.
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
+        ask!(self.nodes())
+    }
+
+    /// Every partition, hidden ones included.
+    pub async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
+        ask!(self.partitions())
+    }
+
+    /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them, and
+    /// `AsOf`, its clock. Over REST only what slurmrestd tells: cluster, version, clock, whether there is accounting.
+    pub async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
+        ask!(self.config())
+    }
+
+    /// Whether a controller is up. Every controller being down is an answer, not an error.
+    pub async fn ping(&self) -> Result<Ping, Error> {
+        ask!(self.ping())
+    }
+
+    /// Version of what is asked: `22.05.8`. With commands, no daemon is asked.
+    pub async fn version(&self) -> Result<String, Error> {
+        ask!(self.version())
+    }
+}

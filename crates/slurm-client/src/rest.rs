@@ -270,7 +270,8 @@ impl Rest {
                 let ids: BTreeSet<String> = ids.iter().map(JobId::to_string).collect();
                 let ids: Vec<String> = ids.into_iter().collect();
                 ids.chunks(IDS_PER_REQUEST)
-                    .map(|some| format!("step={}", some.join(",")))
+                    // 22.05 answers 400 to a bare comma.
+                    .map(|some| format!("step={}", some.join("%2C")))
                     .collect()
             }
         };

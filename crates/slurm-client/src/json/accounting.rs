@@ -6,7 +6,7 @@
 //! - `array.task` is a bitmap on 24.11 and later: `0xC` is tasks 2 and 3.
 
 use serde_json::Value;
-use slurm_types::{ExitCode, JobBaseState, JobState, TaskSet, TimeLimit};
+use slurm_types::{ExitCode, JobBaseState, JobFlag, JobState, TaskSet, TimeLimit};
 
 use super::{Fields, job::id};
 use crate::record::{AccountingRecord, ArrayPosition, ArrayTasks};
@@ -87,13 +87,24 @@ pub(crate) fn accounting(
     if row.state.is(JobBaseState::Cancelled) {
         row.cancelled_by = uid(&fields.text("kill_request_user"));
     }
+    if row.end.is_some() && row.state.is(JobBaseState::Pending) && row.state.has(JobFlag::Requeued)
+    {
+        // `["PENDING", "REQUEUED"]` (24.11 and later) is what sacct prints as REQUEUED: the end of a run by a requeue.
+        row.state.base = None;
+    }
     row.exit_code = exit_code(&mut fields, codes, &row.state);
     row.derived_exit_code = match codes {
         ExitCodes::Told => fields.exit_code("derived_exit_code"),
         ExitCodes::Lost => None,
     };
+    if row.node_count == Some(0) {
+        // Without nodes the text has the number asked for.
+        row.node_count = u32::try_from(row.req_tres.nodes())
+            .ok()
+            .filter(|nodes| *nodes > 0);
+    }
     row.provisional =
-        row.name == "allocation" && row.req_tres.is_empty() && matches!(row.uid, None | Some(0));
+        row.name == "allocation" && row.req_tres.is_empty() && row.partition.is_empty();
     row.oddities = fields.oddities;
     Some(row)
 }

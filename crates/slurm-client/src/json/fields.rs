@@ -189,8 +189,9 @@ impl<'a> Fields<'a> {
             .or_else(|| code.positive("signal.signal_id"));
         let exit = code.number("return_code");
         self.oddities = self.oddities.saturating_add(code.oddities);
-        // A job that never ran has neither, and status PENDING.
-        (signal.is_some() || exit.is_some()).then(|| ExitCode {
+        // Status PENDING has neither; Slurm's commands print 0:0 then.
+        let pending = code.words("status").iter().any(|word| word == "PENDING");
+        (signal.is_some() || exit.is_some() || pending).then(|| ExitCode {
             exit: exit.unwrap_or(0),
             signal: signal.unwrap_or(0),
         })

@@ -46,6 +46,10 @@ pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
         alloc_tres: fields.tres("tres_used"),
         oddities: 0,
     };
+    if node.reason.is_empty() {
+        // What is left of the last one (24.11).
+        (node.reason_user, node.reason_time) = (String::new(), None);
+    }
     node.oddities = fields.oddities;
     (!node.name.is_empty() && node.state != NodeState::default()).then_some(node)
 }

@@ -62,7 +62,8 @@ pub(crate) fn accounting(
     Some((records, unread))
 }
 
-pub(super) fn record(row: &[&str]) -> Option<AccountingRecord> {
+/// One row with the columns of [`FIELDS`].
+pub(crate) fn record(row: &[&str]) -> Option<AccountingRecord> {
     let get = |field: &str| {
         FIELDS
             .iter()

@@ -2,6 +2,7 @@
 //!
 //! Seen on 22.05.8, 24.11.5 and 26.05.5: no token is 401 in plain text; a bad one is 500 "Unspecified error" (22.05) or 511 with error 1007
 //! (26.05); an unknown job is 500 (22.05) or 404 with error 2017, on v0.0.36 an error without number; an unknown path is 404 in plain text.
+//! Without slurmctld 22.05 says "Unspecified error" too, after 9 s; without slurmdbd 200 with error 7000.
 
 use super::{INVALID_JOB_ID, api::Family, http::Reply};
 use crate::{
@@ -84,8 +85,6 @@ fn sorted(
     message: String,
     with_token: bool,
 ) -> Error {
-    // 22.05 has no better word for a token that slurmctld refuses; without a token it means something else.
-    let refused = with_token && status == 500 && message.contains("Unspecified error");
     let by_number = document.has_error(AUTHENTICATION);
     match Error::from_words(
         command,
@@ -98,11 +97,24 @@ fn sorted(
             status,
             message,
         },
-        _ if refused || by_number => Error::Denied {
+        _ if by_number => Error::Denied {
             command,
             status,
             message,
         },
+        // 22.05 has no better word.
+        Error::Failed { message, .. }
+            if family == Family::Controller && message.contains("Unspecified error") =>
+        {
+            let hint = match with_token {
+                true => "; or slurmctld refuses the token, of which Slurm 22.05 says no more",
+                false => "",
+            };
+            Error::ControllerDown {
+                command,
+                message: format!("{message}{hint}"),
+            }
+        }
         told => told,
     }
 }

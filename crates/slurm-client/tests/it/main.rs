@@ -4,3 +4,4 @@
 mod cluster;
 mod failures;
 mod live;
+mod rest;

@@ -1,0 +1,498 @@
+//! slurmrestd that answers badly: a scripted server, since the real one cannot be brought to most of this. What it answers when all is
+//! well was captured.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use slurm_client::{Config, Error, Query, RestUrl, Slurm, Source};
+use slurm_types::{JobId, UnixTime};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, UnixListener},
+};
+
+/// The head of a request, in small letters.
+type Answer = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
+
+/// What the server does with a request.
+enum Reply {
+    /// An answer.
+    Status(u16, Vec<u8>),
+    /// So many bytes fewer than announced, then the end of the connection.
+    Cut(Vec<u8>),
+    /// Headers and half the body, then silence.
+    Hang(Vec<u8>),
+}
+
+/// Requests that arrived.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl Seen {
+    fn count(&self, path: &str) -> usize {
+        let seen = self.0.lock().unwrap();
+        seen.iter().filter(|head| head.contains(path)).count()
+    }
+}
+
+fn capture(path: &str) -> Vec<u8> {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/captures", path]
+        .iter()
+        .collect();
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn ok(path: &str) -> Reply {
+    Reply::Status(200, capture(path))
+}
+
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answer, seen: Seen) {
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return,
+            }
+        }
+        let head = String::from_utf8_lossy(&head).to_lowercase();
+        seen.0.lock().unwrap().push(head.clone());
+        let (status, body, kept) = match answer(&head) {
+            Reply::Status(status, body) => (status, body, None),
+            Reply::Cut(body) | Reply::Hang(body) if body.is_empty() => return,
+            Reply::Cut(body) => (200, body, Some(false)),
+            Reply::Hang(body) => (200, body, Some(true)),
+        };
+        let header = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let sent = if kept.is_some() {
+            body.len() / 2
+        } else {
+            body.len()
+        };
+        let _ = stream.write_all(header.as_bytes()).await;
+        let _ = stream.write_all(&body[..sent]).await;
+        match kept {
+            None => {}
+            Some(false) => return,
+            Some(true) => std::future::pending().await,
+        }
+    }
+}
+
+/// A server on a unix socket, and a client that asks it.
+fn server(
+    dir: &Path,
+    answer: impl Fn(&str) -> Reply + Send + Sync + 'static,
+) -> (Slurm, Seen, Config) {
+    let socket = dir.join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (seen, answer): (Seen, Answer) = (Seen::default(), Arc::new(answer));
+    let of_server = seen.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, Arc::clone(&answer), of_server.clone()));
+        }
+    });
+    let config = Config {
+        source: Source::Rest,
+        rest_url: RestUrl::Unix(socket),
+        command_timeout: Duration::from_secs(20),
+        ..Config::default()
+    };
+    (Slurm::new(config.clone()), seen, config)
+}
+
+fn id(id: u32) -> JobId {
+    JobId::new(id).unwrap()
+}
+
+/// The first line's path.
+fn path(head: &str) -> &str {
+    head.split(' ').nth(1).unwrap()
+}
+
+#[tokio::test]
+async fn every_release_is_asked_in_its_newest_version() {
+    for (release, version, jobs) in [
+        ("22.05", "v0.0.38", 35),
+        ("24.11", "v0.0.42", 47),
+        ("26.05", "v0.0.45", 51),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (slurm, seen, _) = server(dir.path(), move |head| {
+            let path = path(head).split('?').next().unwrap().trim_end_matches('/');
+            let file = match path {
+                "/openapi.json" => return ok(&format!("{release}/rest/openapi.json")),
+                path if path.starts_with("/slurmdb/") => {
+                    path.rsplit_once('/').map(|(_, name)| format!("db_{name}"))
+                }
+                path => path.rsplit_once('/').map(|(_, name)| name.to_owned()),
+            };
+            ok(&format!("{release}/rest/{version}/{}.json", file.unwrap()))
+        });
+        let sweep = slurm.sweep().await.unwrap();
+        assert_eq!(
+            (sweep.rows.len(), sweep.unread_lines),
+            (jobs, 0),
+            "{release}"
+        );
+        assert!(slurm.version().await.unwrap().starts_with(release));
+        assert!(slurm.ping().await.unwrap().up, "{release}");
+        assert!(!slurm.nodes().await.unwrap().is_empty(), "{release}");
+        let partitions = slurm.partitions().await.unwrap();
+        let cpu = partitions
+            .iter()
+            .find(|partition| partition.name == "cpu")
+            .unwrap();
+        let limits = (cpu.state.as_str(), cpu.max_time.as_str(), cpu.total_cpus);
+        assert_eq!(limits, ("UP", "1-00:00:00", Some(8)), "{release}");
+        // v0.0.40 to v0.0.44 do not tell.
+        assert_eq!(cpu.default, release != "24.11");
+        let window = Query::Window {
+            start: UnixTime::from_secs(1_795_200_000),
+            end: None,
+        };
+        let rows = slurm.accounting(&window).await.unwrap();
+        assert!(rows.len() > 20, "{release}");
+        assert_eq!(seen.count("/openapi"), 1, "{release}");
+        let asked = format!("/slurm/{version}/jobs");
+        assert_eq!(seen.count(&asked), 1, "{release}");
+    }
+}
+
+/// What a question is answered with, and the kind of error it makes.
+async fn kind(reply: fn() -> Reply) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let (slurm, ..) = server(dir.path(), move |head| match path(head) {
+        "/openapi.json" => ok("26.05/rest/openapi.json"),
+        _ => reply(),
+    });
+    let kinds = [
+        slurm.sweep().await.map(drop),
+        slurm.jobs(&[id(1)]).await.map(drop),
+        slurm.nodes().await.map(drop),
+        slurm.accounting(&Query::Jobs(vec![id(1)])).await.map(drop),
+    ]
+    .map(|answer| answer.map_or_else(|error| error.kind(), |()| "ok"));
+    assert!(kinds.iter().all(|kind| *kind == kinds[0]), "{kinds:?}");
+    kinds[0].to_owned()
+}
+
+fn text(status: u16, body: &str) -> Reply {
+    Reply::Status(status, body.as_bytes().to_vec())
+}
+
+#[tokio::test]
+async fn bad_answers_are_told_apart_and_never_mean_that_a_job_is_gone() {
+    let cases: [(fn() -> Reply, &str); 12] = [
+        (|| text(401, "Authentication failure"), "denied"),
+        (|| text(403, ""), "denied"),
+        (
+            || {
+                text(
+                    511,
+                    r#"{"errors":[{"error_number":1007,"error":"Protocol authentication error"}]}"#,
+                )
+            },
+            "denied",
+        ),
+        (
+            || {
+                text(
+                    500,
+                    r#"{"errors":[{"error_number":-1,"error":"Unable to contact slurm controller (connect failure)"}]}"#,
+                )
+            },
+            "controller_down",
+        ),
+        (
+            || text(500, r#"{"errors":[{"error_number":1,"error":"Kaputt"}]}"#),
+            "failed",
+        ),
+        (|| text(502, "<html>bad gateway</html>"), "rest_down"),
+        (
+            || {
+                text(
+                    200,
+                    r#"{"jobs":[],"nodes":[],"errors":[{"error_number":1,"error":"Kaputt"}]}"#,
+                )
+            },
+            "reported",
+        ),
+        (|| text(200, r#"{"errors":[]}"#), "suspicious"),
+        (|| text(200, r#"{"jobs":[{"job_id":1,"#), "suspicious"),
+        (|| text(200, "<html>hello</html>"), "malformed"),
+        (|| text(200, ""), "suspicious"),
+        (|| Reply::Cut(vec![b'x'; 4096]), "suspicious"),
+    ];
+    for (number, (reply, expected)) in cases.into_iter().enumerate() {
+        assert_eq!(kind(reply).await, expected, "case {number}");
+    }
+}
+
+#[tokio::test]
+async fn only_slurms_own_number_says_that_a_job_is_unknown() {
+    for (release, status) in [
+        ("22.05/rest/v0.0.38", 500),
+        ("22.05/rest/v0.0.36", 500),
+        ("26.05/rest/v0.0.45", 404),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (slurm, ..) = server(dir.path(), move |head| match path(head) {
+            "/openapi.json" => ok("26.05/rest/openapi.json"),
+            _ => Reply::Status(status, capture(&format!("{release}/nosuchjob.json"))),
+        });
+        let answer = slurm.jobs(&[id(999_999)]).await.unwrap();
+        assert_eq!(answer.missing, [id(999_999)], "{release}");
+    }
+    // An answer without the job and without an error proves nothing.
+    let dir = tempfile::tempdir().unwrap();
+    let (slurm, ..) = server(dir.path(), |head| match path(head) {
+        "/openapi.json" => ok("26.05/rest/openapi.json"),
+        _ => text(200, r#"{"jobs":[],"errors":[]}"#),
+    });
+    let answer = slurm.jobs(&[id(7)]).await.unwrap();
+    assert!(answer.missing.is_empty() && answer.found.is_empty());
+    assert_eq!(answer.unclear.len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_end_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _, config) = server(dir.path(), |head| match path(head) {
+        "/openapi.json" => ok("26.05/rest/openapi.json"),
+        _ => Reply::Hang(capture("26.05/rest/v0.0.45/jobs.json")),
+    });
+    let slurm = Slurm::new(Config {
+        command_timeout: Duration::from_secs(1),
+        ..config
+    });
+    let error = slurm.sweep().await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let config = |url: &str| Config {
+        source: Source::Rest,
+        rest_url: url.parse().unwrap(),
+        ..Config::default()
+    };
+    for url in ["unix:///nonexistent/socket", "http://127.0.0.1:9"] {
+        let error = Slurm::new(config(url)).sweep().await.unwrap_err();
+        let named = matches!(&error, Error::RestDown { url: named, .. } if named == url);
+        assert!(named && error.is_transient(), "{error}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer: Answer = Arc::new(|_| text(404, "no such thing"));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, Arc::clone(&answer), Seen::default()));
+        }
+    });
+    let error = Slurm::new(config(&url)).sweep().await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Malformed {
+                command: "slurmrestd openapi",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_has_changed_is_no_empty_queue() {
+    for (release, version, unchanged) in [
+        ("22.05", "v0.0.38", (|| text(304, "")) as fn() -> Reply),
+        ("26.05", "v0.0.45", || {
+            text(
+                200,
+                r#"{"jobs":[],"last_update":{"set":true,"infinite":false,"number":1795208030},"errors":[],"warnings":[{"description":"No job changes since update_time[1795208021]"}]}"#,
+            )
+        }),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (slurm, seen, _) = server(dir.path(), move |head| match path(head) {
+            "/openapi.json" => ok(&format!("{release}/rest/openapi.json")),
+            path if path.contains("update_time=") => unchanged(),
+            path if path.contains("diag") => ok(&format!("{release}/rest/{version}/diag.json")),
+            _ => ok(&format!("{release}/rest/{version}/jobs.json")),
+        });
+        let first = slurm.sweep().await.unwrap();
+        let second = slurm.sweep().await.unwrap();
+        assert_eq!(first.rows, second.rows, "{release}");
+        assert_eq!(seen.count("update_time="), 1, "{release}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_list_of_changes_is_asked_about_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (slurm, seen, _) = server(dir.path(), |head| match path(head) {
+        "/openapi.json" => ok("26.05/rest/openapi.json"),
+        path if path.contains("update_time=") => {
+            text(200, r#"{"jobs":[],"errors":[],"warnings":[]}"#)
+        }
+        _ => ok("26.05/rest/v0.0.45/jobs.json"),
+    });
+    let first = slurm.sweep().await.unwrap();
+    assert_eq!(slurm.sweep().await.unwrap().rows, first.rows);
+    assert_eq!((seen.count("update_time="), seen.count("/jobs/")), (1, 3));
+}
+
+#[tokio::test]
+async fn an_older_answer_after_a_newer_one_is_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = String::from_utf8(capture("26.05/rest/v0.0.45/job.json")).unwrap();
+    let time = Arc::new(Mutex::new(1_795_208_022_i64));
+    let now = Arc::clone(&time);
+    let (slurm, ..) = server(dir.path(), move |head| match path(head) {
+        "/openapi.json" => ok("26.05/rest/openapi.json"),
+        _ => {
+            let mut document: serde_json::Value = serde_json::from_str(&job).unwrap();
+            document["last_update"]["number"] = (*now.lock().unwrap()).into();
+            text(200, &document.to_string())
+        }
+    });
+    let job: serde_json::Value =
+        serde_json::from_slice(&capture("26.05/rest/v0.0.45/job.json")).unwrap();
+    let job = id(u32::try_from(job["jobs"][0]["job_id"].as_i64().unwrap()).unwrap());
+    assert_eq!(slurm.jobs(&[job]).await.unwrap().found.len(), 1);
+    *time.lock().unwrap() -= 60;
+    let answer = slurm.jobs(&[job]).await.unwrap();
+    assert_eq!(
+        (
+            answer.found.len(),
+            answer.missing.len(),
+            answer.unclear.len()
+        ),
+        (0, 0, 1)
+    );
+    // If the controller's clock was set back, the next answer is believed.
+    assert_eq!(slurm.jobs(&[job]).await.unwrap().found.len(), 1);
+    *time.lock().unwrap() += 60;
+    assert!(slurm.sweep().await.is_ok());
+    *time.lock().unwrap() -= 60;
+    let error = slurm.sweep().await.unwrap_err();
+    assert!(matches!(error, Error::Stale { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn the_token_is_read_again_when_its_file_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, "SLURM_JWT=old.old.old\n").unwrap();
+    let (_, seen, config) = server(dir.path(), |head| {
+        let named = head.contains("x-slurm-user-name: carol");
+        match path(head) {
+            _ if !head.contains("x-slurm-user-token: new.new.new") || !named => {
+                text(401, "Authentication failure")
+            }
+            "/openapi.json" => ok("26.05/rest/openapi.json"),
+            _ => ok("26.05/rest/v0.0.45/ping.json"),
+        }
+    });
+    let slurm = Slurm::new(Config {
+        token_file: Some(token.clone()),
+        rest_user: Some("carol".to_owned()),
+        ..config
+    });
+    let error = slurm.ping().await.unwrap_err();
+    assert!(
+        matches!(error, Error::Denied { status: 401, .. }),
+        "{error}"
+    );
+    assert_eq!(seen.count("old.old.old"), 1);
+    fs::write(&token, "new.new.new").unwrap();
+    assert!(slurm.ping().await.unwrap().up);
+    fs::write(&token, "two words").unwrap();
+    let error = slurm.ping().await.unwrap_err();
+    assert!(
+        matches!(error, Error::TokenFile { .. }) && !error.is_transient(),
+        "{error}"
+    );
+    fs::remove_file(&token).unwrap();
+    assert!(matches!(slurm.ping().await, Err(Error::TokenFile { .. })));
+}
+
+#[tokio::test]
+async fn a_server_of_another_version_is_asked_anew_what_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let upgraded = Arc::new(Mutex::new(false));
+    let now = Arc::clone(&upgraded);
+    let (slurm, seen, _) = server(dir.path(), move |head| {
+        let release = if *now.lock().unwrap() {
+            "26.05"
+        } else {
+            "22.05"
+        };
+        match path(head) {
+            "/openapi.json" => ok(&format!("{release}/rest/openapi.json")),
+            path if path.contains("/v0.0.38/ping") && release == "22.05" => {
+                ok("22.05/rest/v0.0.38/ping.json")
+            }
+            path if path.contains("/v0.0.45/ping") && release == "26.05" => {
+                ok("26.05/rest/v0.0.45/ping.json")
+            }
+            _ => text(
+                404,
+                "Unable find requested URL. Please view /openapi/v3 for API reference.",
+            ),
+        }
+    });
+    assert_eq!(slurm.version().await.unwrap(), "22.05.8");
+    *upgraded.lock().unwrap() = true;
+    assert_eq!(slurm.version().await.unwrap(), "26.05.5");
+    assert_eq!(slurm.version().await.unwrap(), "26.05.5");
+    assert_eq!(seen.count("/openapi.json"), 2);
+}
+
+#[tokio::test]
+async fn a_server_without_our_versions_says_what_it_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (slurm, ..) = server(dir.path(), |_| {
+        text(
+            200,
+            r#"{"paths":{"/slurm/v0.0.39/jobs":{},"/slurm/v0.0.99/jobs/":{}}}"#,
+        )
+    });
+    let error = slurm.sweep().await.unwrap_err();
+    let told = matches!(&error, Error::NotServed { served, .. } if served == "v0.0.39, v0.0.99");
+    assert!(told, "{error}");
+}
+
+#[tokio::test]
+async fn states_of_nodes_without_flags_are_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (slurm, ..) = server(dir.path(), |head| match path(head) {
+        "/openapi.json" => text(200, r#"{"paths":{"/slurm/v0.0.36/nodes":{}}}"#),
+        _ => ok("22.05/rest/v0.0.36/nodes.json"),
+    });
+    let error = slurm.nodes().await.unwrap_err();
+    assert!(matches!(error, Error::NotServed { .. }), "{error}");
+}
+
+#[test]
+fn sweeps_over_rest_are_rare() {
+    let pause = |source, millis| {
+        let config = Config {
+            source,
+            ..Config::default()
+        };
+        Slurm::new(config).least_pause(Duration::from_millis(millis))
+    };
+    assert_eq!(pause(Source::Rest, 10), Duration::from_secs(30));
+    assert_eq!(pause(Source::Rest, 8_400), Duration::from_secs(168));
+    assert_eq!(pause(Source::Cli, 100), Duration::from_millis(900));
+}

@@ -414,7 +414,7 @@ impl Rest {
 
     async fn pings(&self) -> Result<(Vec<(bool, String)>, Envelope), Error> {
         let told = match self.get(PING, Family::Controller, "ping", "").await? {
-            Told::Document(body) => documented(PING, body, "pings", |value| ping(value)).await?,
+            Told::Document(body) => documented(PING, body, "pings", ping).await?,
             _ => return Err(nothing(PING)),
         };
         match told.0.is_empty() {

@@ -11,8 +11,6 @@ use crate::{
 
 /// Shortest pause between two sweeps over REST, whose answers cost slurmrestd and slurmctld much more than a command's.
 const REST_PAUSE: Duration = Duration::from_secs(30);
-/// Longest pause a slow command can ask for.
-const LONGEST_CLI_PAUSE: Duration = Duration::from_secs(60);
 
 /// Slurm, by its commands or by slurmrestd. Cheap to clone; clones share the bound on questions at a time.
 #[derive(Clone, Debug)]
@@ -86,11 +84,11 @@ impl Slurm {
         }
     }
 
-    /// The shortest polite pause after a sweep whose answer took so long: a tenth of the time with commands, and with REST, where
-    /// the answer is made by slurmrestd at fifteen times the cost, a twentieth and never less than 30 s.
+    /// The shortest polite pause after an answer that took so long. None with commands, whose number per second is bounded anyway; 20
+    /// times the answer and at least 30 s with REST, where slurmrestd makes the answer at fifteen times the cost.
     pub fn least_pause(&self, last_answer: Duration) -> Duration {
         match &self.0 {
-            Inner::Cli(_) => last_answer.saturating_mul(9).min(LONGEST_CLI_PAUSE),
+            Inner::Cli(_) => Duration::ZERO,
             Inner::Rest(_) => last_answer.saturating_mul(20).max(REST_PAUSE),
         }
     }

@@ -111,7 +111,8 @@ impl Sweeper {
                 Ok(Swept::Again(pause)) => (pause.max(interval), pause.max(interval)),
                 // How long publishing took says nothing about Slurm.
                 Ok(Swept::Done { answer }) => {
-                    let polite = politeness(answer, self.hooks.ring_well(), &config);
+                    let polite = politeness(answer, self.hooks.ring_well(), &config)
+                        .max(self.slurm.least_pause(answer));
                     let pause = interval.saturating_sub(began.elapsed()).max(polite);
                     (pause, polite.max(SHORTEST_PAUSE))
                 }

@@ -85,7 +85,8 @@ impl Watcher {
                     *wasted = 0;
                     self.slurm_health.ok();
                     metrics::swept(&nodes, began.elapsed());
-                    self.config.pause(began.elapsed())
+                    let took = began.elapsed();
+                    self.config.pause(took).max(self.slurm.least_pause(took))
                 }
                 Err(Error::Slurm(error)) => {
                     failures += 1;

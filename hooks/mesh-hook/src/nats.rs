@@ -427,7 +427,7 @@ mod tests {
         for text in [&b""[..], b"INFO {\"headers\":true}\r\n", b"INFO {"] {
             let (error, took) = deliver(says(text));
             assert!(matches!(error, Error::Deadline), "{error}");
-            assert!(took < Duration::from_millis(160), "{took:?}");
+            assert!(took < Duration::from_secs(5), "{took:?}");
         }
     }
 

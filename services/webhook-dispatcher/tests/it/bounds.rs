@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::http::Method;
 use mesh_events::EventType;
@@ -66,6 +66,11 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
     }
 }
 
+/// One attempt that is given time, so that a busy machine cannot end it before the good one was served.
+fn patient(name: &str, url: &str) -> String {
+    signed(name, url, "max_attempts = 1").replace("timeout = \"1s\"", "timeout = \"5s\"")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_do_not_notice() {
     let (hang, _) = bad_server(Badness::Hang).await;
@@ -73,28 +78,25 @@ async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_
     let (body, _) = bad_server(Badness::DripBody).await;
     let good = Receiver::start().await;
     let mesh = Mesh::start(&[
-        signed("hang", &hang, "max_attempts = 1"),
-        signed("headers", &headers, "max_attempts = 1"),
-        signed("body", &body, "max_attempts = 1"),
+        patient("hang", &hang),
+        patient("headers", &headers),
+        patient("body", &body),
         signed("good", &good.url("/"), ""),
     ])
     .await;
-    let start = Instant::now();
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("good", "delivered", 1).await;
-    assert!(
-        start.elapsed() < Duration::from_millis(900),
-        "the good one waited {:?}",
-        start.elapsed()
-    );
-    for name in ["hang", "headers", "body"] {
+    let bad = ["hang", "headers", "body"];
+    for name in bad {
+        assert_eq!(
+            mesh.count(name, "dead").await,
+            0,
+            "{name} is still waited for"
+        );
+    }
+    for name in bad {
         mesh.wait_for_count(name, "dead", 1).await;
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(3),
-        "deadline of 1 s, took {:?}",
-        start.elapsed()
-    );
     let error = async |name: &str| {
         mesh.call(Method::GET, &format!("/v1/webhooks/{name}"))
             .await
@@ -102,11 +104,11 @@ async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_
             .to_string()
     };
     assert!(
-        error("hang").await.contains("no answer within 1s"),
+        error("hang").await.contains("no answer within 5s"),
         "{}",
         error("hang").await
     );
-    assert!(error("headers").await.contains("no answer within 1s"));
+    assert!(error("headers").await.contains("no answer within 5s"));
     assert!(
         error("body").await.contains("status 500"),
         "its status had arrived: {}",

@@ -33,20 +33,20 @@ fn cost(kind: EventType, job: u32, micros: i64) -> Event {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost() {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[chat(&receiver.url("/"), "")]).await;
+    // Longer than this test waits: what is sent was sent because the cost came.
+    let mesh = Mesh::start(&[
+        "[webhook-dispatcher]\ncost_wait = \"60s\"".into(),
+        chat(&receiver.url("/"), ""),
+    ])
+    .await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000))
         .await;
     mesh.wait_for_count("chat", "delivered", 1).await;
-    let start = Instant::now();
     mesh.publish(&event(EventType::JobCompleted, 1)).await;
     mesh.publish(&cost(EventType::CostFinalized, 1, 4_345_000))
         .await;
     mesh.wait_for_count("chat", "delivered", 2).await;
-    assert!(
-        start.elapsed() < Duration::from_millis(2_500),
-        "sent when the cost came, not at the end of the wait"
-    );
 
     let received = receiver.received();
     assert_eq!(received.len(), 2, "costs are no messages of their own");

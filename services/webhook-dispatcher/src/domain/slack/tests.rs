@@ -121,6 +121,7 @@ fn out_of_memory_names_what_it_had() {
         usage: Some(Usage {
             cpu_seconds: 9,
             max_rss_kib: 16_700_000,
+            ..Usage::default()
         }),
         reason: "OutOfMemory".into(),
         ..ended(61)

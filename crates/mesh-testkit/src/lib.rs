@@ -1,4 +1,4 @@
-//! For tests: a real nats-server, a real HTTP receiver, builders of events, and waiting on conditions.
+//! For tests: a real nats-server, a real HTTP receiver, two replicas of a service, builders of events, and waiting on conditions.
 
 #![allow(
     clippy::expect_used,
@@ -9,9 +9,11 @@
 pub mod build;
 mod nats;
 mod receiver;
+mod replicas;
 
 pub use nats::NatsServer;
 pub use receiver::{Answer, Received, Receiver};
+pub use replicas::Replicas;
 
 use std::time::{Duration, Instant};
 

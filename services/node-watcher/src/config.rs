@@ -47,6 +47,12 @@ impl Config {
             .clamp(self.poll_interval, self.max_interval)
     }
 
+    /// The pause after an answer that took `took`, if somebody rings: the same bound, and never two looks right after each other.
+    pub fn pause_after_ring(&self, took: Duration) -> Duration {
+        took.saturating_mul(20)
+            .clamp(Duration::from_millis(200), self.max_interval)
+    }
+
     /// The pause before the state is read again, after `wasted` looks in a row whose outcome could not be kept. Slurm is not asked more
     /// often because NATS cannot write; to NATS alone a second is enough.
     pub fn pause_after_session(&self, wasted: u32) -> Duration {
@@ -92,6 +98,10 @@ mod tests {
         assert_eq!(config.pause(Duration::from_millis(20)), seconds(5));
         assert_eq!(config.pause(seconds(1)), seconds(20));
         assert_eq!(config.pause(seconds(10)), seconds(60));
+        assert_eq!(
+            [1, 50, 10_000].map(|took| config.pause_after_ring(Duration::from_millis(took))),
+            [200, 1_000, 60_000].map(Duration::from_millis)
+        );
         assert_eq!(
             [1, 2, 3, 9].map(|failures| config.pause_after_failures(failures)),
             [5, 10, 20, 60].map(seconds)

@@ -18,6 +18,8 @@ pub const SUSPECT: &str = "node_watcher_suspect_nodes";
 pub const EVENTS: &str = "node_watcher_events_total";
 /// How long looks took.
 pub const SWEEP: &str = "node_watcher_sweep_seconds";
+/// Doorbells, by `outcome`: `looked`, `left_to_next`, `probe`, `unusable`.
+pub const DOORBELLS: &str = "node_watcher_doorbells_total";
 /// Looks without a usable answer.
 pub const FAILURES: &str = "node_watcher_sweep_failures_total";
 /// State writes refused because another instance has taken over.
@@ -29,6 +31,10 @@ pub(crate) fn describe() {
     describe_gauge!(SUSPECT, "Nodes that do not respond but are not given up.");
     describe_counter!(EVENTS, "Events published, by event.");
     describe_histogram!(SWEEP, Unit::Seconds, "Time of a look at all nodes.");
+    describe_counter!(
+        DOORBELLS,
+        "Doorbells, by outcome: looked, left_to_next, probe, unusable."
+    );
     describe_counter!(FAILURES, "Looks without a usable answer.");
     describe_counter!(
         CONFLICTS,
@@ -60,6 +66,10 @@ pub(crate) fn swept(nodes: &BTreeMap<String, TrackedNode>, took: Duration) {
 
 pub(crate) fn event(event: &'static str) {
     counter!(EVENTS, "event" => event).increment(1);
+}
+
+pub(crate) fn doorbell(outcome: &'static str) {
+    counter!(DOORBELLS, "outcome" => outcome).increment(1);
 }
 
 pub(crate) fn failed() {

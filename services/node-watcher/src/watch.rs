@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use mesh_bus::Bus;
 use mesh_events::Event;
+use mesh_events::catalogue::{self, MESH_HOOKS};
 use mesh_runtime::Condition;
 use slurm_client::Slurm;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Store;
+use crate::bells::{self, Bells, Ring};
 use crate::config::Config;
 use crate::domain::{TrackedNode, event, sweep};
 use crate::error::Error;
@@ -37,13 +40,32 @@ impl Watcher {
     /// Watches for a term of leading. Whatever goes wrong with the state or the bus, the state is loaded anew: it is the truth.
     ///
     /// # Errors
-    /// None: what goes wrong is tried again.
+    /// None at present: what goes wrong is tried again.
     pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
         self.slurm_health.fail("not asked yet");
+        let (rings, rung) = mpsc::channel(bells::CHANNEL);
+        let bells = Bells {
+            cluster: self.cluster.clone(),
+            rings,
+        };
+        let durable = catalogue::durable(MESH_HOOKS, self.bus.role(), &self.cluster);
+        let consume = self
+            .bus
+            .consume(MESH_HOOKS, &durable, bells::WAITING, bells, &stop);
+        // Watching ends first: it leaves the rings it holds unanswered.
+        let watch = async {
+            self.watch(rung, &stop).await;
+            stop.cancel();
+        };
+        let (consumed, ()) = tokio::join!(consume, watch);
+        Ok(consumed?)
+    }
+
+    async fn watch(&self, mut rung: mpsc::Receiver<Ring>, stop: &CancellationToken) {
         // Looks in a row whose outcome could not be kept.
         let mut wasted = 0;
         while !stop.is_cancelled() {
-            match self.session(&mut wasted, &stop).await {
+            match self.session(&mut wasted, &mut rung, stop).await {
                 Ok(()) => break,
                 Err(Error::Conflict { key }) => {
                     metrics::conflict();
@@ -61,12 +83,16 @@ impl Watcher {
                     );
                 }
             }
-            sleep(self.config.pause_after_session(wasted), &stop).await;
+            sleep(self.config.pause_after_session(wasted), stop).await;
         }
-        Ok(())
     }
 
-    async fn session(&self, wasted: &mut u32, stop: &CancellationToken) -> Result<(), Error> {
+    async fn session(
+        &self,
+        wasted: &mut u32,
+        rung: &mut mpsc::Receiver<Ring>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
         let mut store = Store::load(&self.bus, &self.cluster).await?;
         // What was written before a crash, but perhaps not published.
         self.publish(store.outbox(), stop).await?;
@@ -74,9 +100,13 @@ impl Watcher {
         self.state_health.ok();
         let mut nodes = store.nodes();
         let mut failures = 0;
+        let mut rings: Vec<Ring> = Vec::new();
         while !stop.is_cancelled() {
+            while let Ok(ring) = rung.try_recv() {
+                rings.push(ring);
+            }
             let began = Instant::now();
-            let pause = match self.look(&mut store, &mut nodes, stop).await {
+            let (pause, after_ring) = match self.look(&mut store, &mut nodes, stop).await {
                 Ok(()) => {
                     if failures > 0 {
                         tracing::info!("Slurm answers again");
@@ -84,9 +114,13 @@ impl Watcher {
                     failures = 0;
                     *wasted = 0;
                     self.slurm_health.ok();
-                    metrics::swept(&nodes, began.elapsed());
                     let took = began.elapsed();
-                    self.config.pause(took).max(self.slurm.least_pause(took))
+                    metrics::swept(&nodes, took);
+                    bells::answer(&mut rings, "looked");
+                    let least = self.slurm.least_pause(took);
+                    let (pause, after_ring) =
+                        (self.config.pause(took), self.config.pause_after_ring(took));
+                    (pause.max(least), after_ring.max(least))
                 }
                 Err(Error::Slurm(error)) => {
                     failures += 1;
@@ -99,14 +133,25 @@ impl Watcher {
                             "Slurm does not tell its nodes, asking again"
                         );
                     }
-                    self.config.pause_after_failures(failures)
+                    bells::answer(&mut rings, "left_to_next");
+                    let pause = self.config.pause_after_failures(failures);
+                    (pause, pause)
                 }
                 Err(error) => {
                     *wasted = wasted.saturating_add(1);
                     return Err(error);
                 }
             };
-            sleep(pause, stop).await;
+            let looked = began.elapsed();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
+                Some(ring) = rung.recv() => {
+                    rings.push(ring);
+                    let passed = began.elapsed().saturating_sub(looked);
+                    sleep(after_ring.saturating_sub(passed), stop).await;
+                }
+            }
         }
         Ok(())
     }

@@ -5,9 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use tokio::sync::OnceCell;
-
-use crate::{Error, Service};
+use crate::Error;
 
 /// The programs under test.
 #[derive(Clone, Debug)]
@@ -37,26 +35,6 @@ impl Programs {
             .map_err(Error::Machine)
     }
 
-    /// The folder with the services as programs of their own, built first: `make test` has built them, `cargo test -p integration`
-    /// alone has not.
-    ///
-    /// # Errors
-    /// If they cannot be built.
-    pub async fn services() -> Result<&'static Path, Error> {
-        static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
-        let folder = FOLDER.get_or_try_init(async || {
-            let folder = match std::env::var_os("MESH_BIN_DIR") {
-                Some(folder) => return Ok(folder.into()),
-                None => build_folder()?,
-            };
-            let built =
-                tokio::task::spawn_blocking(move || build(&folder, &Service::ALL).map(|()| folder));
-            let failed = |error| Error::Machine(format!("build the services: {error}"));
-            built.await.map_err(failed)?
-        });
-        folder.await.map(PathBuf::as_path)
-    }
-
     fn look() -> Result<Self, Error> {
         let nats = nats_server()?;
         if let Some(folder) = std::env::var_os("MESH_BIN_DIR").map(PathBuf::from) {
@@ -78,7 +56,7 @@ impl Programs {
             built.is_some() && built >= newest
         };
         if !is_current(&smesh) || !is_current(&hook) {
-            build(&folder, &["smesh", "mesh-hook"])?;
+            build(&folder)?;
         }
         Ok(Self { smesh, hook, nats })
     }
@@ -101,13 +79,12 @@ fn build_folder() -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
-fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
+fn build(folder: &Path) -> Result<(), Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet"]).current_dir(root());
-    for package in packages {
-        command.args(["--package", package]);
-    }
+    command
+        .args(["build", "--quiet", "-p", "smesh", "-p", "mesh-hook"])
+        .current_dir(root());
     if folder.ends_with("release") {
         command.arg("--release");
     }
@@ -115,8 +92,10 @@ fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     if output.status.success() {
         Ok(())
     } else {
-        let what = format!("cargo build of {}", packages.join(", "));
-        Err(Error::command(what, &output))
+        Err(Error::command(
+            "cargo build -p smesh -p mesh-hook (needed by the integration tests and the demo)",
+            &output,
+        ))
     }
 }
 

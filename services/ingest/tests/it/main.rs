@@ -10,6 +10,7 @@ mod lifecycle;
 mod mesh;
 mod outage;
 mod polite;
+mod replicas;
 mod rival;
 mod stand_in;
 mod start;

@@ -12,7 +12,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::JobEvent;
 use mesh_events::{Event, RunKey};
 use mesh_runtime::{ConfigFile, Context, Service as _};
-use mesh_testkit::{NatsServer, wait_for};
+use mesh_testkit::{NatsServer, Replicas, wait_for};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -113,6 +113,13 @@ impl Mesh {
             work: tokio::spawn(started.run),
             context,
         }
+    }
+
+    /// Two processes of ingest.
+    pub fn replicas(&self, cluster: &Cluster, settings: &str) -> Replicas {
+        let config = self.write_config(NAME, cluster, "", settings);
+        let program = env!("CARGO_BIN_EXE_ingest");
+        Replicas::start(IngestService::NAME, program, &config, self.folder.path())
     }
 
     fn write_config(&self, name: &str, cluster: &Cluster, slurm: &str, settings: &str) -> PathBuf {

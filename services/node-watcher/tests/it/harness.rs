@@ -68,6 +68,12 @@ impl Cluster {
         self.script("as", &[&[user], command].concat())
     }
 
+    /// `scontrol update` of nodes.
+    pub fn update(&self, nodes: &str, what: &[&str]) {
+        let nodes = format!("NodeName={nodes}");
+        self.run_as("root", &[&["scontrol", "update", &nodes], what].concat());
+    }
+
     fn script(&self, name: &str, arguments: &[&str]) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../tests/cluster")
@@ -106,16 +112,14 @@ pub struct Running {
 
 impl Running {
     pub async fn start(nats: &NatsServer, cluster: &Cluster) -> Self {
+        let often = "poll_interval = \"200ms\"\nmax_interval = \"1s\"\n";
+        Self::start_with(nats, cluster, often).await
+    }
+
+    pub async fn start_with(nats: &NatsServer, cluster: &Cluster, settings: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
-        let text = format!(
-            "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[node-watcher]\npoll_interval = \"200ms\"\nmax_interval = \"1s\"\n",
-            cluster.name(),
-            nats.url(),
-            cluster.conf(),
-            cluster.commands()
-        );
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, configuration(nats, cluster, settings)).unwrap();
         let config = ConfigFile::load(&[NodeWatcherService::DEFAULTS], Some(&path)).unwrap();
         let shutdown = CancellationToken::new();
         let context = Context::new(config, shutdown.clone()).unwrap();
@@ -139,6 +143,17 @@ impl Running {
         self.task.abort();
         drop(self.task.await);
     }
+}
+
+/// mesh.toml.
+pub fn configuration(nats: &NatsServer, cluster: &Cluster, settings: &str) -> String {
+    format!(
+        "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[node-watcher]\n{settings}\n",
+        cluster.name(),
+        nats.url(),
+        cluster.conf(),
+        cluster.commands()
+    )
 }
 
 /// The test's own connection, with streams and buckets declared.

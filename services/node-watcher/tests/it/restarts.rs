@@ -1,15 +1,19 @@
 //! Nothing lost, nothing twice: restarts, an absent slurmctld, two instances.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use mesh_events::{EventId, EventType};
-use mesh_testkit::{NatsServer, wait_until};
+use mesh_bus::Bus;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::{EventId, EventType, subject};
+use mesh_testkit::{NatsServer, Replicas, wait_for, wait_until};
 use node_watcher::adapters::store::Store;
 use node_watcher::domain::event;
 use node_watcher::domain::sweep::sweep;
+use prost::Message as _;
 use slurm_client::NodeRecord;
 
-use crate::harness::{Cluster, DEADLINE, Running, bus, of_node, said_so_far, until};
+use crate::harness::{Cluster, DEADLINE, Running, bus, configuration, of_node, said_so_far, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_happened_while_away_is_told_once_and_nothing_again() {
@@ -71,51 +75,125 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
     service.stop().await;
 }
 
+/// A hook of the cluster rings for n2.
+async fn ring(bus: &Bus, cluster: &str, hook: &str) {
+    let id = format!("{cluster} {hook}");
+    let bell = Doorbell {
+        id: id.clone(),
+        hook: hook.to_owned(),
+        cluster: cluster.to_owned(),
+        nodes: "n2".to_owned(),
+        ..Doorbell::default()
+    };
+    let subject = subject::doorbell(cluster, hook);
+    bus.publish_raw(subject, &id, bell.encode_to_vec())
+        .await
+        .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_instances_tell_everything_once() {
-    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_400));
+async fn who_rings_need_not_wait_for_the_next_look() {
+    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_600));
     let bus = bus(&nats).await;
-    let (one, other) = (
-        Running::start(&nats, &cluster).await,
-        Running::start(&nats, &cluster).await,
-    );
+    let seldom = "poll_interval = \"1h\"\nmax_interval = \"2h\"\n";
+    let service = Running::start_with(&nats, &cluster, seldom).await;
     until(&bus, "n4", "baseline").await;
-    for _ in 0..3 {
-        cluster.run_as(
-            "root",
-            &[
-                "scontrol",
-                "update",
-                "NodeName=n1,n2,n3",
-                "State=DRAIN",
-                "Reason=bad disk",
-            ],
-        );
-        until(&bus, "n3", "drained admin").await;
-        cluster.run_as(
-            "root",
-            &["scontrol", "update", "NodeName=n1,n2,n3", "State=RESUME"],
-        );
-        until(&bus, "n3", "recovered").await;
+    for (hook, state, told) in [
+        ("HealthCheckProgram", "State=DRAIN", "drained admin"),
+        ("strigger-down", "State=DOWN", "down admin"),
+    ] {
+        cluster.update("n2", &[state, "Reason=bad disk"]);
+        ring(&bus, cluster.name(), hook).await;
+        until(&bus, "n2", told).await;
     }
-    one.stop().await;
-    other.stop().await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_happens_to_the_leader_everything_is_told_once() {
+    let (mut nats, cluster) = (NatsServer::start().await, Cluster::start(24_400));
+    let bus = bus(&nats).await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("mesh.toml");
+    let settings = "poll_interval = \"200ms\"\nmax_interval = \"1s\"";
+    std::fs::write(&config, configuration(&nats, &cluster, settings)).unwrap();
+    let program = env!("CARGO_BIN_EXE_node-watcher");
+    let mut replicas = Replicas::start("node-watcher", program, &config, folder.path());
+    until(&bus, "n4", "baseline").await;
+    let drain = async || {
+        cluster.update("n1,n2,n3", &["State=DRAIN", "Reason=bad disk"]);
+        until(&bus, "n3", "drained admin").await;
+    };
+    let resume = async || {
+        cluster.update("n1,n2,n3", &["State=RESUME"]);
+        until(&bus, "n3", "recovered").await;
+    };
+    drain().await;
+    replicas.kill_leader().await;
+    resume().await;
+    replicas.pause_leader(Duration::from_secs(15), drain).await;
+    resume().await;
+    drain().await;
+    replicas.stop_leader().await;
+    resume().await;
+    nats.kill();
+    nats.restart().await;
+    drain().await;
+    replicas.settled().await;
+    resume().await;
+    replicas.stop().await;
     let said = said_so_far(&bus).await;
     for node in ["n1", "n2", "n3"] {
-        let rounds = ["drained admin", "recovered"].repeat(3);
+        let rounds = ["drained admin", "recovered"].repeat(4);
         assert_eq!(
             of_node(&said, node),
             [vec!["baseline"], rounds].concat(),
             "{node}"
         );
     }
+    let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
+    assert_eq!(ids.len(), said.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clusters_on_one_nats_have_nothing_in_common() {
+    let nats = NatsServer::start().await;
+    let (here, there) = (Cluster::start(24_700), Cluster::start(24_800));
+    let bus = bus(&nats).await;
+    let seldom = "poll_interval = \"1h\"\nmax_interval = \"2h\"";
+    let services = [
+        Running::start_with(&nats, &here, seldom).await,
+        Running::start_with(&nats, &there, seldom).await,
+    ];
+    let of = async |cluster: &Cluster, last: &str| {
+        wait_for(last, DEADLINE, async || {
+            let mut said = said_so_far(&bus).await;
+            said.retain(|event| event.cluster == cluster.name());
+            let told = of_node(&said, "n2");
+            (told.last().map(String::as_str) == Some(last)).then_some(told)
+        })
+        .await
+    };
+    for cluster in [&here, &there] {
+        assert_eq!(of(cluster, "baseline").await, ["baseline"]);
+        cluster.update("n2", &["State=DRAIN", "Reason=bad disk"]);
+    }
+    // Each doorbell is heard by the watcher of its cluster only.
+    ring(&bus, there.name(), "strigger-drained").await;
     assert_eq!(
-        said.iter()
-            .map(|event| &event.id)
-            .collect::<BTreeSet<_>>()
-            .len(),
-        said.len()
+        of(&there, "drained admin").await,
+        ["baseline", "drained admin"]
     );
+    assert_eq!(of(&here, "baseline").await, ["baseline"]);
+    ring(&bus, here.name(), "strigger-drained").await;
+    assert_eq!(
+        of(&here, "drained admin").await,
+        ["baseline", "drained admin"]
+    );
+    for service in services {
+        assert_eq!(service.health.roles()["node-watcher"], "leader");
+        service.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

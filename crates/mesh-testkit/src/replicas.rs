@@ -1,0 +1,179 @@
+//! Two replicas of a service as real processes, and faults for the one that leads.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+use crate::wait_for;
+
+/// How long a take-over may take in a test; on an idle machine it is less than ten seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process of a service. Killed on drop.
+pub struct Replica {
+    program: PathBuf,
+    config: PathBuf,
+    socket: PathBuf,
+    child: Child,
+}
+
+/// Two of them.
+pub struct Replicas {
+    service: &'static str,
+    replicas: [Replica; 2],
+}
+
+impl Replica {
+    fn start(program: &Path, config: &Path, socket: &Path) -> Self {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(socket.with_extension("log"))
+            .unwrap();
+        let child = Command::new(program)
+            .arg("--config")
+            .arg(config)
+            .env("MESH_MESH__API__SOCKET", socket)
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}", program.display()));
+        Self {
+            program: program.to_owned(),
+            config: config.to_owned(),
+            socket: socket.to_owned(),
+            child,
+        }
+    }
+
+    /// What `/readyz` says; `None` while nobody answers.
+    async fn readyz(&self) -> Option<serde_json::Value> {
+        let answer = async {
+            let mut stream = UnixStream::connect(&self.socket).await.ok()?;
+            let request = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).await.ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.ok()?;
+            serde_json::from_str(answer.split("\r\n\r\n").nth(1)?).ok()
+        };
+        tokio::time::timeout(Duration::from_secs(1), answer)
+            .await
+            .ok()
+            .flatten()
+    }
+
+    async fn signal(&self, signal: &str) {
+        let pid = self.child.id().expect("the process runs").to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.await.unwrap().success(), "kill {signal} {pid}");
+    }
+}
+
+impl Replicas {
+    /// Starts both at once. `folder` gets their sockets and logs.
+    pub fn start(service: &'static str, program: &str, config: &Path, folder: &Path) -> Self {
+        let replica = |name: &str| {
+            Replica::start(
+                Path::new(program),
+                config,
+                &folder.join(name).with_extension("sock"),
+            )
+        };
+        Self {
+            service,
+            replicas: [replica("one"), replica("two")],
+        }
+    }
+
+    /// Waits until `who` is in a role and ready.
+    pub async fn wait_role(&self, who: usize, role: &str) {
+        let what = format!("replica {who} of {} is {role}", self.service);
+        wait_for(&what, PATIENCE, async || {
+            let said = self.replicas[who].readyz().await?;
+            (said["roles"][self.service] == role && said["ready"] == true).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until one leads and the other stands by; returns who leads.
+    pub async fn settled(&self) -> usize {
+        let what = format!("one of two {} leads", self.service);
+        wait_for(&what, PATIENCE, async || {
+            let mut roles = Vec::new();
+            for replica in &self.replicas {
+                let said = replica.readyz().await?;
+                roles.push(said["roles"][self.service].as_str()?.to_owned());
+            }
+            match [roles[0].as_str(), roles[1].as_str()] {
+                ["leader", "standby"] => Some(0),
+                ["standby", "leader"] => Some(1),
+                _ => None,
+            }
+        })
+        .await
+    }
+
+    /// Waits until the other one leads, and prints how long that took.
+    #[allow(clippy::print_stdout, reason = "what a reader of the test's output wants")]
+    async fn taken_over(&self, from: usize, how: &str, since: Instant) {
+        self.wait_role(1 - from, "leader").await;
+        println!(
+            "{}: {how}: the standby leads after {:?}",
+            self.service,
+            since.elapsed()
+        );
+    }
+
+    /// Kills the leader; returns once the other one leads and the killed one stands by again.
+    pub async fn kill_leader(&mut self) {
+        let leader = self.settled().await;
+        let since = Instant::now();
+        self.replicas[leader].signal("-KILL").await;
+        self.taken_over(leader, "kill -9", since).await;
+        self.start_again(leader).await;
+    }
+
+    /// Stops the leader in order, likewise.
+    pub async fn stop_leader(&mut self) {
+        let leader = self.settled().await;
+        let since = Instant::now();
+        self.replicas[leader].signal("-TERM").await;
+        self.taken_over(leader, "an orderly stop", since).await;
+        self.start_again(leader).await;
+    }
+
+    /// Stops the leader's time for at least `pause`, and until the other one leads. It must stand by afterwards, in the same process.
+    pub async fn pause_leader(&mut self, pause: Duration, meanwhile: impl AsyncFnOnce()) {
+        let leader = self.settled().await;
+        let since = Instant::now();
+        self.replicas[leader].signal("-STOP").await;
+        self.taken_over(leader, "SIGSTOP", since).await;
+        meanwhile().await;
+        tokio::time::sleep(pause.saturating_sub(since.elapsed())).await;
+        self.replicas[leader].signal("-CONT").await;
+        self.wait_role(leader, "standby").await;
+        let ended = self.replicas[leader].child.try_wait().unwrap();
+        assert_eq!(ended, None, "who leads no more stays");
+        self.wait_role(1 - leader, "leader").await;
+    }
+
+    async fn start_again(&mut self, who: usize) {
+        let replica = &mut self.replicas[who];
+        replica.child.wait().await.unwrap();
+        *replica = Replica::start(&replica.program, &replica.config, &replica.socket);
+        self.wait_role(who, "standby").await;
+    }
+
+    /// Stops both in order.
+    pub async fn stop(mut self) {
+        for replica in &mut self.replicas {
+            replica.signal("-TERM").await;
+            let status = replica.child.wait().await.unwrap();
+            assert!(status.success(), "{status}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Two processes of ingest for one cluster, while jobs come and go: whatever happens to the one that leads, everything is told once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{self, Cluster};
+use crate::mesh::Mesh;
+
+/// Submits short jobs until told to stop.
+async fn submit(cluster: &'static Cluster, stop: CancellationToken) -> BTreeSet<u32> {
+    let mut jobs = BTreeSet::new();
+    while !stop.is_cancelled() {
+        jobs.insert(cluster.sbatch(&[], "sleep 1").await);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    jobs
+}
+
+/// A job that is held and released: facts that Slurm does not time, so that nothing but the state tells whether they were told.
+struct Held(u32);
+
+impl Held {
+    async fn submit(cluster: &Cluster, mesh: &Mesh) -> Self {
+        let job = cluster.sbatch(&["--hold"], "true").await;
+        mesh.wait_story(job, "submitted held").await;
+        Self(job)
+    }
+
+    async fn release(self, cluster: &Cluster, mesh: &Mesh) {
+        let id = self.0.to_string();
+        cluster.run("alice", &["scontrol", "release", &id]).await;
+        mesh.wait_story(self.0, "submitted held released started completed")
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_to_the_leader_everything_is_told_once() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mut mesh = Mesh::start().await;
+    let mut replicas = mesh.replicas(cluster, "sweep_interval = \"500ms\"");
+    replicas.settled().await;
+    let stop = CancellationToken::new();
+    let jobs = tokio::spawn(submit(cluster, stop.clone()));
+
+    let held = Held::submit(cluster, &mesh).await;
+    replicas.kill_leader().await;
+    held.release(cluster, &mesh).await;
+
+    let held = Held::submit(cluster, &mesh).await;
+    let paused = Duration::from_secs(15);
+    replicas
+        .pause_leader(paused, async || held.release(cluster, &mesh).await)
+        .await;
+
+    let held = Held::submit(cluster, &mesh).await;
+    replicas.stop_leader().await;
+    held.release(cluster, &mesh).await;
+
+    let held = Held::submit(cluster, &mesh).await;
+    mesh.nats.kill();
+    mesh.nats.restart().await;
+    held.release(cluster, &mesh).await;
+    replicas.settled().await;
+
+    stop.cancel();
+    let jobs = jobs.await.unwrap();
+    for job in &jobs {
+        mesh.wait_story(*job, "submitted started completed").await;
+    }
+    // Accounting has each of them once, too.
+    let ids = jobs
+        .iter()
+        .map(u32::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
+    let rows = [
+        "sacct", "-D", "-X", "-n", "-P", "-o", "JobIDRaw", "-j", &ids,
+    ];
+    let rows = cluster.run("root", &rows).await;
+    assert_eq!(rows.lines().count(), jobs.len());
+    println!("{} jobs were told once each", jobs.len());
+    mesh.assert_no_duplicates();
+    replicas.stop().await;
+}

@@ -9,7 +9,7 @@ SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|
 	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint bench fmt codegen docs clean-run
+.PHONY: help setup build demo test soak lint bench fmt codegen docs clean-run
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -42,6 +42,11 @@ lint: ## formatting, clippy, shell, protobuf, generated files, licences
 	cd proto && $(BUF) lint
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 	else echo "cargo-deny is not installed: licences, bans and sources were not checked"; fi
+
+soak: ## random jobs and random faults, every fact compared with accounting: SEED=n JOBS=n (SOAK_KEEP=1 keeps what was compared)
+	scripts/setup
+	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
+	cargo build --workspace && cargo run --quiet --package integration --bin soak -- --seed $(or $(SEED),1) --jobs $(or $(JOBS),300) $(SOAK)
 
 bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; see benches/README.md)
 	scripts/setup

@@ -332,16 +332,13 @@ impl Collector {
                 tracked.digest = digest;
             }
             if tracked.over() {
-                if tracked.owes_usage && run == sighting.run {
-                    // Accounting knows less of the run than was seen of it.
-                    core.last
-                        .insert(run.clone(), (sighting.job.clone(), sighting.owner.clone()));
-                } else if !tracked.owes_usage {
-                    core.last.remove(&run);
-                }
                 core.unproven.remove(&tracked.raw_id);
+            }
+            if tracked.closed() {
+                core.last.remove(&run);
                 core.unproven_tasks.remove(&run);
             } else if run == sighting.run {
+                // Accounting knows less of a run than was seen of it.
                 core.last
                     .insert(run.clone(), (sighting.job.clone(), sighting.owner.clone()));
             }

@@ -154,6 +154,7 @@ pub struct Cluster {
     // Dropped in this order: the hooks' FIFO, then the folder.
     marks: Marks,
     folder: TempDir,
+    kept: bool,
 }
 
 impl Cluster {
@@ -178,6 +179,7 @@ impl Cluster {
             name: options.name.clone(),
             marks: Marks::listen(&folder.path().join("marks"))?,
             folder,
+            kept: false,
         };
         let mut up = Command::new(script("up"));
         up.arg(cluster.dir())
@@ -239,6 +241,22 @@ impl Cluster {
         let (link, new) = (self.path("hook.toml"), self.path("hook.toml.new"));
         symlink(hook_config, &new).map_err(Error::io("make", &new))?;
         std::fs::rename(&new, &link).map_err(Error::io("make", &link))
+    }
+
+    /// From now on the hooks find no configuration, and ring nobody.
+    ///
+    /// # Errors
+    /// If that cannot be noted.
+    pub fn ring_nobody(&self) -> Result<(), Error> {
+        let link = self.path("hook.toml");
+        std::fs::remove_file(&link).map_err(Error::io("remove", &link))
+    }
+
+    /// Stops it, too, when dropped, but keeps the folder with everything in it, and gives its path.
+    pub fn keep(&mut self) -> &Path {
+        self.folder.disable_cleanup(true);
+        self.kept = true;
+        self.folder.path()
     }
 
     /// A path beside the cluster, in a folder that goes with it.
@@ -317,7 +335,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let down = std::process::Command::new(script("down"))
             .arg(self.dir())
-            .arg("--wipe")
+            .args((!self.kept).then_some("--wipe"))
             .output();
         match down {
             Ok(output) if output.status.success() => {}
@@ -334,7 +352,7 @@ fn script(name: &str) -> PathBuf {
     root().join("tests/cluster").join(name)
 }
 
-fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(Error::io("set the mode of", path))
 }

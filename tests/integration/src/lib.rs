@@ -2,12 +2,14 @@
 //!
 //! - [`Cluster`]: Slurm in a folder, whose hooks ring a mesh. [`Marks`]: when jobs and hooks were where, by this process's clock.
 //! - [`Mesh`]: `smesh up` as a child process, and its API. [`Fact`]: what its ledger holds.
+//! - [`Service`]: a service as a process of its own.
 //! - [`Receiver`]: an HTTP receiver that verifies signatures.
-//! - [`scenario`]: a day in short, and what must come of it.
+//! - [`scenario`]: a day in short, and what must come of it. [`soak`]: random days with random faults.
 //!
 //! Deliberately absent: anything that knows how the services work inside. What is used of the project is its contract, `mesh-events`,
 //! and a reader of its bus.
 
+mod alone;
 mod attached;
 mod cluster;
 mod error;
@@ -18,9 +20,12 @@ mod mesh;
 mod programs;
 mod receiver;
 pub mod scenario;
+mod service;
+pub mod soak;
 
 use std::time::Duration;
 
+pub use alone::{free_ports, interrupted};
 pub use attached::Attached;
 pub use cluster::{Cluster, ClusterOptions, Slurm};
 pub use error::Error;
@@ -30,6 +35,7 @@ pub use marks::{Mark, Marks};
 pub use mesh::{Mesh, MeshOptions};
 pub use programs::Programs;
 pub use receiver::{Delivery, Receiver, Requests};
+pub use service::Service;
 
 /// Asks until there is a value, every 100 ms.
 ///

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use crate::Error;
+use tokio::sync::OnceCell;
+
+use crate::{Error, Service};
 
 /// The programs under test.
 #[derive(Clone, Debug)]
@@ -35,6 +37,26 @@ impl Programs {
             .map_err(Error::Machine)
     }
 
+    /// The folder with the services as programs of their own, built first: `make test` has built them, `cargo test -p integration`
+    /// alone has not.
+    ///
+    /// # Errors
+    /// If they cannot be built.
+    pub async fn services() -> Result<&'static Path, Error> {
+        static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
+        let folder = FOLDER.get_or_try_init(async || {
+            let folder = match std::env::var_os("MESH_BIN_DIR") {
+                Some(folder) => return Ok(folder.into()),
+                None => build_folder()?,
+            };
+            let built =
+                tokio::task::spawn_blocking(move || build(&folder, &Service::ALL).map(|()| folder));
+            let failed = |error| Error::Machine(format!("build the services: {error}"));
+            built.await.map_err(failed)?
+        });
+        folder.await.map(PathBuf::as_path)
+    }
+
     fn look() -> Result<Self, Error> {
         let nats = nats_server()?;
         if let Some(folder) = std::env::var_os("MESH_BIN_DIR").map(PathBuf::from) {
@@ -56,7 +78,7 @@ impl Programs {
             built.is_some() && built >= newest
         };
         if !is_current(&smesh) || !is_current(&hook) {
-            build(&folder)?;
+            build(&folder, &["smesh", "mesh-hook"])?;
         }
         Ok(Self { smesh, hook, nats })
     }
@@ -79,12 +101,13 @@ fn build_folder() -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
-fn build(folder: &Path) -> Result<(), Error> {
+fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command
-        .args(["build", "--quiet", "-p", "smesh", "-p", "mesh-hook"])
-        .current_dir(root());
+    command.args(["build", "--quiet"]).current_dir(root());
+    for package in packages {
+        command.args(["--package", package]);
+    }
     if folder.ends_with("release") {
         command.arg("--release");
     }
@@ -92,10 +115,8 @@ fn build(folder: &Path) -> Result<(), Error> {
     if output.status.success() {
         Ok(())
     } else {
-        Err(Error::command(
-            "cargo build -p smesh -p mesh-hook (needed by the integration tests and the demo)",
-            &output,
-        ))
+        let what = format!("cargo build of {}", packages.join(", "));
+        Err(Error::command(what, &output))
     }
 }
 

@@ -51,11 +51,13 @@ pub fn settle_remainder(
     given_up: Option<&TaskSet>,
     now: i64,
 ) -> Option<Remainder> {
-    let before = book
-        .get(array)
-        .filter(|tracked| tracked.is_array && !tracked.over())?;
+    let before = book.get(array).filter(|tracked| tracked.is_array)?;
     let mut next = before.clone();
-    if record_gone && let Some(rest) = next.remaining_tasks() {
+    // The tasks that it still had at its end were told with that.
+    if record_gone
+        && !next.over()
+        && let Some(rest) = next.remaining_tasks()
+    {
         next.remaining = None;
         note_left(&mut next, rest);
     }

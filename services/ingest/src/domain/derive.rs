@@ -122,6 +122,14 @@ pub(super) fn derive(
     next.last_seen = next.last_seen.max(look.now);
     if next.over() {
         correct(run, &mut next, sighting, inferred, &mut facts);
+        // Only accounting has them: who saw the end in the controller's record learns of them with the use.
+        let mut teller = Teller {
+            run,
+            next: &mut next,
+            facts: &mut facts,
+            inferred,
+        };
+        resizes(&mut teller, sighting);
         usage(run, &mut next, sighting, &mut facts);
         return (next, facts);
     }
@@ -347,8 +355,7 @@ fn remember(next: &mut Tracked, sighting: &Sighting) {
     if sighting.restarts.is_some() && !sighting.completing && sighting.base.is_some() {
         next.restarts = sighting.restarts;
     }
-    if sighting.entity == EntityKind::Array && !next.over() && sighting.record == Record::Controller
-    {
+    if sighting.entity == EntityKind::Array && sighting.record == Record::Controller {
         super::array::remember_remainder(next, sighting);
     }
 }

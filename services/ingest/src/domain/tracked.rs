@@ -121,6 +121,11 @@ impl Tracked {
         self.end.is_some()
     }
 
+    /// Whether what became of it is told in full: what it used, and of an array the tasks that left it before its end.
+    pub const fn closed(&self) -> bool {
+        self.over() && !self.owes_usage && self.left.is_none()
+    }
+
     /// The event type of its end.
     pub fn end_kind(&self) -> Option<EventType> {
         let end = self.end.as_ref()?;
@@ -132,8 +137,8 @@ impl Tracked {
 
     /// Whether the next sweep must read it in full even if its row is unchanged.
     pub fn unsettled(&self) -> bool {
-        !self.over()
-            && (self.candidate.is_some() || self.left.is_some() || self.state == "COMPLETING")
+        self.left.is_some()
+            || !self.over() && (self.candidate.is_some() || self.state == "COMPLETING")
     }
 
     /// The tasks an array's own record still had.

@@ -76,9 +76,9 @@ pub(super) fn arrays(book: &Book, sweep: &Sweep) -> Vec<OpenArray> {
     let open: Vec<&RunKey> = book
         .iter()
         .filter(|(_, tracked)| {
+            // What left it before it was cancelled is to be settled afterwards, too.
             tracked.is_array
-                && !tracked.over()
-                && (tracked.remaining.is_some() || tracked.left.is_some())
+                && (tracked.left.is_some() || !tracked.over() && tracked.remaining.is_some())
         })
         .map(|(run, _)| run)
         .collect();

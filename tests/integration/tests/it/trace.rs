@@ -7,7 +7,7 @@ use integration::{Cluster, ClusterOptions, Delivery, Receiver, Slurm as _, wait_
 use mesh_testkit::NatsServer;
 use mock_collector::{MockCollector, MockServer, Protocol, TestSpan};
 
-use crate::processes::{PATIENCE, Process, configure};
+use crate::processes::{PATIENCE, configure, start, terminate};
 
 /// The services a fact passes through.
 const PATH: [&str; 4] = ["ingest", "cost-engine", "ledger", "webhook-dispatcher"];
@@ -35,8 +35,8 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     ring(&cluster, &nats);
     let mut processes = Vec::new();
     for name in PATH {
-        let process = Process::start(&mesh, name).await;
-        process.wait_ready(200).await;
+        let mut process = start(&mesh, name).await;
+        process.wait_ready(200).await.unwrap();
         processes.push(process);
     }
 
@@ -46,7 +46,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     let started = delivered(&receiver, "job.started", job).await;
     // What they have not exported yet they export at their end.
     for process in processes {
-        process.terminate().await;
+        terminate(process).await;
     }
 
     collector

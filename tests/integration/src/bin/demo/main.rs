@@ -20,8 +20,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use integration::scenario;
-use integration::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver};
-use tokio::signal::unix::{SignalKind, signal};
+use integration::{
+    Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver, free_ports, interrupted,
+};
 
 use end::End;
 use feed::Feed;
@@ -31,8 +32,7 @@ use watch::Watch;
 const PIPELINE: &str = "pipeline";
 /// Name of the chat endpoint.
 const CHAT: &str = "chat";
-/// First port to try; a hundred each.
-const BASE_PORTS: std::ops::Range<u16> = 250..290;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     // Everything that was started ends with the future, whichever of the two is first.
@@ -54,22 +54,6 @@ async fn main() -> ExitCode {
         }
     };
     code
-}
-
-/// Ctrl-C or SIGTERM.
-async fn interrupted() {
-    match (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) {
-        (Ok(mut interrupt), Ok(mut terminate)) => {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        }
-        _ => std::future::pending().await,
-    }
 }
 
 async fn run() -> Result<ExitCode, Error> {
@@ -137,18 +121,4 @@ fn look_around(cluster: &Cluster, mesh: &Mesh) {
         mesh.programs_dir().display(),
         cluster.dir().display(),
     );
-}
-
-/// The first hundred ports nobody listens on.
-fn free_ports() -> Result<u16, Error> {
-    let is_free = |base: &u16| {
-        // slurmctld, slurmdbd, MariaDB, the first node.
-        [0, 1, 3, 11]
-            .iter()
-            .all(|offset| std::net::TcpListener::bind(("127.0.0.1", base + offset)).is_ok())
-    };
-    BASE_PORTS
-        .map(|hundred| hundred * 100)
-        .find(is_free)
-        .ok_or_else(|| Error::Machine("no hundred free ports between 25000 and 29000".into()))
 }

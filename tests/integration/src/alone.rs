@@ -1,0 +1,41 @@
+//! What programs need that start a cluster of their own: ports, and an end.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Error;
+
+/// First port to try; a hundred each.
+const BASE_PORTS: std::ops::Range<u16> = 250..290;
+
+/// The first hundred ports nobody listens on.
+///
+/// # Errors
+/// If there are none.
+pub fn free_ports() -> Result<u16, Error> {
+    let is_free = |base: &u16| {
+        // slurmctld, slurmdbd, MariaDB, the first node.
+        [0, 1, 3, 11]
+            .iter()
+            .all(|offset| std::net::TcpListener::bind(("127.0.0.1", base + offset)).is_ok())
+    };
+    BASE_PORTS
+        .map(|hundred| hundred * 100)
+        .find(is_free)
+        .ok_or_else(|| Error::Machine("no hundred free ports between 25000 and 29000".into()))
+}
+
+/// Ctrl-C or SIGTERM.
+pub async fn interrupted() {
+    match (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) {
+        (Ok(mut interrupt), Ok(mut terminate)) => {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,147 @@
+//! `make soak SEED=n JOBS=n`: the differential test with faults, see [`integration::soak`].
+//!
+//! Ends with how many facts of each type were compared and the line `missing=0 extra=0 duplicates=0 wrong=0`, and with exit status 1 if
+//! a number is another or a type was not compared at all. `SOAK_KEEP=1` keeps the cluster's folder with everything that was compared.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use integration::soak::{Form, Options, Outcome, Phase, Plan, run};
+use integration::{Error, free_ports, interrupted};
+
+/// A random workload with random faults on a real Slurm cluster, and every fact compared with accounting.
+#[derive(Debug, Parser)]
+#[command(name = "soak")]
+struct Args {
+    /// Draws the plan; the same seed gives the same plan.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many jobs and array tasks at least.
+    #[arg(long, default_value_t = 300)]
+    jobs: u32,
+    /// A few faults only, as in `make test`.
+    #[arg(long)]
+    short: bool,
+    /// Print the plan and do nothing.
+    #[arg(long)]
+    plan: bool,
+    /// Print a summary as JSON on standard output, everything else on standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let form = if args.short { Form::Short } else { Form::Long };
+    let plan = Plan::draw(args.seed, args.jobs, form);
+    if args.plan {
+        anstream::print!("{plan}");
+        return ExitCode::SUCCESS;
+    }
+    // Everything that was started ends with the future, whichever of the two is first.
+    tokio::select! {
+        outcome = soak(&args, &plan, form) => outcome.unwrap_or_else(|error| {
+            anstream::eprintln!("{}", error.chain());
+            ExitCode::FAILURE
+        }),
+        () = interrupted() => {
+            anstream::eprintln!("\nstopping everything …");
+            ExitCode::from(130)
+        }
+    }
+}
+
+async fn soak(args: &Args, plan: &Plan, form: Form) -> Result<ExitCode, Error> {
+    let started = Instant::now();
+    anstream::eprintln!(
+        "seed {}, {} jobs; `soak --seed {} --jobs {}{} --plan` shows the plan",
+        plan.seed,
+        plan.jobs,
+        args.seed,
+        args.jobs,
+        if args.short { " --short" } else { "" }
+    );
+    let options = Options {
+        base_port: free_ports()?,
+        form,
+        keep: std::env::var("SOAK_KEEP").is_ok_and(|keep| keep == "1"),
+    };
+    let bar = bar();
+    let outcome = run(plan, &options, |phase| show(&bar, phase)).await;
+    bar.finish_and_clear();
+    let outcome = outcome?;
+    report(&outcome, started.elapsed());
+    if args.json {
+        let summary = serde_json::json!({
+            "seed": plan.seed,
+            "jobs": plan.jobs,
+            "seconds": started.elapsed().as_secs(),
+            "given_up": outcome.given_up,
+            "not_compared": outcome.none_of,
+            "verdict": outcome.verdict,
+        });
+        anstream::println!("{summary:#}");
+    }
+    Ok(if outcome.is_clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Shown on a terminal only.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(1);
+    if let Ok(style) = ProgressStyle::with_template("{elapsed} {bar:30} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
+
+fn show(bar: &ProgressBar, phase: Phase) {
+    match phase {
+        Phase::Starting => bar.set_message("a cluster and six services start"),
+        Phase::Playing { done, of } => {
+            bar.set_length(of as u64);
+            bar.set_position(done as u64);
+            bar.set_message("things to do");
+        }
+        Phase::Ending => bar.set_message("jobs end"),
+        Phase::Comparing { left } => bar.set_message(format!("{left} differences left")),
+    }
+}
+
+fn report(outcome: &Outcome, took: Duration) {
+    let verdict = &outcome.verdict;
+    for (kind, count) in &verdict.compared {
+        anstream::eprintln!("{count:7}  {kind}");
+    }
+    for kind in &outcome.none_of {
+        anstream::eprintln!("{:7}  {kind}: none was compared", 0);
+    }
+    for line in &verdict.unjudged {
+        anstream::eprintln!("not judged: {line}");
+    }
+    for line in verdict.differences() {
+        anstream::eprintln!("{line}");
+    }
+    if outcome.given_up > 0 {
+        let given_up = outcome.given_up;
+        anstream::eprintln!(
+            "{given_up} things could not be done as planned; what they led to was compared"
+        );
+    }
+    match &outcome.kept {
+        Some(folder) => anstream::eprintln!("kept in {}", folder.display()),
+        None if !outcome.is_clean() => {
+            anstream::eprintln!("SOAK_KEEP=1 keeps everything that was compared");
+        }
+        None => {}
+    }
+    anstream::eprintln!("{:.0} s", took.as_secs_f64());
+    anstream::eprintln!("{}", verdict.closing_line());
+}

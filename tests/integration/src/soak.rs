@@ -1,0 +1,227 @@
+//! The differential test: a random workload on a real cluster, random faults at the same time, and then every fact compared with what
+//! Slurm's accounting and the driver's own log say.
+//!
+//! | part | |
+//! | --- | --- |
+//! | `plan` | what a seed means: who does what when, and what breaks meanwhile |
+//! | `stage`, `play`, `faults` | a cluster and six services as processes; does it; breaks them |
+//! | `sacct`, `log` | the two oracles; they share no code with ingest |
+//! | `told` | what is on the bus and in the ledger |
+//! | `judge` | compares |
+//!
+//! The same seed gives the same plan. When things happen exactly is up to the machine, so a failing seed is likely to fail again, not
+//! certain to.
+
+mod faults;
+mod judge;
+mod log;
+mod plan;
+mod play;
+mod random;
+mod sacct;
+mod stage;
+mod told;
+mod verdict;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::{join, try_join};
+use tokio::time::{Instant, sleep};
+
+pub use plan::{Form, Plan};
+pub use verdict::Verdict;
+
+use self::play::Player;
+use self::stage::Stage;
+use self::told::Told;
+use crate::{Error, fact};
+
+/// How long jobs may take to end by themselves once everything is played: a time limit is found within 30 s, a requeued job waits 6 s.
+const ENDING: Duration = Duration::from_secs(75);
+/// How long the mesh may take to tell what accounting has. An end that no source has is waited for 30 s (`proof_patience`).
+const SETTLING: Duration = Duration::from_secs(150);
+/// How long nothing more may come once everything is told.
+const QUIET: Duration = Duration::from_secs(4);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// First of the cluster's hundred ports.
+    pub base_port: u16,
+    /// How much is broken.
+    pub form: Form,
+    /// Whether the cluster's folder is kept, with everything that was compared in it.
+    pub keep: bool,
+}
+
+/// Where a soak is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The cluster and the services start.
+    Starting,
+    /// So many works of so many are done.
+    Playing {
+        /// Done.
+        done: usize,
+        /// Of these.
+        of: usize,
+    },
+    /// Jobs end.
+    Ending,
+    /// So many differences are left.
+    Comparing {
+        /// Differences.
+        left: usize,
+    },
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The comparison.
+    pub verdict: Verdict,
+    /// Types that must be compared, and of which there was none.
+    pub none_of: Vec<&'static str>,
+    /// Works that could not be done as planned.
+    pub given_up: usize,
+    /// The folder, if it was kept.
+    pub kept: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// True if everything is as it should be.
+    pub fn is_clean(&self) -> bool {
+        self.verdict.is_clean() && self.none_of.is_empty()
+    }
+}
+
+/// Plays a plan and compares.
+///
+/// # Errors
+/// If the cluster or a service cannot be started, or something that is no part of the test breaks.
+pub async fn run(
+    plan: &Plan,
+    options: &Options,
+    progress: impl Fn(Phase),
+) -> Result<Outcome, Error> {
+    progress(Phase::Starting);
+    let mut stage = Stage::set(options.base_port, options.form).await?;
+    let kept = options.keep.then(|| stage.cluster.keep().to_owned());
+    let stage = stage;
+    let player = Player::new(&stage);
+    let began = Instant::now();
+    let acts = async {
+        let faults = try_join(
+            faults::play(&stage, began, &plan.faults[0]),
+            faults::play(&stage, began, &plan.faults[1]),
+        );
+        let works = async {
+            player.play(began, &plan.works).await;
+            stage.note("everything is played");
+            Ok(())
+        };
+        let show = async {
+            loop {
+                let (done, of) = (player.done().0, plan.works.len());
+                progress(Phase::Playing { done, of });
+                if done == of {
+                    return Ok::<_, Error>(());
+                }
+                sleep(Duration::from_millis(500)).await;
+            }
+        };
+        try_join(faults, try_join(works, show)).await?;
+        progress(Phase::Ending);
+        stage.clear(ENDING).await?;
+        stage.stop_looking();
+        Ok::<_, Error>(())
+    };
+    let (played, ()) = join(acts, stage.look()).await;
+    played?;
+    let mut told = Told::default();
+    let verdict = compare(&stage, &mut told, &progress).await?;
+    if let Some(folder) = &kept {
+        write(folder, plan, &stage, &told, &verdict).await?;
+    }
+    Ok(Outcome {
+        none_of: verdict.none_of(&judge::TYPES),
+        verdict,
+        given_up: player.done().1,
+        kept,
+    })
+}
+
+/// Compares until nothing differs and nothing more comes, or for as long as the mesh may take.
+async fn compare(
+    stage: &Stage,
+    told: &mut Told,
+    progress: impl Fn(Phase),
+) -> Result<Verdict, Error> {
+    let began = Instant::now();
+    let mut agreed: Option<(Instant, usize)> = None;
+    loop {
+        let whole = told.read_on(stage).await;
+        let rows = sacct::rows(stage, &jobs(stage, told)).await?;
+        let verdict = judge::judge(&rows, &stage.log.borrow(), told);
+        let count = told.bus.len();
+        progress(Phase::Comparing {
+            left: verdict.count(),
+        });
+        agreed = match agreed {
+            _ if !whole || !verdict.is_settled() => None,
+            Some((since, before)) if before == count => Some((since, before)),
+            _ => Some((Instant::now(), count)),
+        };
+        let is_quiet = agreed.is_some_and(|(since, _)| since.elapsed() >= QUIET);
+        if is_quiet || began.elapsed() > SETTLING {
+            return Ok(verdict);
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Every job anybody knows of.
+fn jobs(stage: &Stage, told: &Told) -> BTreeSet<u32> {
+    let told = told.bus.values();
+    let told = told.filter_map(|event| Some(fact::run(event)?.0));
+    told.chain(stage.log.borrow().jobs.iter().copied())
+        .collect()
+}
+
+/// Writes everything that was compared.
+async fn write(
+    folder: &Path,
+    plan: &Plan,
+    stage: &Stage,
+    told: &Told,
+    verdict: &Verdict,
+) -> Result<(), Error> {
+    let rows = sacct::rows(stage, &jobs(stage, told)).await?;
+    let rows: Vec<&str> = rows.iter().map(|row| row.line.as_str()).collect();
+    let mut events: Vec<_> = told.bus.values().collect();
+    events.sort_by_key(|event| {
+        let observed = event.observed_at.as_ref();
+        observed.map(|time| (time.seconds, time.nanos))
+    });
+    let events: Vec<String> = events
+        .into_iter()
+        .filter_map(|event| serde_json::to_string(event).ok())
+        .collect();
+    let unjudged = verdict.unjudged.iter();
+    let unjudged = unjudged.map(|text| format!("unjudged: {text}"));
+    let differences: Vec<String> = verdict.differences().into_iter().chain(unjudged).collect();
+    let driver = stage.log.borrow().text();
+    for (name, text) in [
+        ("plan.txt", plan.to_string()),
+        ("driver.txt", driver),
+        ("sacct.txt", rows.join("\n")),
+        ("bus.jsonl", events.join("\n")),
+        ("differences.txt", differences.join("\n")),
+    ] {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(Error::io("write", &path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Breaks things, and puts them right again.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::log::{Broken, now};
+use super::plan::{Break, Fault};
+use super::stage::{Stage, set_clock};
+use crate::{Error, Service};
+
+/// Breaks these one after the other. What went wrong with that is in the driver's log.
+pub(super) async fn play(stage: &Stage, began: Instant, faults: &[Fault]) -> Result<(), Error> {
+    for fault in faults {
+        sleep_until(began + fault.at).await;
+        let (from, what) = (now(), format!("{:?}", fault.what));
+        stage.note(format!(
+            "fault: {what} for {:.1} s",
+            fault.lasts.as_secs_f64()
+        ));
+        perform(stage, fault).await?;
+        stage.note(format!("fault over: {what}"));
+        stage.log.borrow_mut().broken.push(Broken {
+            what,
+            from,
+            until: now(),
+        });
+    }
+    Ok(())
+}
+
+async fn perform(stage: &Stage, fault: &Fault) -> Result<(), Error> {
+    let Fault { lasts, what, .. } = *fault;
+    let (cluster, hook) = (&stage.cluster, stage.hook_config("hook"));
+    match what {
+        Break::Kill(name) => kill(stage, name, lasts).await,
+        Break::Pause(name) => {
+            if let Some(service) = stage.services.get(name) {
+                let service = service.lock().await;
+                service.signal(Signal::STOP)?;
+                sleep(lasts).await;
+                service.signal(Signal::CONT)?;
+            }
+            Ok(())
+        }
+        Break::Nats => {
+            let mut nats = stage.nats.lock().await;
+            nats.kill();
+            sleep(lasts).await;
+            nats.restart().await;
+            Ok(())
+        }
+        Break::Slurmctld => {
+            let _closed = stage.gate.write().await;
+            cluster.control("stop", "slurmctld").await?;
+            sleep(lasts).await;
+            cluster.control("start", "slurmctld").await
+        }
+        Break::Slurmdbd => {
+            cluster.control("kill", "slurmdbd").await?;
+            sleep(lasts).await;
+            cluster.control("start", "slurmdbd").await
+        }
+        Break::HooksOff => {
+            cluster.ring_nobody()?;
+            sleep(lasts).await;
+            cluster.ring(&hook)
+        }
+        Break::SpoolFull => {
+            cluster.ring(&stage.hook_config("hook-full"))?;
+            let mut nats = stage.nats.lock().await;
+            nats.kill();
+            sleep(lasts).await;
+            nats.restart().await;
+            cluster.ring(&hook)
+        }
+        Break::Clock(offset) => {
+            let file = cluster.path("clock");
+            set_clock(&file, offset)?;
+            sleep(lasts).await;
+            set_clock(&file, 0)
+        }
+    }
+}
+
+/// Kills a service and starts it again. Ready it may be later: something else may be broken at the same time.
+async fn kill(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), Error> {
+    let Some(service) = stage.services.get(name) else {
+        return Ok(());
+    };
+    let mut service = service.lock().await;
+    service.kill().await?;
+    sleep(lasts).await;
+    *service = Service::start(&stage.mesh, name, &stage.environment).await?;
+    Ok(())
+}

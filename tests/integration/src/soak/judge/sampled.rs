@@ -1,0 +1,197 @@
+//! What Slurm keeps no time of, judged by the driver's own log.
+
+use std::collections::BTreeMap;
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Event, EventType};
+
+use super::Facts;
+use crate::fact;
+use crate::soak::log::Log;
+use crate::soak::told::Told;
+use crate::soak::verdict::Verdict;
+
+/// Slurm keeps the time of the last suspend or resume only, accounting none.
+pub(super) fn pauses(log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
+    for pause in &log.pauses {
+        let runs: Vec<_> = facts
+            .by_slot
+            .keys()
+            .filter(|(run, slot)| run.0 == pause.job && *slot == pause.word)
+            .copied()
+            .collect();
+        let found = runs
+            .into_iter()
+            .find_map(|(run, slot)| facts.take_at(run, slot, pause.from - 1, pause.until + 1));
+        match found {
+            Some(_) if pause.word == "suspended" => verdict.right("job.suspended"),
+            Some(_) => verdict.right("job.resumed"),
+            None => verdict.missing.push(format!(
+                "job.{} of {} between {} and {}; the driver did it",
+                pause.word, pause.job, pause.from, pause.until
+            )),
+        }
+    }
+}
+
+fn of_kind(told: &Told, kind: EventType) -> impl Iterator<Item = &Event> {
+    let events = told.bus.values();
+    events.filter(move |event| event.kind() == Ok(kind))
+}
+
+fn about(event: &Event, job: u32) -> bool {
+    fact::run(event).is_some_and(|run| run.0 == job && run.1.is_none())
+}
+
+/// Reasons that were there for several sweeps.
+pub(super) fn waits(log: &Log, told: &Told, verdict: &mut Verdict) {
+    for wait in &log.waits {
+        let pending = of_kind(told, EventType::JobPending)
+            .filter(|event| about(event, wait.job))
+            .any(|event| event.job().is_some_and(|job| job.reason == wait.reason));
+        let missing = |kind| {
+            format!(
+                "{kind} of {} with {}; it waited so from {} to {}",
+                wait.job, wait.reason, wait.from, wait.until
+            )
+        };
+        if pending {
+            verdict.right("job.pending");
+        } else {
+            verdict.missing.push(missing("job.pending"));
+        }
+        let explained = of_kind(told, EventType::QueueExplained)
+            .filter(|event| about(event, wait.job))
+            .filter_map(|event| match event.payload.as_ref()? {
+                Payload::Queue(queue) => queue.explanation.as_ref(),
+                _ => None,
+            })
+            .any(|explanation| explanation.reason == wait.reason);
+        // It explains what waits now, not what has waited.
+        let names = ["pending-explainer", "Nats", "SpoolFull"];
+        if explained {
+            verdict.right("queue.explained");
+        } else if !log.was_broken(&names, wait.from, wait.until) {
+            verdict.missing.push(missing("queue.explained"));
+        }
+    }
+    // A change of the class is told, and nothing else.
+    let mut last: BTreeMap<String, (u64, String)> = BTreeMap::new();
+    let mut pending: Vec<&Event> = of_kind(told, EventType::JobPending).collect();
+    pending.sort_by_key(|event| event.run_seq);
+    for event in pending {
+        let class = event.job().map(|job| job.reason_class.clone());
+        let class = class.unwrap_or_default();
+        let key = event.entity_key().to_owned();
+        if let Some((_, before)) = last.insert(key.clone(), (event.run_seq, class.clone()))
+            && before == class
+            && !log.holds.iter().any(|hold| about(event, hold.job))
+        {
+            verdict
+                .wrong
+                .push(format!("job.pending of {key} says {class} twice in a row"));
+        }
+    }
+}
+
+/// Holds and releases.
+pub(super) fn holds(log: &Log, told: &Told, verdict: &mut Verdict) {
+    let kinds = [
+        (EventType::JobHeld, "job.held"),
+        (EventType::JobReleased, "job.released"),
+    ];
+    for (kind, name) in kinds {
+        let mut told_of: BTreeMap<u32, usize> = BTreeMap::new();
+        for event in of_kind(told, kind) {
+            let job = fact::run(event).map(|run| run.0).unwrap_or_default();
+            *told_of.entry(job).or_default() += 1;
+        }
+        for hold in &log.holds {
+            let expected = match kind {
+                EventType::JobHeld => hold.swept,
+                _ => hold.swept && hold.released,
+            };
+            match told_of.remove(&hold.job) {
+                Some(1) => verdict.right(name),
+                Some(times) => verdict
+                    .duplicates
+                    .push(format!("{name} of {} {times} times: {hold:?}", hold.job)),
+                None if expected => verdict
+                    .missing
+                    .push(format!("{name} of {}: {hold:?}", hold.job)),
+                None => {}
+            }
+        }
+        for job in told_of.keys() {
+            verdict
+                .extra
+                .push(format!("{name} of {job}, which the driver did not hold"));
+        }
+    }
+}
+
+/// Drains, downs and resumes of nodes.
+pub(super) fn nodes(log: &Log, told: &Told, verdict: &mut Verdict) {
+    for act in log.nodes.iter().filter(|act| act.seen) {
+        let (name, kinds): (_, &[EventType]) = match act.what {
+            "drain" => (
+                "node.drained",
+                &[EventType::NodeDrained, EventType::NodeDraining],
+            ),
+            "resume" => continue,
+            _ => ("node.down", &[EventType::NodeDown]),
+        };
+        let found = kinds.iter().flat_map(|kind| of_kind(told, *kind));
+        let mut nodes = found.filter_map(|event| match event.payload.as_ref()? {
+            Payload::Node(node) => node.node.as_ref(),
+            _ => None,
+        });
+        let found = nodes.any(|node| node.name == act.node && node.reason.contains(&act.reason));
+        if found {
+            verdict.right(name);
+        } else {
+            verdict.missing.push(format!("{name}: {act:?}"));
+        }
+    }
+    let of_node = |kind, node: &str| {
+        of_kind(told, kind)
+            .filter(|event| event.entity_key() == format!("node/{node}"))
+            .count()
+    };
+    for node in ["n1", "n2", "n3", "n4", "n5"] {
+        let acts = log.nodes.iter().filter(|act| act.node == node);
+        let resumes = acts.clone().filter(|act| act.what == "resume");
+        let (all, seen) = (
+            resumes.clone().count(),
+            resumes.filter(|act| act.seen).count(),
+        );
+        let recovered = of_node(EventType::NodeRecovered, node);
+        if recovered < seen {
+            verdict.missing.push(format!(
+                "node.recovered of {node}: {recovered} times, it was resumed {seen} times"
+            ));
+        } else if recovered > all {
+            verdict.extra.push(format!(
+                "node.recovered of {node}: {recovered} times, it was resumed {all} times"
+            ));
+        } else {
+            for _ in 0..recovered {
+                verdict.right("node.recovered");
+            }
+        }
+        let count = |what: &[&str]| acts.clone().filter(|act| what.contains(&act.what)).count();
+        let limits = [
+            (EventType::NodeDrained, count(&["drain"])),
+            (EventType::NodeDraining, count(&["drain"])),
+            (EventType::NodeDown, count(&["down", "killed"])),
+        ];
+        for (kind, most) in limits {
+            let times = of_node(kind, node);
+            if times > most {
+                verdict.extra.push(format!(
+                    "{kind} of {node}: {times} times, the driver did it {most} times"
+                ));
+            }
+        }
+    }
+}

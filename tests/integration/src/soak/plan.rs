@@ -1,0 +1,458 @@
+//! What a seed means: who does what when, and what breaks meanwhile. Pure.
+//!
+//! The same seed, number of jobs and form give the same plan. When things happen exactly is up to the machine, so a failing seed is
+//! likely to fail again, not certain.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::random::Random;
+
+/// Who submits. Carol's account may use two CPUs at a time, so her jobs wait for a limit.
+const USERS: [&str; 3] = ["alice", "bob", "carol"];
+/// Nodes that jobs of no special place run on. `n3` and `n4` fail now and then.
+const STEADY: [&str; 2] = ["n1", "n2"];
+const FAILING: [&str; 2] = ["n3", "n4"];
+/// The node that nobody uses but jobs that are preempted, and who preempts them.
+pub(super) const ARENA: &str = "n5";
+
+/// How much is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A few faults, within about three minutes: for `make test`.
+    Short,
+    /// Every kind of fault, as long as there are jobs.
+    Long,
+}
+
+/// What somebody does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A job that ends by itself with this code.
+    Exit { code: u32, low: bool },
+    /// A job that dies of this signal.
+    Signal { signal: u32 },
+    /// An array whose every fourth task fails.
+    Array {
+        tasks: u32,
+        throttle: u32,
+        low: bool,
+    },
+    /// An array that is cancelled while some of its tasks run.
+    ArrayCancelled { tasks: u32 },
+    /// An array of which one waiting task is cancelled, then all others.
+    TaskCancelled { tasks: u32, task: u32 },
+    /// Cancelled while it waits for its begin time.
+    CancelledWaiting,
+    /// Cancelled while it runs.
+    CancelledRunning,
+    /// Runs into its time limit.
+    TimedOut,
+    /// Held, then released; it starts at once, or waits for its begin time.
+    Held {
+        by_admin: bool,
+        at_submit: bool,
+        starts: bool,
+    },
+    /// Requeued while it runs; held then, or not.
+    Requeued { held: bool },
+    /// Preempted by a job of a better partition.
+    Preempted { requeue: bool },
+    /// Its node is set down.
+    NodeDown { node: &'static str, requeue: bool },
+    /// Its node's slurmd and everything it started is killed.
+    NodeKilled { node: &'static str },
+    /// A node is drained and resumed.
+    Drained { node: &'static str },
+    /// Suspended and resumed, then it ends or is cancelled.
+    Suspended { twice: bool, cancelled: bool },
+    /// A job that waits for another, which succeeds or not.
+    Dependent { succeeds: bool },
+    /// A heterogeneous job of two components.
+    Het,
+    /// Gives back one of two nodes.
+    Resized,
+    /// Two jobs in a QOS that lets each user run one.
+    Limited,
+    /// A job that Slurm refuses.
+    Refused,
+}
+
+impl Kind {
+    /// How many jobs or tasks this is.
+    const fn jobs(&self) -> u32 {
+        match self {
+            Self::Array { tasks, .. }
+            | Self::ArrayCancelled { tasks }
+            | Self::TaskCancelled { tasks, .. } => *tasks,
+            Self::Preempted { .. } | Self::Dependent { .. } | Self::Het | Self::Limited => 2,
+            Self::Drained { .. } => 0,
+            _ => 1,
+        }
+    }
+}
+
+/// Something somebody does at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    pub(super) number: usize,
+    pub(super) at: Duration,
+    pub(super) user: &'static str,
+    pub(super) kind: Kind,
+}
+
+/// What breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// A service is killed (-9).
+    Kill(&'static str),
+    /// A service stands still (SIGSTOP).
+    Pause(&'static str),
+    /// nats-server is killed (-9).
+    Nats,
+    /// slurmctld is restarted.
+    Slurmctld,
+    /// slurmdbd is killed (-9).
+    Slurmdbd,
+    /// The hooks find no configuration, and ring nobody.
+    HooksOff,
+    /// NATS is away and the hooks' spool is full.
+    SpoolFull,
+    /// The clock of the mesh goes wrong by these seconds.
+    Clock(i64),
+}
+
+/// Something that breaks at some time, for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) at: Duration,
+    pub(super) lasts: Duration,
+    pub(super) what: Break,
+}
+
+/// Everything a seed means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// How many jobs and tasks at least.
+    pub jobs: u32,
+    pub(super) works: Vec<Work>,
+    /// Two sequences that go on at the same time: faults of services, and of everything around them.
+    pub(super) faults: [Vec<Fault>; 2],
+}
+
+impl Plan {
+    /// Draws the plan.
+    pub fn draw(seed: u64, jobs: u32, form: Form) -> Self {
+        let mut random = Random::new(seed);
+        let mut kinds = at_least(&mut random, form);
+        let mut count: u32 = kinds.iter().map(Kind::jobs).sum();
+        while count < jobs {
+            let kind = more(&mut random, jobs - count, form);
+            count += kind.jobs();
+            kinds.push(kind);
+        }
+        random.shuffle(&mut kinds);
+        // About three jobs a second: what two processors do while everything else goes on.
+        let span = Duration::from_millis(u64::from(jobs) * 300);
+        let mut works: Vec<Work> = kinds
+            .into_iter()
+            .map(|kind| Work {
+                number: 0,
+                at: random.time(Duration::ZERO, span),
+                user: random.pick(&USERS).unwrap_or(USERS[0]),
+                kind,
+            })
+            .collect();
+        works.sort_by_key(|work| work.at);
+        for (number, work) in works.iter_mut().enumerate() {
+            work.number = number + 1;
+            // Two CPUs are too few for these, and then they would wait for something else than they are about.
+            if !matches!(
+                work.kind,
+                Kind::Exit { .. } | Kind::Signal { .. } | Kind::Array { .. } | Kind::Het
+            ) && work.user == "carol"
+            {
+                work.user = USERS[number % 2];
+            }
+        }
+        let faults = match form {
+            Form::Short => short_faults(&mut random, span),
+            Form::Long => long_faults(&mut random, span),
+        };
+        Self {
+            seed,
+            jobs: count,
+            works,
+            faults,
+        }
+    }
+}
+
+/// What every soak has, so that no type of event is compared none.
+fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
+    let mut kinds = vec![
+        Kind::Exit {
+            code: 0,
+            low: false,
+        },
+        Kind::Exit {
+            code: 3,
+            low: false,
+        },
+        Kind::Signal { signal: 9 },
+        Kind::ArrayCancelled { tasks: 6 },
+        Kind::TaskCancelled { tasks: 4, task: 2 },
+        Kind::CancelledWaiting,
+        Kind::CancelledRunning,
+        Kind::TimedOut,
+        Kind::Held {
+            by_admin: random.chance(50),
+            at_submit: true,
+            starts: true,
+        },
+        Kind::Held {
+            by_admin: random.chance(50),
+            at_submit: false,
+            starts: false,
+        },
+        Kind::Requeued { held: false },
+        Kind::Requeued { held: true },
+        Kind::Preempted { requeue: true },
+        Kind::NodeDown {
+            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
+            requeue: random.chance(50),
+        },
+        Kind::Drained {
+            node: random.pick(&STEADY).unwrap_or(STEADY[0]),
+        },
+        Kind::Suspended {
+            twice: true,
+            cancelled: false,
+        },
+        Kind::Dependent { succeeds: true },
+        Kind::Dependent { succeeds: false },
+        Kind::Het,
+        Kind::Resized,
+        Kind::Limited,
+        Kind::Refused,
+    ];
+    if form == Form::Long {
+        kinds.push(Kind::NodeKilled {
+            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
+        });
+    }
+    kinds
+}
+
+/// One thing more, of at most so many jobs.
+fn more(random: &mut Random, room: u32, form: Form) -> Kind {
+    let low = random.chance(25);
+    let small = |random: &mut Random| Kind::Exit {
+        code: if random.chance(60) {
+            0
+        } else {
+            random.between(1, 120)
+        },
+        low,
+    };
+    match random.between(1, 100) {
+        1..=35 if room >= 4 => Kind::Array {
+            tasks: random.between(4, room.min(24)),
+            throttle: if random.chance(50) {
+                0
+            } else {
+                random.between(2, 6)
+            },
+            low,
+        },
+        36..=38 if room >= 4 => Kind::ArrayCancelled {
+            tasks: random.between(4, room.min(12)),
+        },
+        39..=41 if room >= 4 => Kind::TaskCancelled {
+            tasks: random.between(3, 4),
+            task: random.between(0, 2),
+        },
+        42..=45 => Kind::CancelledWaiting,
+        46..=49 => Kind::CancelledRunning,
+        50 => Kind::TimedOut,
+        51..=55 => Kind::Held {
+            by_admin: random.chance(50),
+            at_submit: random.chance(50),
+            starts: random.chance(50),
+        },
+        56..=60 => Kind::Requeued {
+            held: random.chance(30),
+        },
+        61..=64 => Kind::Preempted {
+            requeue: random.chance(70),
+        },
+        65..=66 if form == Form::Long => Kind::NodeDown {
+            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
+            requeue: random.chance(60),
+        },
+        67 if form == Form::Long => Kind::NodeKilled {
+            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
+        },
+        68..=69 => Kind::Drained {
+            node: random.pick(&STEADY).unwrap_or(STEADY[0]),
+        },
+        70..=73 => Kind::Suspended {
+            twice: random.chance(50),
+            cancelled: random.chance(50),
+        },
+        74..=77 => Kind::Dependent {
+            succeeds: random.chance(60),
+        },
+        78..=80 => Kind::Het,
+        81..=82 => Kind::Resized,
+        83..=84 => Kind::Limited,
+        85 => Kind::Refused,
+        86..=88 => Kind::Signal {
+            signal: random.pick(&[9, 15, 6]).unwrap_or(9),
+        },
+        _ => small(random),
+    }
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Everything that may be killed; ingest more often, it is what this is about.
+const KILLED: [&str; 8] = [
+    "ingest",
+    "ingest",
+    "ingest",
+    "node-watcher",
+    "cost-engine",
+    "ledger",
+    "webhook-dispatcher",
+    "pending-explainer",
+];
+
+/// These, in some order, spread over the time.
+fn spread(
+    random: &mut Random,
+    span: Duration,
+    longest: Duration,
+    mut whats: Vec<Break>,
+) -> Vec<Fault> {
+    random.shuffle(&mut whats);
+    let share = span / u32::try_from(whats.len()).unwrap_or(1).max(1);
+    whats
+        .into_iter()
+        .zip(0u32..)
+        .map(|(what, place)| Fault {
+            at: share * place + random.time(Duration::ZERO, share / 2),
+            lasts: random.time(seconds(1), longest),
+            what,
+        })
+        .collect()
+}
+
+fn short_faults(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
+    let services = [
+        Break::Kill("ingest"),
+        Break::Kill("ledger"),
+        Break::Kill("ingest"),
+    ];
+    let others = [Break::Nats, Break::Slurmctld, Break::HooksOff];
+    [
+        spread(random, span, seconds(3), services.to_vec()),
+        spread(random, span, seconds(5), others.to_vec()),
+    ]
+}
+
+/// One fault of each kind of sequence about every 20 seconds.
+fn long_faults(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
+    let count = usize::try_from(span.as_secs() / 20).unwrap_or(0).max(3);
+    let mut services = vec![Break::Kill("ingest"), Break::Pause("ingest")];
+    while services.len() < count {
+        let name = random.pick(&KILLED).unwrap_or("ingest");
+        services.push(if random.chance(75) {
+            Break::Kill(name)
+        } else {
+            Break::Pause(name)
+        });
+    }
+    let step = |random: &mut Random| {
+        let size = i64::from(random.between(30, 1_200));
+        Break::Clock(if random.chance(50) { size } else { -size })
+    };
+    let mut others = vec![
+        Break::Nats,
+        Break::Slurmctld,
+        Break::Slurmdbd,
+        Break::HooksOff,
+        Break::SpoolFull,
+        step(random),
+    ];
+    while others.len() < count {
+        let clock = step(random);
+        let known = [
+            Break::Nats,
+            Break::Slurmctld,
+            Break::Slurmdbd,
+            Break::HooksOff,
+            Break::SpoolFull,
+            clock,
+        ];
+        others.extend(random.pick(&known));
+    }
+    [
+        spread(random, span, seconds(12), services),
+        spread(random, span, seconds(10), others),
+    ]
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for work in &self.works {
+            let at = work.at.as_secs_f64();
+            writeln!(
+                f,
+                "{at:7.1} s  #{:<4} {:6} {:?}",
+                work.number, work.user, work.kind
+            )?;
+        }
+        for fault in self.faults.iter().flatten() {
+            let (at, lasts) = (fault.at.as_secs_f64(), fault.lasts.as_secs_f64());
+            writeln!(f, "{at:7.1} s  fault {:?} for {lasts:.1} s", fault.what)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_replays() {
+        for form in [Form::Short, Form::Long] {
+            assert_eq!(Plan::draw(7, 300, form), Plan::draw(7, 300, form));
+            assert_ne!(Plan::draw(7, 300, form), Plan::draw(8, 300, form));
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_jobs_as_asked_for() {
+        for seed in 0..50 {
+            let plan = Plan::draw(seed, 250, Form::Long);
+            let jobs: u32 = plan.works.iter().map(|work| work.kind.jobs()).sum();
+            assert!((250..260).contains(&jobs), "{jobs} jobs with seed {seed}");
+            assert_eq!(plan.jobs, jobs);
+        }
+    }
+
+    #[test]
+    fn faults_of_a_sequence_come_one_after_the_other() {
+        for seed in 0..50 {
+            for faults in Plan::draw(seed, 250, Form::Long).faults {
+                assert!(faults.is_sorted_by_key(|fault| fault.at));
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The first oracle: what accounting has, read by nobody's code but this.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::stage::Stage;
+use crate::Error;
+
+/// A row of `sacct -D -X`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The array's id for tasks, the component's own for heterogeneous jobs.
+    pub(super) job: u32,
+    /// The task, of a task.
+    pub(super) task: Option<u32>,
+    /// True for what of an array never became jobs.
+    pub(super) is_remainder: bool,
+    pub(super) user: String,
+    /// State without what stands behind it.
+    pub(super) state: String,
+    pub(super) submit: i64,
+    pub(super) start: Option<i64>,
+    pub(super) end: Option<i64>,
+    /// Empty if it never had any.
+    pub(super) nodes: String,
+    /// Exit code and signal.
+    pub(super) exit: (u32, u32),
+    /// The line itself, to show.
+    pub(super) line: String,
+}
+
+const COLUMNS: &str = "JobID,JobIDRaw,User,State,Submit,Start,End,NodeList,ExitCode";
+
+impl Row {
+    /// Reads a line; `None` if it is none.
+    fn read(line: &str) -> Option<Self> {
+        let columns: Vec<&str> = line.split('|').collect();
+        let [id, raw, user, state, submit, start, end, nodes, exit] = columns[..] else {
+            return None;
+        };
+        let (job, task, is_remainder) = match id.split_once('_') {
+            Some((job, task)) if task.starts_with('[') => (job.parse().ok()?, None, true),
+            Some((job, task)) => (job.parse().ok()?, Some(task.parse().ok()?), false),
+            None => (raw.parse().ok()?, None, false),
+        };
+        let (code, signal) = exit.split_once(':')?;
+        Some(Self {
+            job,
+            task,
+            is_remainder,
+            user: user.to_owned(),
+            state: state.split(' ').next()?.to_owned(),
+            submit: submit.parse().ok()?,
+            start: start.parse().ok(),
+            end: end.parse().ok(),
+            nodes: match nodes {
+                "None assigned" => String::new(),
+                nodes => nodes.to_owned(),
+            },
+            exit: (code.parse().ok()?, signal.parse().ok()?),
+            line: line.to_owned(),
+        })
+    }
+
+    /// True if it had nodes: a start time alone proves nothing.
+    pub(super) fn ran(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// The event word of its end; `None` while it has none, and for a row that a resize closed.
+    pub(super) fn end_word(&self) -> Option<&'static str> {
+        Some(match self.state.as_str() {
+            "COMPLETED" => "completed",
+            "FAILED" => "failed",
+            "CANCELLED" => "cancelled",
+            "TIMEOUT" => "timeout",
+            "OUT_OF_MEMORY" => "out_of_memory",
+            "NODE_FAIL" => "node_fail",
+            "PREEMPTED" => "preempted",
+            "REQUEUED" => "requeued",
+            "BOOT_FAIL" => "boot_fail",
+            "DEADLINE" => "deadline",
+            _ => return None,
+        })
+    }
+}
+
+/// Everything accounting has of this cluster, asked by window, and by id for these jobs: a window does not show what never could run.
+pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>, Error> {
+    let mut found = BTreeMap::new();
+    let window = ["-S", "now-1days"].map(str::to_owned).to_vec();
+    let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+    let by_id = jobs
+        .chunks(200)
+        .map(|ids| vec!["-j".to_owned(), ids.join(",")]);
+    for choice in std::iter::once(window).chain(by_id) {
+        let fixed = [
+            "env",
+            // sacct's times have no zone unless told otherwise.
+            "SLURM_TIME_FORMAT=%s",
+            "sacct",
+            "-a",
+            "-D",
+            "-X",
+            "-n",
+            "-P",
+            "-o",
+            COLUMNS,
+        ];
+        let command: Vec<&str> = fixed
+            .into_iter()
+            .chain(choice.iter().map(String::as_str))
+            .collect();
+        let text = stage.ask("root", &command).await?;
+        for line in text.lines() {
+            let row =
+                Row::read(line).ok_or_else(|| Error::Machine(format!("sacct printed {line:?}")))?;
+            found.insert(line.to_owned(), row);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_every_kind_are_read() {
+        let row = |line| Row::read(line).unwrap();
+        let task = row("7_3|9|alice|FAILED|100|110|120|n[1-2]|3:0");
+        assert_eq!((task.job, task.task, task.exit), (7, Some(3), (3, 0)));
+        assert!(task.ran());
+        let het = row("13+1|14|bob|CANCELLED by 20002|100|None|120|None assigned|0:0");
+        assert_eq!((het.job, het.end_word()), (14, Some("cancelled")));
+        assert!(!het.ran());
+        let rest = row("7_[4-9%2]|7|alice|PENDING|100|Unknown|Unknown|None assigned|0:0");
+        assert!(rest.is_remainder);
+        assert_eq!((rest.end_word(), rest.end), (None, None));
+        assert_eq!(Row::read("sacct: error"), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! What a soak runs on: a cluster, a nats-server, six services as processes, and one look at the queue for everybody.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mesh_testkit::NatsServer;
+use tokio::sync::{Mutex, RwLock, watch};
+use tokio::time::{Instant, sleep};
+
+use super::log::Log;
+use super::plan::Form;
+use crate::cluster::set_mode;
+use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario};
+
+/// How long anything of Slurm's may take on a busy machine, a restart of it included.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+/// How often the queue is looked at.
+const LOOK: Duration = Duration::from_millis(400);
+
+/// State and reason of every job slurmctld knows, by squeue's id (`12`, `12_3`, `12_[4-7]`, `12+1`).
+pub(super) type Queue = HashMap<String, (String, String)>;
+
+/// Everything that runs.
+pub(super) struct Stage {
+    pub(super) cluster: Cluster,
+    pub(super) mesh: Mesh,
+    pub(super) nats: Mutex<NatsServer>,
+    pub(super) services: BTreeMap<&'static str, Mutex<Service>>,
+    pub(super) log: RefCell<Log>,
+    /// Held for reading by every command of the driver, for writing while slurmctld is away: no action is half done.
+    pub(super) gate: RwLock<()>,
+    /// Given to every service at its start.
+    pub(super) environment: Vec<(&'static str, OsString)>,
+    queue: watch::Sender<Queue>,
+    looking: Cell<bool>,
+}
+
+impl Stage {
+    /// Starts everything and waits until the mesh is ready.
+    pub(super) async fn set(base_port: u16, form: Form) -> Result<Self, Error> {
+        let mut options = ClusterOptions::small("soak", base_port);
+        options.knobs.retain(|(name, _)| *name != "NODES");
+        options
+            .knobs
+            .extend([("NODES", "5".to_owned()), ("CG", "0".to_owned())]);
+        let cluster = Cluster::start(&options).await?;
+        let nats = NatsServer::start().await;
+        let overlay = format!(
+            "[mesh.nats]\nurl = \"{}\"\n[ingest]\nsweep_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n",
+            nats.url()
+        );
+        let mesh = Mesh::set_up(
+            &cluster,
+            "mesh",
+            &MeshOptions {
+                overlay,
+                price_book: Some(
+                    scenario::PRICE_BOOK
+                        .replace("n[1-2]", "n[1-5]")
+                        .replace("\"n[3-4]\"", "\"g[3-4]\""),
+                ),
+                identities: Some(scenario::IDENTITIES.to_owned()),
+            },
+        )
+        .await?;
+        let environment = match form {
+            Form::Short => Vec::new(),
+            Form::Long => fake_clock(&cluster.path("clock"))?,
+        };
+        let mut services = BTreeMap::new();
+        for name in Service::ALL {
+            let service = Service::start(&mesh, name, &environment).await?;
+            services.insert(name, service);
+        }
+        for service in services.values_mut() {
+            service.wait_ready(200).await?;
+        }
+        let stage = Self {
+            cluster,
+            mesh,
+            nats: Mutex::new(nats),
+            services: services
+                .into_iter()
+                .map(|(name, service)| (name, Mutex::new(service)))
+                .collect(),
+            log: RefCell::new(Log::new()),
+            gate: RwLock::new(()),
+            environment,
+            queue: watch::Sender::default(),
+            looking: Cell::new(true),
+        };
+        stage.write_hook_configs().await?;
+        stage.cluster.ring(&stage.hook_config("hook"))?;
+        Ok(stage)
+    }
+
+    /// A configuration for the hooks, and one whose spool is full.
+    async fn write_hook_configs(&self) -> Result<(), Error> {
+        let url = self.nats.lock().await.url();
+        let spool = self.cluster.path("spool");
+        std::fs::create_dir(&spool).map_err(Error::io("make", &spool))?;
+        // SlurmUser runs the hooks.
+        set_mode(&spool, 0o777)?;
+        for (name, more) in [("hook", ""), ("hook-full", "max_spool_bytes = 1\n")] {
+            let path = self.hook_config(name);
+            let text =
+                format!("cluster = \"soak\"\nspool = {spool:?}\n{more}[nats]\nurl = \"{url}\"\n");
+            std::fs::write(&path, text).map_err(Error::io("write", &path))?;
+            set_mode(&path, 0o644)?;
+        }
+        Ok(())
+    }
+
+    /// `hook` or `hook-full`.
+    pub(super) fn hook_config(&self, name: &str) -> PathBuf {
+        self.cluster.path(&format!("{name}.conf"))
+    }
+
+    /// Notes what happens.
+    pub(super) fn note(&self, text: impl AsRef<str>) {
+        self.log.borrow_mut().note(text.as_ref());
+    }
+
+    /// Runs a command of Slurm's, not while slurmctld is away, and again if it did not get through.
+    pub(super) async fn ask(&self, user: &str, command: &[&str]) -> Result<String, Error> {
+        const NOT_THROUGH: [&str; 5] = [
+            "Unable to contact",
+            "Socket timed out",
+            "Connection refused",
+            "Transport endpoint",
+            "try again",
+        ];
+        let began = Instant::now();
+        loop {
+            let _open = self.gate.read().await;
+            match self.cluster.ask(user, command).await {
+                Err(Error::Command { said, .. })
+                    if began.elapsed() < PATIENCE
+                        && NOT_THROUGH.iter().any(|words| said.contains(words)) => {}
+                answer => {
+                    let said = answer
+                        .as_ref()
+                        .map_or_else(Error::to_string, |text| text.replace('\n', " / "));
+                    if !matches!(command.first(), Some(&("env" | "squeue"))) {
+                        self.note(format!("{user}: {}: {said}", command.join(" ")));
+                    }
+                    return answer;
+                }
+            }
+            drop(_open);
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Looks at the queue until told to stop.
+    pub(super) async fn look(&self) {
+        let command = ["squeue", "-h", "-a", "-t", "all", "-o", "%i|%T|%r"];
+        while self.looking.get() {
+            if let Ok(text) = self.ask("root", &command).await {
+                let rows = text.lines().filter_map(|line| {
+                    let mut columns = line.splitn(3, '|').map(str::to_owned);
+                    Some((columns.next()?, (columns.next()?, columns.next()?)))
+                });
+                self.queue.send_replace(rows.collect());
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Ends [`Stage::look`].
+    pub(super) fn stop_looking(&self) {
+        self.looking.set(false);
+    }
+
+    /// Waits until a look at the queue shows it.
+    pub(super) async fn see<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut shows: impl FnMut(&Queue) -> Option<T>,
+    ) -> Result<T, Error> {
+        let mut looks = self.queue.subscribe();
+        let seen = async {
+            loop {
+                if looks.changed().await.is_err() {
+                    // Cannot be: the sender lives as long as self.
+                    std::future::pending::<()>().await;
+                }
+                if let Some(value) = shows(&looks.borrow_and_update()) {
+                    return value;
+                }
+            }
+        };
+        tokio::time::timeout(patience, seen)
+            .await
+            .map_err(|_| Error::Deadline {
+                what: what.to_owned(),
+                patience,
+            })
+    }
+
+    /// Waits until a job is in one of these states.
+    pub(super) async fn see_state(&self, job: &str, states: &[&str]) -> Result<(), Error> {
+        let what = format!("job {job} is {}", states.join(" or "));
+        self.see(&what, PATIENCE, |queue| {
+            let (state, _) = queue.get(job)?;
+            states.contains(&state.as_str()).then_some(())
+        })
+        .await
+    }
+
+    /// Waits until a service has looked at Slurm so often that at least two looks began after now: its own count says so, as long as it is
+    /// the same process. False if it does not come to that.
+    pub(super) async fn swept(&self, name: &str) -> bool {
+        const LOOKS: f64 = 4.0;
+        let line = match name {
+            "ingest" => "ingest_sweep_seconds_count",
+            _ => "node_watcher_sweep_seconds_count",
+        };
+        let began = Instant::now();
+        let mut first: Option<(Option<u32>, f64)> = None;
+        while began.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(300)).await;
+            // Who holds it is about to restart it, or asks just the same.
+            let Some(Ok(service)) = self.services.get(name).map(Mutex::try_lock) else {
+                continue;
+            };
+            let (id, count) = (service.id(), service.metric(line).await);
+            drop(service);
+            match (first, count) {
+                (Some((process, from)), Some(count)) if process == id => {
+                    if count >= from + LOOKS {
+                        return true;
+                    }
+                }
+                (_, Some(count)) => first = Some((id, count)),
+                (_, None) => {}
+            }
+        }
+        false
+    }
+}
+
+/// Variables that give a service a clock of its own: it is as many seconds wrong as the file says. Its timers go on as they should, and
+/// files keep their times.
+fn fake_clock(file: &Path) -> Result<Vec<(&'static str, OsString)>, Error> {
+    set_clock(file, 0)?;
+    let library = std::fs::read_dir("/usr/lib")
+        .map_err(Error::io("list", "/usr/lib"))?
+        .flatten()
+        .map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"))
+        .find(|path| path.exists())
+        .ok_or_else(|| {
+            Error::Machine("libfaketime is missing, which a soak needs for steps of the clock: run `make setup`".into())
+        })?;
+    Ok(vec![
+        ("LD_PRELOAD", library.into()),
+        ("FAKETIME_TIMESTAMP_FILE", file.into()),
+        ("FAKETIME_NO_CACHE", "1".into()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ("DONT_FAKE_MONOTONIC", "1".into()),
+        ("NO_FAKE_STAT", "1".into()),
+    ])
+}
+
+/// Makes that clock wrong by these seconds.
+pub(super) fn set_clock(file: &Path, offset: i64) -> Result<(), Error> {
+    let new = file.with_extension("new");
+    std::fs::write(&new, format!("{offset:+}\n")).map_err(Error::io("write", &new))?;
+    std::fs::rename(&new, file).map_err(Error::io("write", file))
+}

@@ -1,0 +1,88 @@
+//! What was told: everything on the public bus, read by a plain consumer, and everything the ledger holds.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use async_nats::jetstream;
+use futures_util::StreamExt as _;
+use mesh_events::Event;
+use prost::Message as _;
+
+use super::stage::Stage;
+
+const STREAM: &str = "SLURM_EVENTS";
+
+/// What was read so far.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Every event on the bus, by its id, as first seen there.
+    pub(super) bus: BTreeMap<String, Event>,
+    /// How often each id is in the ledger.
+    pub(super) ledger: BTreeMap<String, u32>,
+    /// Ids that are on the bus more than once.
+    pub(super) repeated: Vec<String>,
+    last: u64,
+}
+
+impl Told {
+    /// Reads what has come since the last time. False if something does not answer at present.
+    pub(super) async fn read_on(&mut self, stage: &Stage) -> bool {
+        self.read_bus(stage).await.is_some() && self.read_ledger(stage).await.is_some()
+    }
+
+    async fn read_bus(&mut self, stage: &Stage) -> Option<()> {
+        let url = stage.nats.lock().await.url();
+        let client = async_nats::connect(url).await.ok()?;
+        let context = jetstream::new(client);
+        let mut stream = context.get_stream(STREAM).await.ok()?;
+        let end = stream.info().await.ok()?.state.last_sequence;
+        if end <= self.last {
+            return Some(());
+        }
+        let config = jetstream::consumer::pull::OrderedConfig {
+            deliver_policy: jetstream::consumer::DeliverPolicy::ByStartSequence {
+                start_sequence: self.last + 1,
+            },
+            ..Default::default()
+        };
+        let consumer = stream.create_consumer(config).await.ok()?;
+        let mut messages = consumer.messages().await.ok()?;
+        while self.last < end {
+            let message = messages.next().await?.ok()?;
+            let sequence = message.info().ok()?.stream_sequence;
+            if sequence <= self.last {
+                continue;
+            }
+            self.last = sequence;
+            let event = Event::decode(message.payload.clone()).ok()?;
+            match self.bus.entry(event.id.clone()) {
+                Entry::Occupied(known) => self.repeated.push(known.key().clone()),
+                Entry::Vacant(new) => {
+                    new.insert(event);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// All of it, every time: entries are few, and a page that may still grow is nothing to go on from.
+    async fn read_ledger(&mut self, stage: &Stage) -> Option<()> {
+        let ledger = stage.services.get("ledger")?;
+        let (mut held, mut cursor) = (BTreeMap::new(), String::new());
+        loop {
+            let path = format!("/v1/events?limit=1000{cursor}");
+            let page = ledger.lock().await.get(&path).await.json();
+            for entry in page["entries"].as_array()? {
+                if let Some(id) = entry["event"]["id"].as_str() {
+                    *held.entry(id.to_owned()).or_default() += 1;
+                }
+            }
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        self.ledger = held;
+        Some(())
+    }
+}

@@ -155,6 +155,7 @@ fn field(job: &mut JobRecord, key: &str, value: &str) {
         "StartTime" => job.start = UnixTime::parse(value),
         "EndTime" => job.end = UnixTime::parse(value),
         "SuspendTime" => job.suspend_time = UnixTime::parse(value),
+        "ResizeTime" => job.resize_time = UnixTime::parse(value),
         "SecsPreSuspend" => job.pre_suspend_secs = leading(value),
         "RunTime" => job.run_secs = parse_duration_secs(value),
         "TimeLimit" => job.time_limit = TimeLimit::parse(value),

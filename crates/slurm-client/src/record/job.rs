@@ -140,6 +140,8 @@ pub struct JobRecord {
     pub end: Option<UnixTime>,
     /// Time of the last suspend or resume.
     pub suspend_time: Option<UnixTime>,
+    /// When its size changed last.
+    pub resize_time: Option<UnixTime>,
     /// Seconds it ran before the last suspend.
     pub pre_suspend_secs: Option<u64>,
     /// Seconds it has run, suspended time excluded.

@@ -122,7 +122,7 @@ pub(super) fn derive(
     next.last_seen = next.last_seen.max(look.now);
     if next.over() {
         correct(run, &mut next, sighting, inferred, &mut facts);
-        // Only accounting has them: who saw the end in the controller's record learns of them with the use.
+        // Accounting has the time of every resize, the controller of the last one only.
         let mut teller = Teller {
             run,
             next: &mut next,
@@ -244,6 +244,9 @@ fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
 }
 
 fn resizes(teller: &mut Teller<'_>, sighting: &Sighting) {
+    if teller.next.started.is_none() {
+        return;
+    }
     for at in &sighting.resizes {
         if !teller.next.resized.contains(at) {
             teller.next.resized.push(*at);

@@ -127,7 +127,13 @@ impl Sighting {
             pre_suspend: record
                 .pre_suspend_secs
                 .and_then(|secs| i64::try_from(secs).ok()),
-            resizes: Vec::new(),
+            // One from before the start would be of an earlier run.
+            resizes: record
+                .resize_time
+                .filter(|at| allocated && !pending && Some(*at) >= record.start)
+                .map(slurm_types::UnixTime::as_secs)
+                .into_iter()
+                .collect(),
             restarts: Some(record.restarts),
             // A suspended job has priority 0 too (seen on 22.05), so it counts while pending only.
             held: pending && record.priority == Some(0),

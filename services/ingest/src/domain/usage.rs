@@ -48,10 +48,7 @@ fn usage(parts: &[&UsageRecord], steps: &[&StepUsage]) -> Usage {
     let cpu_millis = sum(|part| part.cpu_millis);
     let allocated_cpu_seconds: u64 = parts
         .iter()
-        .map(|part| {
-            let elapsed = part.record.elapsed_secs.unwrap_or_default();
-            elapsed.saturating_mul(part.record.alloc_tres.cpus())
-        })
+        .map(|part| elapsed(part).saturating_mul(part.record.alloc_tres.cpus()))
         .sum();
     let largest = steps
         .iter()
@@ -86,11 +83,22 @@ fn usage(parts: &[&UsageRecord], steps: &[&StepUsage]) -> Usage {
         energy_joules: (energy > 0).then_some(energy),
         cpu_efficiency_permille: permille(cpu_millis, allocated_cpu_seconds.saturating_mul(1_000)),
         memory_efficiency_permille: permille(memory, allocated_memory).filter(|_| memory > 0),
-        elapsed_seconds: sum(|part| part.record.elapsed_secs),
+        elapsed_seconds: parts.iter().map(|part| elapsed(part)).sum(),
         steps: u32::try_from(steps.len()).unwrap_or(u32::MAX),
         tres: tres(steps),
         incomplete: false,
     }
+}
+
+/// Seconds of one part. After a resize accounting of 22.05 counts from the run's own start again, while "submit" is the resize.
+fn elapsed(part: &UsageRecord) -> u64 {
+    let record = &part.record;
+    let counted_before = match (record.start, record.submit) {
+        (Some(start), Some(submit)) => submit.as_secs().saturating_sub(start.as_secs()),
+        _ => 0,
+    };
+    let elapsed = record.elapsed_secs.unwrap_or_default();
+    elapsed.saturating_sub(u64::try_from(counted_before).unwrap_or_default())
 }
 
 /// Bytes a step used at its peak: Slurm sums what each task used at most; where that is not kept, the largest task stands for all.
@@ -209,7 +217,10 @@ mod tests {
             "cpu=4",
             vec![step("batch", 1 << 20, 1)],
         );
-        let after = part("COMPLETED", 120, 130, "cpu=1", vec![step("1", 2 << 20, 1)]);
+        let mut after = part("COMPLETED", 120, 130, "cpu=1", vec![step("1", 2 << 20, 1)]);
+        // As 22.05 has it: from the start of the run.
+        after.record.start = before.record.start;
+        after.record.elapsed_secs = Some(20);
         let settled = usages("c", &[before, after]);
         let [
             Settled {

@@ -143,6 +143,7 @@ fn controller(words: &Words<'_>) -> JobRecord {
         start: start(words),
         end: time(words, "end"),
         suspend_time: time(words, "suspend"),
+        resize_time: time(words, "resize"),
         pre_suspend_secs: words.number("ran").map(|ran| u64::try_from(ran).unwrap()),
         nodes: words.nodes(),
         ..JobRecord::default()

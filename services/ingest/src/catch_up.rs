@@ -3,6 +3,8 @@
 //! What is owed is in the stored state and is taken from it only once its facts are stored: neither a restart nor accounting being away
 //! loses it.
 
+mod unseen;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +60,11 @@ impl CatchUp {
         loop {
             while let Some(debt) = self.collector.debt().await {
                 self.pay(debt).await?;
+            }
+            // After what accounting lists by time, so that only the others are asked for by id.
+            if let Some(range) = self.collector.unseen().await {
+                self.look_up(range).await?;
+                continue;
             }
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),

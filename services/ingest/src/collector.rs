@@ -7,6 +7,7 @@
 mod capture;
 mod debt;
 mod gaps;
+mod ids;
 mod outbox;
 mod settle;
 mod usage;
@@ -25,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 pub use self::debt::Debt;
+pub use self::ids::{Newest, Unseen};
 use self::outbox::Told;
 pub use self::usage::Due;
 use self::usage::Owing;
@@ -123,6 +125,8 @@ pub struct Core {
     unproven_tasks: HashMap<RunKey, UnprovenTasks>,
     /// Ended runs of which accounting has not told yet what they used.
     owing: Owing,
+    /// The newest job that sweeps have shown.
+    newest: Option<Newest>,
     /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
     ahead: bool,
     /// How often time that is owed to accounting was added.
@@ -183,6 +187,7 @@ impl Collector {
             unproven: HashMap::new(),
             unproven_tasks: HashMap::new(),
             owing,
+            newest: None,
             ahead: false,
             debts: 0,
         };
@@ -263,6 +268,9 @@ impl Collector {
         } else {
             None
         };
+        if sweep.is_some() {
+            core.note_id(&sighting);
+        }
         let accounting = self.accounting_says(core.unproven.get(&sighting.raw_id));
         let look = Look {
             now: now.timestamp(),

@@ -39,6 +39,10 @@ pub fn describe() {
         "Runs whose end cannot be known any more."
     );
     describe_counter!(
+        "ingest_unseen_ids_total",
+        "Ids of jobs that no sweep has shown and that accounting was asked for."
+    );
+    describe_counter!(
         "ingest_usage_lost_total",
         "Runs whose use accounting does not have."
     );
@@ -93,6 +97,11 @@ pub fn unproven(jobs: usize) {
 /// A run whose end cannot be known any more.
 pub fn lost() {
     counter!("ingest_lost_runs_total").increment(1);
+}
+
+/// Ids that no sweep has shown and that accounting was asked for.
+pub fn unseen(ids: usize) {
+    counter!("ingest_unseen_ids_total").increment(u64::try_from(ids).unwrap_or(u64::MAX));
 }
 
 /// Runs whose use accounting does not have.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fenced::{Fenced, pack, unpack};
 use crate::Error;
+use crate::collector::{Newest, Unseen};
 use crate::domain::{Book, Tracked};
 
 /// Shards per cluster. By Slurm's id of the record, so that a large array spreads; 1 MiB each holds about half a million runs together.
@@ -38,6 +39,12 @@ pub struct Meta {
     /// Begin of the time that accounting must still be asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owed_from: Option<i64>,
+    /// The newest job that sweeps have shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<Newest>,
+    /// Ids that accounting must still be asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<Unseen>,
     /// How many of each capture event were told, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events on their way.

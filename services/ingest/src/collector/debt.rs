@@ -60,6 +60,9 @@ impl Collector {
             core.debts += 1;
             self.owing.notify_one();
         }
+        if core.note_unseen(self.config.accounting) {
+            self.owing.notify_one();
+        }
         core.meta.sweep = number;
         core.meta.watermark = began;
         core.meta.baseline_done = true;

@@ -8,7 +8,7 @@ use mesh_testkit::wait_for;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::cluster::Cluster;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, payload};
 
 const FAST: &str = "sweep_interval = \"500ms\"";
 
@@ -194,6 +194,83 @@ async fn what_lived_while_nats_was_away_is_told_though_slurmctld_forgot_it() {
     mesh.nats.restart().await;
     mesh.wait_story(unseen, "submitted started failed").await;
     mesh.wait_story(blocking, "submitted started completed")
+        .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_never_became_eligible_is_looked_up_by_the_ids_that_are_missing() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let settings = format!("{FAST}\nusage_after = \"1s\"");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let before = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(before, "submitted started completed").await;
+    ingest.stop().await;
+    // Accounting does not list these two by time.
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    let dependent = cluster
+        .sbatch(&[&format!("--dependency=afterok:{held}")], "true")
+        .await;
+    cluster
+        .run(
+            "alice",
+            &["scancel", &dependent.to_string(), &held.to_string()],
+        )
+        .await;
+    // An id that is no job's.
+    let tested = ["sbatch", "--test-only", "--mem=10", "--wrap=true"];
+    cluster.run("alice", &tested).await;
+    all_forgotten(cluster).await;
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let after = cluster.sbatch(&[], "sleep 1").await;
+    mesh.wait_story(after, "submitted started completed").await;
+    for job in [held, dependent] {
+        mesh.wait_story(job, "submitted cancelled").await;
+        assert_eq!(mesh.of_job(job)[1].actor.clone().unwrap().user, "alice");
+    }
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_id_that_is_used_again_is_another_job() {
+    let conf = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(conf.path(), "FirstJobId=380001\nMaxJobId=380004\n").unwrap();
+    let knobs = [
+        ("MINJOBAGE", "2"),
+        ("NODES", "1"),
+        ("GPU_NODES", "0"),
+        ("EXTRA_CONF", conf.path().to_str().unwrap()),
+    ];
+    let cluster = Cluster::up(23_800, &knobs).await;
+    let mesh = Mesh::start().await;
+    let settings = format!("{FAST}\nusage_after = \"1s\"");
+    let ingest = mesh.ingest(&cluster, &settings).await.ready().await;
+    let mut jobs = Vec::new();
+    let mut last = "";
+    while last.is_empty() {
+        let job = cluster.sbatch(&[], "sleep 1").await;
+        if jobs.contains(&job) {
+            last = "submitted started completed | submitted started completed";
+            mesh.wait_story(job, last).await;
+        } else {
+            mesh.wait_story(job, "submitted started completed").await;
+            // While Slurm remembers a job its id is not given again.
+            all_forgotten(&cluster).await;
+        }
+        jobs.push(job);
+    }
+    let again = *jobs.last().unwrap();
+    let second = mesh
+        .of_job(again)
+        .into_iter()
+        .rfind(|event| event.r#type == "job.submitted");
+    // It continues nothing.
+    assert_eq!(payload(&second.unwrap()).continues, None);
+    mesh.wait_event("what both used", |_| mesh.updates_of(again).len() == 2)
         .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;

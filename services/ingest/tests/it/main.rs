@@ -14,4 +14,5 @@ mod replicas;
 mod rival;
 mod stand_in;
 mod start;
+mod transitions;
 mod usage;

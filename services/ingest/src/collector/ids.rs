@@ -1,0 +1,108 @@
+//! Ids of jobs that no sweep has shown, by the ids of those that sweeps do show: Slurm gives them out one after the other.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Collector, Core};
+use crate::domain::{EntityKind, Record, Sighting};
+
+/// More ids between two jobs are no jobs that were missed: numbers of another cluster of a federation, or a restart of the count.
+const MOST: u32 = 100_000;
+
+/// The job that was submitted last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Newest {
+    /// When, in Unix seconds.
+    pub submit: i64,
+    /// Its id.
+    pub id: u32,
+}
+
+/// Ids between two jobs that were seen, the first and the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unseen {
+    /// First of them.
+    pub first: u32,
+    /// Last of them.
+    pub last: u32,
+}
+
+/// The ids between what was the newest job and what is it now. None where the count has begun again.
+fn between(before: Newest, now: Newest) -> Option<Unseen> {
+    let distance = now.id.checked_sub(before.id)?;
+    (1 < distance && distance <= MOST).then(|| Unseen {
+        first: before.id + 1,
+        last: now.id - 1,
+    })
+}
+
+/// The job itself, if the reading shows when it got its id: a requeued job keeps its own, and a task gets one long after its submit.
+fn newest(sighting: &Sighting) -> Option<Newest> {
+    let fresh = sighting.record == Record::Controller
+        && sighting.restarts == Some(0)
+        && sighting.entity != EntityKind::Task;
+    fresh.then_some(Newest {
+        submit: sighting.run.submit_time,
+        id: sighting.raw_id,
+    })
+}
+
+impl Core {
+    /// Notes a job that a sweep shows.
+    pub(super) fn note_id(&mut self, sighting: &Sighting) {
+        self.newest = self.newest.max(newest(sighting));
+    }
+
+    /// Notes at the end of a sweep which ids it should have shown. Returns whether any is unknown.
+    pub(super) fn note_unseen(&mut self, accounting: bool) -> bool {
+        let before = self.meta.newest.filter(|_| accounting);
+        self.meta.newest = self.meta.newest.max(self.newest);
+        let (Some(before), Some(now)) = (before, self.meta.newest) else {
+            return false;
+        };
+        let unseen = between(before, now).filter(|range| {
+            (range.first..=range.last).any(|id| self.book.by_raw_id(id).is_empty())
+        });
+        self.meta.unseen.extend(unseen);
+        unseen.is_some()
+    }
+}
+
+impl Collector {
+    /// A range to look up.
+    pub async fn unseen(&self) -> Option<Unseen> {
+        self.core.lock().await.meta.unseen.first().copied()
+    }
+
+    /// The ids of a range that are not known meanwhile.
+    pub async fn unknown_of(&self, range: Unseen) -> Vec<u32> {
+        let core = self.core.lock().await;
+        let ids = range.first..=range.last;
+        ids.filter(|id| core.book.by_raw_id(*id).is_empty())
+            .collect()
+    }
+
+    /// Notes that a range was looked up.
+    pub async fn looked_up(&self, range: Unseen) {
+        let mut core = self.core.lock().await;
+        core.meta.unseen.retain(|other| *other != range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_between_two_jobs_were_not_seen_unless_the_count_began_again() {
+        let check = |before: (i64, u32), now: (i64, u32), expected: Option<(u32, u32)>| {
+            let newest = |(submit, id)| Newest { submit, id };
+            let found = between(newest(before), newest(now));
+            assert_eq!(found.map(|range| (range.first, range.last)), expected);
+        };
+        check((1, 10), (2, 11), None);
+        check((1, 10), (2, 13), Some((11, 12)));
+        check((1, 67_000_000), (2, 1), None);
+        check((1, 10), (2, 10 + (1 << 26)), None);
+        check((1, 10), (1, 10), None);
+    }
+}

@@ -51,7 +51,7 @@ soak: ## random jobs and random faults, every fact compared with accounting: SEE
 bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; see benches/README.md)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	cargo build --release --package mesh-hook --package smesh --package webhook-dispatcher --package integration --bins && \
+	cargo build --release --package mesh-hook --package smesh --package ingest --package webhook-dispatcher --package integration --bins && \
 	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
 
 fmt: ## format the Rust code

@@ -39,6 +39,8 @@ use crate::{Error, metrics};
 
 /// An outbox must fit into a value of a bucket, together with the runs of its shard: 1 MiB.
 const MOST_IN_OUTBOX: usize = 256 * 1_024;
+/// All outboxes together, as long as they are in memory only.
+const MOST_IN_OUTBOXES: usize = 16 << 20;
 
 /// A reading on its way into the books.
 pub struct Reading {
@@ -106,8 +108,19 @@ struct Batch {
     told: Vec<Told>,
     /// Runs whose end is in no record, and why.
     lost: Vec<(RunKey, String)>,
-    /// What goes through outboxes.
-    outbox_bytes: usize,
+    /// What goes through outboxes, by shard.
+    outbox_bytes: HashMap<u32, usize>,
+    /// The same in all of them.
+    outboxes_bytes: usize,
+    /// The same in the fullest.
+    fullest_bytes: usize,
+}
+
+impl Batch {
+    /// Whether it must be told before more is taken in.
+    const fn is_full(&self) -> bool {
+        self.outboxes_bytes > MOST_IN_OUTBOXES || self.fullest_bytes > MOST_IN_OUTBOX
+    }
 }
 
 /// The books, behind one lock.
@@ -219,7 +232,7 @@ impl Collector {
         let mut batch = Batch::default();
         for reading in readings {
             self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
-            if batch.outbox_bytes > MOST_IN_OUTBOX {
+            if batch.is_full() {
                 self.tell(&mut core, std::mem::take(&mut batch)).await?;
             }
         }
@@ -331,7 +344,12 @@ impl Collector {
         }
         let new = &batch.told[before..];
         if new.iter().any(Told::is_sampled) {
-            batch.outbox_bytes += new.iter().map(Told::outbox_bytes).sum::<usize>();
+            let bytes = new.iter().map(Told::outbox_bytes).sum::<usize>();
+            batch.outboxes_bytes += bytes;
+            let shard = Store::shard_of_record(sighting.raw_id);
+            let in_shard = batch.outbox_bytes.entry(shard).or_default();
+            *in_shard += bytes;
+            batch.fullest_bytes = batch.fullest_bytes.max(*in_shard);
         }
         for (run, mut tracked) in decision.changes {
             if let Some(digest) = digest.filter(|_| {

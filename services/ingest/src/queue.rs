@@ -60,18 +60,16 @@ pub fn snapshot(cluster: &str, book: &Book, sweep: &Sweep) -> Vec<QueueSnapshot>
 fn queued(cluster: &str, book: &Book, row: &SweepRow) -> QueuedJob {
     let submit_time = row.submit.map_or(0, UnixTime::as_secs);
     let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
-    let tracked = book
-        .by_raw_id(row.job_id.get())
-        .into_iter()
-        .rev()
-        .find(|run| run.submit_time == submit_time);
-    let run = tracked.unwrap_or_else(|| RunKey {
-        cluster: cluster.to_owned(),
-        job_id: row.array_job_id.unwrap_or(row.job_id).get(),
-        task_id: task,
-        submit_time,
-        attempt: 0,
-    });
+    let tracked = book.submitted_as(row.job_id.get(), submit_time).next_back();
+    let run = tracked
+        .map(|(run, _)| run.clone())
+        .unwrap_or_else(|| RunKey {
+            cluster: cluster.to_owned(),
+            job_id: row.array_job_id.unwrap_or(row.job_id).get(),
+            task_id: task,
+            submit_time,
+            attempt: 0,
+        });
     QueuedJob {
         run: run.entity_key(),
         job_id: row.job_id.get(),

@@ -52,10 +52,10 @@ pub struct Meta {
     pub outbox: Vec<String>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Shard {
+#[derive(Debug, Serialize, Deserialize)]
+struct Shard<T> {
     version: u32,
-    runs: BTreeMap<String, Tracked>,
+    runs: BTreeMap<String, T>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<String>,
 }
@@ -108,7 +108,7 @@ impl Store {
                 loaded.meta = Some(meta);
                 continue;
             }
-            let shard: Shard =
+            let shard: Shard<Tracked> =
                 serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
             loaded
                 .outbox
@@ -123,7 +123,12 @@ impl Store {
 
     /// The shard of a run.
     pub const fn shard_of(tracked: &Tracked) -> u32 {
-        tracked.raw_id % SHARDS
+        Self::shard_of_record(tracked.raw_id)
+    }
+
+    /// The shard of the runs that Slurm knows by this id of a record.
+    pub const fn shard_of_record(raw_id: u32) -> u32 {
+        raw_id % SHARDS
     }
 
     /// Writes shards as the book has them, with the events that are on their way.
@@ -139,21 +144,16 @@ impl Store {
         if shards.is_empty() {
             return Ok(());
         }
-        let mut values: BTreeMap<u32, Shard> = shards
-            .iter()
-            .map(|shard| {
-                (
-                    *shard,
-                    Shard {
-                        version: VERSION,
-                        ..Shard::default()
-                    },
-                )
-            })
-            .collect();
-        for (run, tracked) in book.iter() {
+        let empty = || Shard {
+            version: VERSION,
+            runs: BTreeMap::new(),
+            outbox: Vec::new(),
+        };
+        let mut values: BTreeMap<u32, Shard<&Tracked>> =
+            shards.iter().map(|shard| (*shard, empty())).collect();
+        for (run, tracked) in book.of_records(|id| shards.contains(&Self::shard_of_record(id))) {
             if let Some(shard) = values.get_mut(&Self::shard_of(tracked)) {
-                shard.runs.insert(run.entity_key(), tracked.clone());
+                shard.runs.insert(run.entity_key(), tracked);
             }
         }
         for (number, event) in outbox {

@@ -47,18 +47,38 @@ impl Book {
 
     /// Notes that these records were seen.
     pub fn touch(&mut self, raw_ids: &BTreeSet<u32>, now: i64) {
-        for tracked in self
-            .runs
-            .values_mut()
-            .filter(|tracked| raw_ids.contains(&tracked.raw_id))
-        {
-            tracked.last_seen = now;
+        let seen = raw_ids.iter().filter_map(|id| self.by_raw_id.get(id));
+        for run in seen.flatten() {
+            if let Some(tracked) = self.runs.get_mut(run) {
+                tracked.last_seen = now;
+            }
         }
     }
 
     /// Every run.
     pub fn iter(&self) -> impl Iterator<Item = (&RunKey, &Tracked)> {
         self.runs.iter()
+    }
+
+    /// The runs whose ids of a record are wanted.
+    pub fn of_records(
+        &self,
+        wanted: impl Fn(u32) -> bool,
+    ) -> impl Iterator<Item = (&RunKey, &Tracked)> {
+        let runs = self.by_raw_id.iter().filter(move |(id, _)| wanted(**id));
+        let runs = runs.flat_map(|(_, runs)| runs);
+        runs.filter_map(|run| self.runs.get_key_value(run))
+    }
+
+    /// The runs Slurm knows by this id of a record that were submitted then, an earlier attempt before a later one.
+    pub fn submitted_as(
+        &self,
+        raw_id: u32,
+        submit_time: i64,
+    ) -> impl DoubleEndedIterator<Item = (&RunKey, &Tracked)> {
+        let runs = self.by_raw_id.get(&raw_id).into_iter().flatten();
+        runs.filter(move |run| run.submit_time == submit_time)
+            .filter_map(|run| self.runs.get_key_value(run))
     }
 
     /// How many runs are remembered.

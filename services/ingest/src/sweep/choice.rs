@@ -14,12 +14,11 @@ pub(super) const MISSING_AT_ONCE: usize = 1_000;
 /// Rows whose full record is worth reading.
 pub(super) fn changed<'a>(book: &Book, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
     let unchanged = |row: &SweepRow| {
-        let submit = row.submit.map(slurm_types::UnixTime::as_secs);
+        let Some(submit) = row.submit.map(slurm_types::UnixTime::as_secs) else {
+            return false;
+        };
         let mut known = false;
-        for run in book.by_raw_id(row.job_id.get()) {
-            let Some(tracked) = book.get(&run).filter(|_| Some(run.submit_time) == submit) else {
-                continue;
-            };
+        for (_, tracked) in book.submitted_as(row.job_id.get(), submit) {
             if tracked.unsettled() {
                 return false;
             }

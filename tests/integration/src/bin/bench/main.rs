@@ -4,6 +4,7 @@
 //! - [`webhook`]: from the bus to a receiver, through the real dispatcher, beside the same client posting directly.
 //! - [`memory`]: what `smesh up` and its nats-server hold.
 //! - [`publish`]: `publish_all` beside a raw pipelined publish of the same messages.
+//! - [`queue`]: ingest on a queue of 10,000 and 100,000 jobs.
 //! - [`ledger`]: durable appends beside a raw insert of the same rows.
 //!
 //! `make bench` builds what is measured and runs this. `benches/README.md` says how to read the result. Nothing here asserts a time:
@@ -15,8 +16,10 @@ mod hook;
 mod ledger;
 mod load;
 mod memory;
+mod printed;
 mod process;
 mod publish;
+mod queue;
 mod report;
 mod stats;
 mod webhook;
@@ -46,6 +49,9 @@ pub(crate) struct Arguments {
     /// Events of a round of publishing and of appending.
     #[arg(long, default_value_t = 10_000)]
     events: u32,
+    /// Jobs of the long queue; a tenth of them is measured, too.
+    #[arg(long, default_value_t = 100_000)]
+    jobs: u32,
     /// Rounds of publishing and of appending; the median counts.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -58,6 +64,7 @@ enum Part {
     Memory,
     Publish,
     Ledger,
+    Queue,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -100,6 +107,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     if wanted(Part::Ledger) {
         add(ledger::measure(arguments).await?);
+    }
+    if wanted(Part::Queue) {
+        add(queue::measure(arguments).await?);
     }
     Ok(report)
 }

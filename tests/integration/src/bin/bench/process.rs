@@ -117,3 +117,20 @@ pub async fn wait_until(
     }
     Ok(())
 }
+
+/// CPU time of a process, without that of its children.
+pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    // The name may hold anything; what follows it is numbers: utime and stime are fields 14 and 15 of proc(5).
+    let fields = stat
+        .rsplit_once(')')
+        .context("a process has a name")?
+        .1
+        .split_ascii_whitespace()
+        .collect::<Vec<_>>();
+    let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+    // Linux on every architecture we build for.
+    const TICKS_PER_SECOND: u64 = 100;
+    Ok(Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND))
+}

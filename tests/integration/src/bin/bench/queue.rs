@@ -1,0 +1,228 @@
+//! Ingest in a process of its own on a long queue: what a sweep costs it, how fast it gets events onto the bus, what it holds, and
+//! what jobs whose reasons flap make it tell. Slurm's answers are printed ([`crate::printed`]), everything else is real.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::{self, consumer};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use mesh_bus::Bus;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_testkit::{NatsServer, build};
+use tokio_util::sync::CancellationToken;
+
+use crate::Arguments;
+use crate::printed::{Phase, Printed};
+use crate::process::{Memory, Running, cpu_time, program, wait_until};
+use crate::report::{Line, Section};
+
+/// As many messages wait for their acknowledgement as in ingest.
+const WINDOW: usize = 256;
+/// Messages that are published once more, raw.
+const RAW: usize = 10_000;
+/// Sweeps of an unchanged queue that are measured.
+const SWEEPS: usize = 5;
+/// How long reasons flap.
+const FLAPPING: Duration = Duration::from_secs(60);
+/// For what is slow on a small machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
+    let mut section = Section {
+        title: "ingest on a long queue",
+        lines: Vec::new(),
+        notes: vec![format!(
+            "Slurm's answers come from files; per second of CPU of ingest alone; reasons flap between two classes with every sweep for {} s",
+            FLAPPING.as_secs()
+        )],
+    };
+    for jobs in [arguments.jobs / 10, arguments.jobs] {
+        one_queue(&mut section, jobs.max(100)).await?;
+    }
+    Ok(section)
+}
+
+/// What is measured of one length.
+async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
+    let nats = NatsServer::start().await;
+    let config = mesh_bus::Config {
+        url: nats.url(),
+        ..mesh_bus::Config::default()
+    };
+    let bus = Bus::connect(&config, "admin").await?;
+    bus.ready(&CancellationToken::new()).await?;
+    let jetstream = jetstream::new(async_nats::connect(nats.url()).await?);
+    let folder = tempfile::tempdir()?;
+    let slurm = Printed::new(folder.path())?;
+    slurm.show("waiting", jobs, |_| Phase::Pending("Resources"))?;
+    let path = folder.path().join("mesh.toml");
+    let text = format!(
+        "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = \"/dev/null\"\nbin_dir = {:?}\n\
+         command_timeout = \"60s\"\n[ingest]\naccounting = false\nsweep_interval = \"1s\"\nsweep_interval_max = \"1s\"\n",
+        build::CLUSTER,
+        folder.path(),
+        nats.url(),
+        slurm.bin_dir(),
+    );
+    std::fs::write(&path, text)?;
+    let mut ingest = Running::start(
+        Command::new(program("ingest")?).arg("--config").arg(&path),
+        &folder.path().join("log"),
+    )?;
+    let pid = ingest.pid();
+    let told = async || {
+        anyhow::Ok(
+            jetstream
+                .get_stream(SLURM_EVENTS)
+                .await?
+                .info()
+                .await?
+                .state
+                .messages,
+        )
+    };
+    let mut wait_told = async |what: &str, events: u64| {
+        wait_until(what, PATIENCE, async || {
+            ingest.check()?;
+            Ok(told().await? >= events)
+        })
+        .await
+    };
+    let of = |what: &str| format!("{jobs} jobs: {what}");
+    let per_cpu = |cpu: Duration, sweeps: usize| {
+        f64::from(jobs) * f64::from(u32::try_from(sweeps).unwrap_or(u32::MAX)) / cpu.as_secs_f64()
+    };
+
+    // The first sweep tells what lives: one event per job.
+    wait_told("the first sweep is told", u64::from(jobs)).await?;
+    wait_sweeps(&slurm, 2).await?;
+
+    // Nothing changes.
+    let (sweeps, cpu) = (slurm.sweeps()?, cpu_time(pid)?);
+    wait_sweeps(&slurm, SWEEPS).await?;
+    let cpu = cpu_time(pid)?.saturating_sub(cpu);
+    let sweeps = slurm.sweeps()? - sweeps;
+    section.lines.push(Line::value(
+        of("rows compared, nothing new"),
+        "jobs/s of CPU",
+        per_cpu(cpu, sweeps),
+    ));
+    section.lines.push(Line::value(
+        of("ingest holds"),
+        "MiB",
+        Memory::of(pid)?.resident,
+    ));
+
+    // Everything starts.
+    let (before, cpu, began) = (told().await?, cpu_time(pid)?, Instant::now());
+    slurm.show("running", jobs, |_| Phase::Running)?;
+    wait_told("every start is told", before + 1).await?;
+    let began = began.max(Instant::now());
+    let first = told().await?;
+    wait_told("every start is told", before + u64::from(jobs)).await?;
+    let took = began.elapsed();
+    let events = before + u64::from(jobs) - first;
+    let cpu = cpu_time(pid)?.saturating_sub(cpu);
+    section.lines.push(Line::value(
+        of("changed, read, decided, published"),
+        "jobs/s of CPU",
+        per_cpu(cpu, 1),
+    ));
+    if events > 1_000 {
+        let rate = f64::from(u32::try_from(events)?) / took.as_secs_f64();
+        let raw = raw(&jetstream, before).await?;
+        section.lines.push(
+            Line::value(of("events published"), "events/s", rate)
+                .against(raw, "raw publish of the same")
+                .budget("≥ 0.5", rate / raw >= 0.5),
+        );
+    }
+    section.lines.push(Line::value(
+        of("ingest held at most"),
+        "MiB",
+        Memory::of(pid)?.peak,
+    ));
+
+    // Half of them wait again, for a reason that is another one with every sweep.
+    let flapping = jobs / 2;
+    let phase = |reason: &'static str| {
+        move |id: u32| {
+            if id <= flapping {
+                Phase::Pending(reason)
+            } else {
+                Phase::Running
+            }
+        }
+    };
+    slurm.show("calm", jobs, phase("Resources"))?;
+    wait_sweeps(&slurm, 4).await?;
+    slurm.flap("flapping", jobs, phase("QOSMaxJobsPerUserLimit"))?;
+    let (before, sweeps) = (told().await?, slurm.sweeps()?);
+    tokio::time::sleep(FLAPPING).await;
+    ingest.check()?;
+    let events = told().await? - before;
+    let sweeps = slurm.sweeps()? - sweeps;
+    section.lines.push(
+        Line::value(
+            format!("{flapping} pending jobs flap, {sweeps} sweeps: events told"),
+            "events/min",
+            f64::from(u32::try_from(events)?),
+        )
+        .budget("0: no two sweeps agree", events == 0),
+    );
+    ingest.stop()
+}
+
+async fn wait_sweeps(slurm: &Printed, more: usize) -> anyhow::Result<()> {
+    let enough = slurm.sweeps()? + more;
+    wait_until("sweeps", PATIENCE, async || Ok(slurm.sweeps()? >= enough)).await
+}
+
+/// Events per second when the very same messages are published once more by the bare client, under ids of their own.
+async fn raw(jetstream: &jetstream::Context, after: u64) -> anyhow::Result<f64> {
+    let stream = jetstream.get_stream(SLURM_EVENTS).await?;
+    let config = consumer::pull::OrderedConfig {
+        deliver_policy: consumer::DeliverPolicy::ByStartSequence {
+            start_sequence: after + 1,
+        },
+        ..consumer::pull::OrderedConfig::default()
+    };
+    let messages = stream.create_consumer(config).await?.messages().await?;
+    let info = jetstream
+        .get_stream(SLURM_EVENTS)
+        .await?
+        .info()
+        .await?
+        .state
+        .messages;
+    let count = usize::try_from(info - after)?.min(RAW);
+    let messages: Vec<_> = messages.take(count).try_collect().await?;
+    let messages: Vec<(String, HeaderMap, _)> = messages
+        .into_iter()
+        .enumerate()
+        .map(|(n, message)| {
+            let mut headers = message.headers.clone().unwrap_or_default();
+            headers.insert(async_nats::header::NATS_MESSAGE_ID, format!("raw-{n}"));
+            (
+                message.subject.to_string(),
+                headers,
+                message.payload.clone(),
+            )
+        })
+        .collect();
+    let count = messages.len();
+    let began = Instant::now();
+    stream::iter(messages)
+        .map(|(subject, headers, body)| async move {
+            jetstream
+                .publish_with_headers(subject, headers, body)
+                .await?
+                .await?;
+            anyhow::Ok(())
+        })
+        .buffer_unordered(WINDOW)
+        .try_collect::<()>()
+        .await?;
+    Ok(f64::from(u32::try_from(count)?) / began.elapsed().as_secs_f64())
+}

@@ -8,6 +8,7 @@ mod capture;
 mod debt;
 mod gaps;
 mod ids;
+mod last;
 mod outbox;
 mod settle;
 mod usage;
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
-use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey};
 use slurm_types::TaskSet;
 use tokio::sync::{Mutex, MutexGuard, Notify};
@@ -27,6 +27,7 @@ use tracing::Span;
 
 pub use self::debt::Debt;
 pub use self::ids::{Newest, Unseen};
+use self::last::Last;
 use self::outbox::Told;
 pub use self::usage::Due;
 use self::usage::Owing;
@@ -132,7 +133,7 @@ pub struct Core {
     store: Store,
     dirty: BTreeSet<u32>,
     /// The newest snapshot of runs that are not over.
-    last: HashMap<RunKey, (Job, domain::Owner)>,
+    last: Last,
     unproven: HashMap<u32, Unproven>,
     /// By array: reading its record, which goes on, says nothing about the tasks that left it.
     unproven_tasks: HashMap<RunKey, UnprovenTasks>,
@@ -196,7 +197,7 @@ impl Collector {
             meta,
             store,
             dirty: BTreeSet::new(),
-            last: HashMap::new(),
+            last: Last::default(),
             unproven: HashMap::new(),
             unproven_tasks: HashMap::new(),
             owing,
@@ -267,13 +268,13 @@ impl Collector {
         if let Some((last, owner)) = core.last.get(&sighting.run) {
             // The controller's record is complete while the job runs; what the others leave open was seen before.
             if sighting.record != Record::Controller {
-                snapshot::fill(&mut sighting.job, last);
+                snapshot::fill(&mut sighting.job, &last);
                 if sighting.owner.user.is_empty() {
-                    sighting.owner = owner.clone();
+                    sighting.owner = owner;
                 }
             } else if sighting.completing {
                 let in_flux = sighting.in_flux();
-                snapshot::keep_allocation(&mut sighting.job, last, in_flux);
+                snapshot::keep_allocation(&mut sighting.job, &last, in_flux);
             }
         }
         let sweep = if let Cause::Sweep(number) = cause {
@@ -330,10 +331,11 @@ impl Collector {
         for fact in &decision.facts {
             let own = fact.run == sighting.run
                 || (fact.run.attempt > 0 && fact.run.submit_time == sighting.run.submit_time);
-            let (job, owner) = match core.last.get(&fact.run) {
-                _ if own => (sighting.job.clone(), sighting.owner.clone()),
-                Some((job, owner)) => (job.clone(), owner.clone()),
-                None => (other_run(fact, &sighting), sighting.owner.clone()),
+            let (job, owner) = if own {
+                (sighting.job.clone(), sighting.owner.clone())
+            } else {
+                let last = core.last.get(&fact.run);
+                last.unwrap_or_else(|| (other_run(fact, &sighting), sighting.owner.clone()))
             };
             batch.told.push(Told::new(
                 fact,
@@ -366,7 +368,7 @@ impl Collector {
             } else if run == sighting.run {
                 // Accounting knows less of a run than was seen of it.
                 core.last
-                    .insert(run.clone(), (sighting.job.clone(), sighting.owner.clone()));
+                    .insert(run.clone(), &sighting.job, &sighting.owner);
             }
             core.dirty.insert(Store::shard_of(&tracked));
             if self.config.accounting {

@@ -6,14 +6,14 @@
 mod choice;
 mod hooks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_events::RunKey;
-use slurm_client::{JobRecord, JobsAnswer, Slurm, Sweep, SweepRow};
+use slurm_client::{ArrayTasks, JobRecord, JobsAnswer, Slurm, Sweep, SweepRow};
 use slurm_types::JobId;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
@@ -66,6 +66,12 @@ enum Swept {
     /// Slurm did not answer; again after this time.
     Again(Duration),
 }
+
+/// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
+const READ_AT_ONCE: usize = 2_000;
+
+/// Digests of rows, by Slurm's id of the record and its submit time.
+type Digests = HashMap<(u32, Option<i64>), u64>;
 
 /// Shortest pause before a sweep that somebody wants.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -219,7 +225,7 @@ impl Sweeper {
                 "no clear answer, read again at the next sweep"
             );
         }
-        let digests: std::collections::HashMap<(u32, Option<i64>), u64> = sweep
+        let digests: Digests = sweep
             .rows
             .iter()
             .map(|row| {
@@ -233,44 +239,43 @@ impl Sweeper {
             })
             .collect();
         let wanted: BTreeSet<JobId> = ids.into_iter().collect();
-        let mut readings: Vec<Reading> = Vec::new();
-        for record in answer
-            .found
-            .iter()
-            .filter(|record| record.job_id.is_some_and(|id| wanted.contains(&id)))
-        {
-            if !record.state.unknown.is_empty() {
-                metrics::drift("job_state");
-            }
-            let Some(sighting) = Sighting::from_controller(&self.collector.cluster, record) else {
-                metrics::drift("record");
-                continue;
-            };
-            let digest = digests
-                .get(&(sighting.raw_id, Some(sighting.run.submit_time)))
-                .copied();
-            readings.push(Reading {
-                digest,
-                ..Reading::new(sighting)
-            });
-        }
+        let mut records = answer.found;
+        records.retain(|record| record.job_id.is_some_and(|id| wanted.contains(&id)));
         // An array before its tasks, an earlier id before a later one.
-        readings.sort_by_key(|reading| {
-            (
-                reading.sighting.run.submit_time,
-                reading.sighting.run.job_id,
-                reading.sighting.run.task_id,
-            )
+        records.sort_by_key(|record| {
+            let task = record.array_tasks.as_ref().and_then(ArrayTasks::task);
+            (record.submit, record.array_job_id.or(record.job_id), task)
         });
-        let asks = self.collector.absorb(cause, readings).await?;
-        // What happened before this process began tells nothing about hooks.
-        if self.live.load(Ordering::Relaxed) {
-            self.hooks.found_by_sweep(asks.starts);
-        }
-        for id in asks.accounting {
-            self.ask(id).await;
+        let mut records = records.into_iter().peekable();
+        while records.peek().is_some() {
+            let some = records.by_ref().take(READ_AT_ONCE);
+            let readings = some.filter_map(|record| self.reading(&record, &digests));
+            let asks = self.collector.absorb(cause, readings.collect()).await?;
+            // What happened before this process began tells nothing about hooks.
+            if self.live.load(Ordering::Relaxed) {
+                self.hooks.found_by_sweep(asks.starts);
+            }
+            for id in asks.accounting {
+                self.ask(id).await;
+            }
         }
         Ok(None)
+    }
+
+    /// A record on its way into the books, with the digest of its row.
+    fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<Reading> {
+        if !record.state.unknown.is_empty() {
+            metrics::drift("job_state");
+        }
+        let Some(sighting) = Sighting::from_controller(&self.collector.cluster, record) else {
+            metrics::drift("record");
+            return None;
+        };
+        let row = (sighting.raw_id, Some(sighting.run.submit_time));
+        Some(Reading {
+            digest: digests.get(&row).copied(),
+            ..Reading::new(sighting)
+        })
     }
 
     /// Proves what became of jobs that are not in the answer.

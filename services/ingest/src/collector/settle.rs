@@ -105,7 +105,7 @@ impl Collector {
         core.dirty.insert(Store::shard_of(&next));
         core.book.put(array.clone(), next);
         let Some(fact) = fact else { return Ok(ask) };
-        if let Some((job, owner)) = core.last.get(array).cloned() {
+        if let Some((job, owner)) = core.last.get(array) {
             let frame = Frame {
                 now,
                 cause,

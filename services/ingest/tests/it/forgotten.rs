@@ -9,6 +9,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::cluster::Cluster;
 use crate::mesh::{Mesh, payload};
+use crate::stand_in::StandIn;
 
 const FAST: &str = "sweep_interval = \"500ms\"";
 
@@ -272,6 +273,34 @@ async fn a_job_id_that_is_used_again_is_another_job() {
     assert_eq!(payload(&second.unwrap()).continues, None);
     mesh.wait_event("what both used", |_| mesh.updates_of(again).len() == 2)
         .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_come_out_right() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    // Sixteen of them are asked for by their ids after each sweep: one by one that would take longer than anybody waits here.
+    let settings = "sweep_interval = \"8s\"";
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let submit = "for n in {1..200}; do sbatch --parsable --hold --mem=10 --output=/dev/null --wrap=true; done";
+    let printed = cluster.run("alice", &["bash", "-c", submit]).await;
+    let jobs: Vec<u32> = printed.lines().map(|id| id.parse().unwrap()).collect();
+    for job in &jobs {
+        mesh.wait_story(*job, "submitted held").await;
+    }
+    // Nobody looks meanwhile.
+    stand_in.lie("squeue", "exit 1");
+    cluster.run("alice", &["scancel", "--user=alice"]).await;
+    all_forgotten(cluster).await;
+    stand_in.truth("squeue");
+    for job in &jobs {
+        mesh.wait_story(*job, "submitted held cancelled").await;
+    }
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }

@@ -40,6 +40,8 @@ pub struct Config {
     pub forget_after: Duration,
     #[serde(with = "humantime_serde")]
     pub identity_poll: Duration,
+    pub users: crate::users::Config,
+    pub identity: crate::identity::Config,
 }
 
 /// An array may begin to run at once, before a sweep has seen it.
@@ -61,6 +63,8 @@ impl Default for Config {
             usage_after: Duration::from_secs(10),
             forget_after: Duration::from_secs(3_600),
             identity_poll: Duration::from_secs(5),
+            users: crate::users::Config::default(),
+            identity: crate::identity::Config::default(),
         }
     }
 }
@@ -102,6 +106,8 @@ impl Config {
             self.history_since().is_err(),
             "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z",
         );
+        faults.extend(self.users.faults());
+        faults.extend(self.identity.faults());
         faults
     }
 

@@ -23,6 +23,7 @@ pub use self::reader::Reader;
 pub use self::strangers::Strangers;
 use crate::domain::{Evidence, Sighting};
 use crate::metrics;
+use crate::users::{Logins, login};
 
 /// A request to look at a job.
 pub struct Ring {
@@ -67,12 +68,17 @@ pub enum Answer {
 pub struct Doorbells {
     cluster: String,
     rings: mpsc::Sender<Ring>,
+    logins: Logins,
 }
 
 impl Doorbells {
-    /// Rings into a channel.
-    pub const fn new(cluster: String, rings: mpsc::Sender<Ring>) -> Self {
-        Self { cluster, rings }
+    /// Rings into a channel; logins are told at once.
+    pub const fn new(cluster: String, rings: mpsc::Sender<Ring>, logins: Logins) -> Self {
+        Self {
+            cluster,
+            rings,
+            logins,
+        }
     }
 }
 
@@ -91,6 +97,9 @@ impl Handler for Doorbells {
         if bell.probe || bell.hook == hooks::DOCTOR {
             metrics::doorbell("probe");
             return Outcome::Done;
+        }
+        if bell.hook == login::HOOK {
+            return self.logins.ring(&bell).await;
         }
         let evidence = match Evidence::read(&self.cluster, &bell) {
             Ok(evidence) => evidence,

@@ -1,163 +1,172 @@
-//! Who the people behind Unix users are: a TOML file, read again when it changes.
+//! Who the people behind Unix users are, and how we know.
 //!
-//! ```toml
-//! [users.alice]
-//! issuer = "https://id.example.org"
-//! subject = "248289761001"
-//! email = "alice@example.org"
-//! name = "Alice Doe"
-//! ```
+//! Sources in the order of precedence; the first that knows somebody counts:
+//!
+//! 1. [`MapFile`], which the operator of the mesh writes;
+//! 2. [`Getent`], the system's own user database, which may be LDAP;
+//! 3. [`Comments`] of Slurm's associations, which coordinators of accounts may write, too.
+//!
+//! [`IdentityMap::get`] never waits: who must be looked up is looked up later, and becomes known then.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+mod comment;
+mod config;
+mod file;
+mod getent;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use mesh_events::proto::mesh::event::v1::Identity;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use slurm_client::AssociationRecord;
 
-/// How events say that they know it from the file.
-const PROVENANCE: &str = "map-file";
+use self::comment::Comments;
+pub use self::config::Config;
+use self::file::MapFile;
+use self::getent::Getent;
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
+/// A person as an OIDC provider knows them, and how we know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Person {
+    /// OIDC `iss`.
+    pub issuer: String,
+    /// OIDC `sub`.
+    pub subject: String,
+    /// OIDC `email`; empty if unknown.
     #[serde(default)]
-    users: BTreeMap<String, Person>,
+    pub email: String,
+    /// OIDC `name`; empty if unknown.
+    #[serde(default)]
+    pub name: String,
+    /// `map-file`, `getent` or `association-comment`.
+    pub provenance: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Person {
-    issuer: String,
-    subject: String,
-    #[serde(default)]
-    email: String,
-    #[serde(default)]
-    name: String,
+impl Person {
+    /// As events have it.
+    pub fn to_identity(&self) -> Identity {
+        let Self {
+            issuer,
+            subject,
+            email,
+            name,
+            provenance,
+        } = self.clone();
+        Identity {
+            issuer,
+            subject,
+            email,
+            name,
+            provenance,
+        }
+    }
 }
 
-/// Reads the text of a map.
-fn parse(text: &str) -> Result<BTreeMap<String, Identity>, toml::de::Error> {
-    let file: File = toml::from_str(text)?;
-    let identity = |person: Person| Identity {
-        issuer: person.issuer,
-        subject: person.subject,
-        email: person.email,
-        name: person.name,
-        provenance: PROVENANCE.to_owned(),
-    };
-    Ok(file
-        .users
-        .into_iter()
-        .map(|(user, person)| (user, identity(person)))
-        .collect())
+impl fmt::Display for Person {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at {} ({})",
+            self.subject, self.issuer, self.provenance
+        )
+    }
 }
 
-/// The map. A file that cannot be read or is wrong changes nothing: the last good one stays.
+/// A source has not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotKnown;
+
+/// The sources together.
 #[derive(Debug)]
 pub struct IdentityMap {
-    path: Option<PathBuf>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    users: BTreeMap<String, Identity>,
-    /// Size and change time of what was read last, good or bad, so that a bad file is warned about once.
-    seen: Option<Option<(u64, SystemTime)>>,
+    file: Arc<MapFile>,
+    getent: Option<Getent>,
+    comments: Option<Comments>,
 }
 
 impl IdentityMap {
-    /// A map from a file; without one it knows nobody.
-    pub fn new(path: Option<PathBuf>) -> Self {
-        let map = Self {
-            path,
-            state: Mutex::default(),
-        };
-        map.reload();
-        map
+    /// The sources that are set up; without any it knows nobody.
+    pub fn new(map_file: Option<PathBuf>, config: &Config) -> Self {
+        Self {
+            file: Arc::new(MapFile::new(map_file)),
+            getent: Getent::new(config),
+            comments: Comments::new(config),
+        }
+    }
+
+    /// The person behind a user, as events have it.
+    pub fn get(&self, user: &str) -> Option<Identity> {
+        self.person(user).map(|person| person.to_identity())
     }
 
     /// The person behind a user.
-    pub fn get(&self, user: &str) -> Option<Identity> {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .users
-            .get(user)
-            .cloned()
+    pub fn person(&self, user: &str) -> Option<Person> {
+        let looked_up = || self.getent.as_ref().and_then(|getent| getent.get(user));
+        let commented = || {
+            self.comments
+                .as_ref()
+                .and_then(|comments| comments.get(user))
+        };
+        self.file.get(user).or_else(looked_up).or_else(commented)
     }
 
-    /// Reads the file again if it has changed.
-    pub fn reload(&self) {
-        let Some(path) = &self.path else { return };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = std::fs::metadata(path)
-            .ok()
-            .and_then(|meta| Some((meta.len(), meta.modified().ok()?)));
-        if state.seen == Some(found) {
-            return;
+    /// The person behind a user, for who must know the difference between nobody and not known yet.
+    ///
+    /// # Errors
+    /// [`NotKnown`] if a source that counts has not answered yet.
+    pub fn ask(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+        if let Some(person) = self.file.get(user) {
+            return Ok(Some(person));
         }
-        state.seen = Some(found);
-        match read(path) {
-            Ok(users) => {
-                tracing::info!(path = %path.display(), users = users.len(), "identity map read");
-                state.users = users;
-            }
-            Err(problem) => {
-                tracing::warn!(path = %path.display(), problem, kept = state.users.len(), "identity map not usable, the last good one stays");
-            }
+        if !self.file.was_read() {
+            return Err(NotKnown);
+        }
+        if let Some(getent) = &self.getent
+            && let Some(person) = getent.ask(user)?
+        {
+            return Ok(Some(person));
+        }
+        match &self.comments {
+            Some(comments) => comments.ask(user),
+            None => Ok(None),
         }
     }
-}
 
-fn read(path: &Path) -> Result<BTreeMap<String, Identity>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    // The message names line, column and key.
-    parse(&text).map_err(|error| error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bad_file_keeps_the_last_good_map() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("identities.toml");
-        std::fs::write(
-            &path,
-            "[users.alice]\nissuer = 'https://id'\nsubject = '1'\n",
-        )
-        .unwrap();
-        let map = IdentityMap::new(Some(path.clone()));
-        assert_eq!(map.get("alice").unwrap().subject, "1");
-        assert_eq!(map.get("bob"), None);
-        std::fs::write(
-            &path,
-            "[users.alice]\nissuer = 'https://id'\nsubjekt = '22'\n",
-        )
-        .unwrap();
-        map.reload();
-        assert_eq!(map.get("alice").unwrap().subject, "1");
-        std::fs::write(
-            &path,
-            "[users.alice]\nissuer = 'https://id'\nsubject = '333'\n",
-        )
-        .unwrap();
-        map.reload();
-        assert_eq!(map.get("alice").unwrap().subject, "333");
+    /// Everybody a source knows.
+    pub fn users(&self) -> BTreeSet<String> {
+        let mut users: BTreeSet<String> = self.file.users().into_iter().collect();
+        users.extend(self.getent.iter().flat_map(Getent::users));
+        users.extend(self.comments.iter().flat_map(Comments::users));
+        users
     }
 
-    #[test]
-    fn a_fault_is_named_with_line_and_key() {
-        let error = parse("[users.alice]\nissuer = 'https://id'\nsubjekt = '22'\n")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("line 3") && error.contains("subjekt"),
-            "{error}"
-        );
+    /// Whether comments of associations are a source.
+    pub const fn wants_comments(&self) -> bool {
+        self.comments.is_some()
+    }
+
+    /// Takes in what accounting has just answered.
+    pub fn take_comments(&self, associations: &[AssociationRecord]) {
+        if let Some(comments) = &self.comments {
+            comments.take(associations);
+        }
+    }
+
+    /// Reads the map again if it has changed, and looks up some of those who must be.
+    pub async fn refresh(&self) {
+        let file = Arc::clone(&self.file);
+        if let Err(error) = tokio::task::spawn_blocking(move || file.reload()).await {
+            tracing::warn!(%error, "reload identity map");
+        }
+        if let Some(getent) = &self.getent {
+            getent.refresh().await;
+        }
+    }
+
+    /// Whether nobody waits for a look-up that was never tried.
+    pub fn settled(&self) -> bool {
+        self.getent.as_ref().is_none_or(Getent::settled)
     }
 }

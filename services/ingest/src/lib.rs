@@ -5,6 +5,7 @@
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
 //!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
+//! - [`users`]: access, identities and logins.
 //! - [`adapters`]: the memory in JetStream's key-value store. [`queue`]: the waiting jobs for others. [`sources`]: who answers.
 //!
 //! Deliberately absent: how Slurm is asked (`slurm-client`) and any judgement about jobs, costs or reasons.
@@ -26,6 +27,7 @@ pub mod sources;
 pub mod sweep;
 pub mod turns;
 pub mod usage;
+pub mod users;
 
 pub use error::Error;
 pub use service::IngestService;

@@ -25,6 +25,7 @@ use crate::sources::SlurmSource;
 use crate::sweep::{Hooks, Sweeper};
 use crate::turns::Turns;
 use crate::usage::Settler;
+use crate::users::{Logins, Watcher};
 
 /// Doorbells handled at the same time; each waits for its job's facts.
 const DOORBELLS: usize = 512;
@@ -60,7 +61,7 @@ impl Service for IngestService {
             .identity_map
             .as_ref()
             .map(|path| context.relative(path));
-        let identities = Arc::new(IdentityMap::new(identity_file));
+        let identities = Arc::new(IdentityMap::new(identity_file, &config.identity));
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
@@ -191,7 +192,7 @@ impl Ingest {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
-            turns,
+            turns: Arc::clone(&turns),
             looks: rings.clone(),
             shutdown: shutdown.clone(),
         };
@@ -205,6 +206,23 @@ impl Ingest {
             nudge,
             shutdown: shutdown.clone(),
         };
+        let users = Watcher {
+            slurm: self.patient.clone(),
+            slurmdbd: Arc::clone(&slurmdbd),
+            turns: Arc::clone(&turns),
+            bus: self.bus.clone(),
+            cluster: collector.cluster.clone(),
+            config: Arc::clone(&self.config),
+            identities: Arc::clone(&self.identities),
+            shutdown: shutdown.clone(),
+        };
+        let logins = Logins::new(
+            &collector.cluster,
+            self.bus.clone(),
+            Arc::clone(&self.identities),
+            self.config.users.logins_per_minute,
+            shutdown.clone(),
+        );
         let catch_up = CatchUp {
             slurm: self.patient.clone(),
             collector: collector.clone(),
@@ -221,8 +239,9 @@ impl Ingest {
         tasks.spawn(sweeper.run());
         tasks.spawn(catch_up.run());
         tasks.spawn(settler.run());
+        tasks.spawn(users.run());
         let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
-        let doorbells = Doorbells::new(collector.cluster.clone(), rings);
+        let doorbells = Doorbells::new(collector.cluster.clone(), rings, logins);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             Ok(bus

@@ -378,7 +378,7 @@ impl Sweeper {
         }
     }
 
-    /// Reads the identity map again whenever it has changed.
+    /// Keeps up with who people are.
     pub async fn watch_identities(
         identities: Arc<IdentityMap>,
         every: Duration,
@@ -389,10 +389,7 @@ impl Sweeper {
                 () = shutdown.cancelled() => return,
                 () = sleep(every) => {}
             }
-            let identities = Arc::clone(&identities);
-            if let Err(error) = tokio::task::spawn_blocking(move || identities.reload()).await {
-                tracing::warn!(%error, "reload identity map");
-            }
+            identities.refresh().await;
         }
     }
 }

@@ -89,7 +89,7 @@ pub struct Correlation {
 /// What an event is about.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Entity {
-    /// `job`, `array`, `node`, `user`, `account` or `cluster`.
+    /// `job`, `array`, `node`, `user`, `account`, `login` or `cluster`.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Key within the cluster, e.g. `job/123/1763760000`, `node/n1`; also the CloudEvents subject.

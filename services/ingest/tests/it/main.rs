@@ -16,3 +16,4 @@ mod stand_in;
 mod start;
 mod transitions;
 mod usage;
+mod users;

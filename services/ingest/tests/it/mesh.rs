@@ -124,8 +124,9 @@ impl Mesh {
 
     fn write_config(&self, name: &str, cluster: &Cluster, slurm: &str, settings: &str) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.toml"));
-        let identities = self.folder.path().join("identities.toml");
-        std::fs::write(&identities, "[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n").unwrap();
+        if !self.folder.path().join("identities.toml").exists() {
+            self.identities("[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n");
+        }
         let text = format!(
             "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\n{settings}\n",
             self.folder.path(),
@@ -134,6 +135,11 @@ impl Mesh {
         );
         std::fs::write(&path, text).unwrap();
         path
+    }
+
+    /// Writes the identity map.
+    pub fn identities(&self, text: &str) {
+        std::fs::write(self.folder.path().join("identities.toml"), text).unwrap();
     }
 
     /// Every event so far.

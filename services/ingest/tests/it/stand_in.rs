@@ -10,7 +10,7 @@ use mesh_testkit::wait_for;
 
 use crate::cluster::Cluster;
 
-const COMMANDS: [&str; 3] = ["squeue", "scontrol", "sacct"];
+const COMMANDS: [&str; 4] = ["squeue", "scontrol", "sacct", "sacctmgr"];
 
 /// A folder to be `bin_dir`.
 pub struct StandIn {

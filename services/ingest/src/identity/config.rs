@@ -1,0 +1,67 @@
+//! Section `[ingest.identity]` of `mesh.toml`.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::getent::Field;
+
+/// Settings; `config/default.toml` explains each.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(
+    missing_docs,
+    reason = "config/default.toml is the documentation, and a test keeps both together"
+)]
+pub struct Config {
+    pub getent_issuer: String,
+    pub getent_field: String,
+    #[serde(with = "humantime_serde")]
+    pub getent_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub getent_cache: Duration,
+    pub comment_issuer: String,
+    pub comment_key: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            getent_issuer: String::new(),
+            getent_field: "gecos.5".to_owned(),
+            getent_timeout: Duration::from_secs(2),
+            getent_cache: Duration::from_secs(3_600),
+            comment_issuer: String::new(),
+            comment_key: "oidc".to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// Every fault, by key.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |wrong: bool, fault: &str| {
+            if wrong {
+                faults.push(fault.to_owned());
+            }
+        };
+        check(
+            Field::parse(&self.getent_field).is_none(),
+            "ingest.identity.getent_field: name, uid, gecos, or gecos.1 to gecos.5",
+        );
+        check(
+            self.getent_timeout.is_zero() || self.getent_timeout > Duration::from_secs(60),
+            "ingest.identity.getent_timeout: more than 0, at most 60s",
+        );
+        check(
+            self.getent_cache < Duration::from_secs(1),
+            "ingest.identity.getent_cache: at least 1s",
+        );
+        check(
+            self.comment_key.is_empty() || self.comment_key.contains(['=', ',', ' ']),
+            "ingest.identity.comment_key: a word without = and commas",
+        );
+        faults
+    }
+}

@@ -1,0 +1,175 @@
+//! The mapping file: TOML, read again when it changes.
+//!
+//! ```toml
+//! [users.alice]
+//! issuer = "https://id.example.org"
+//! subject = "248289761001"
+//! email = "alice@example.org"
+//! name = "Alice Doe"
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use serde::Deserialize;
+
+use super::Person;
+
+/// How events say that they know it from the file.
+const PROVENANCE: &str = "map-file";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    users: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    issuer: String,
+    subject: String,
+    #[serde(default)]
+    email: String,
+    #[serde(default)]
+    name: String,
+}
+
+/// Reads the text of a map.
+fn parse(text: &str) -> Result<BTreeMap<String, Person>, toml::de::Error> {
+    let file: File = toml::from_str(text)?;
+    let person = |entry: Entry| Person {
+        issuer: entry.issuer,
+        subject: entry.subject,
+        email: entry.email,
+        name: entry.name,
+        provenance: PROVENANCE.to_owned(),
+    };
+    Ok(file
+        .users
+        .into_iter()
+        .map(|(user, entry)| (user, person(entry)))
+        .collect())
+}
+
+/// The map. A file that cannot be read or is wrong changes nothing: the last good one stays.
+#[derive(Debug)]
+pub struct MapFile {
+    path: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    users: BTreeMap<String, Person>,
+    was_read: bool,
+    /// Size and change time of what was read last, good or bad, so that a bad file is warned about once.
+    seen: Option<Option<(u64, SystemTime)>>,
+}
+
+impl MapFile {
+    /// A map from a file; without one it knows nobody.
+    pub fn new(path: Option<PathBuf>) -> Self {
+        let map = Self {
+            path,
+            state: Mutex::default(),
+        };
+        map.reload();
+        map
+    }
+
+    /// The person behind a user.
+    pub fn get(&self, user: &str) -> Option<Person> {
+        self.lock().users.get(user).cloned()
+    }
+
+    /// Whether there is none, or it was usable once.
+    pub fn was_read(&self) -> bool {
+        self.path.is_none() || self.lock().was_read
+    }
+
+    /// Everybody in it.
+    pub fn users(&self) -> Vec<String> {
+        self.lock().users.keys().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the file again if it has changed.
+    pub fn reload(&self) {
+        let Some(path) = &self.path else { return };
+        let mut state = self.lock();
+        let found = std::fs::metadata(path)
+            .ok()
+            .and_then(|meta| Some((meta.len(), meta.modified().ok()?)));
+        if state.seen == Some(found) {
+            return;
+        }
+        state.seen = Some(found);
+        match read(path) {
+            Ok(users) => {
+                tracing::info!(path = %path.display(), users = users.len(), "identity map read");
+                state.users = users;
+                state.was_read = true;
+            }
+            Err(problem) => {
+                tracing::warn!(path = %path.display(), problem, kept = state.users.len(), "identity map not usable, the last good one stays");
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<BTreeMap<String, Person>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    // The message names line, column and key.
+    parse(&text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_file_keeps_the_last_good_map() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("identities.toml");
+        std::fs::write(
+            &path,
+            "[users.alice]\nissuer = 'https://id'\nsubject = '1'\n",
+        )
+        .unwrap();
+        let map = MapFile::new(Some(path.clone()));
+        assert_eq!(map.get("alice").unwrap().subject, "1");
+        assert_eq!(map.get("bob"), None);
+        std::fs::write(
+            &path,
+            "[users.alice]\nissuer = 'https://id'\nsubjekt = '22'\n",
+        )
+        .unwrap();
+        map.reload();
+        assert_eq!(map.get("alice").unwrap().subject, "1");
+        std::fs::write(
+            &path,
+            "[users.alice]\nissuer = 'https://id'\nsubject = '333'\n",
+        )
+        .unwrap();
+        map.reload();
+        assert_eq!(map.get("alice").unwrap().subject, "333");
+    }
+
+    #[test]
+    fn a_fault_is_named_with_line_and_key() {
+        let error = parse("[users.alice]\nissuer = 'https://id'\nsubjekt = '22'\n")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("line 3") && error.contains("subjekt"),
+            "{error}"
+        );
+    }
+}

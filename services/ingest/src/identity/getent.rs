@@ -1,0 +1,284 @@
+//! The system's user database: `getent passwd USER`, whatever stands behind it (files, LDAP, SSSD).
+//!
+//! An attribute of LDAP reaches the passwd entry by the mapping of SSSD or nslcd (`ldap_user_gecos`). A look-up that fails or takes too
+//! long says nothing: what was known stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::process::Command;
+
+use super::{Config, NotKnown, Person};
+
+/// How events say that they know it from here.
+const PROVENANCE: &str = "getent";
+/// Look-ups per refresh: with the refresh every few seconds, a directory of thousands is not stormed.
+const AT_A_TIME: usize = 16;
+/// Users that are remembered; more than any cluster has.
+const MOST: usize = 200_000;
+/// Status of getent if the database answers that there is no such user.
+const NO_SUCH_USER: i32 = 2;
+
+/// Where a passwd entry has the subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The user name itself.
+    Name,
+    /// The uid.
+    Uid,
+    /// The whole comment field.
+    Gecos,
+    /// Its n-th part, separated by commas, from 1.
+    GecosPart(usize),
+}
+
+impl Field {
+    /// Reads the setting.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "name" => Self::Name,
+            "uid" => Self::Uid,
+            "gecos" => Self::Gecos,
+            _ => match text.strip_prefix("gecos.")?.parse().ok()? {
+                part @ 1..=5 => Self::GecosPart(part),
+                _ => return None,
+            },
+        })
+    }
+
+    /// The subject in a passwd entry; `None` if the entry is not this user's, or has none.
+    fn subject<'a>(self, entry: &'a str, user: &str) -> Option<&'a str> {
+        let fields: Vec<&str> = entry.split(':').collect();
+        let &[name, _, uid, _, gecos, _, _] = fields.as_slice() else {
+            return None;
+        };
+        let found = match self {
+            _ if name != user => None,
+            Self::Name => Some(name),
+            Self::Uid => Some(uid),
+            Self::Gecos => Some(gecos),
+            Self::GecosPart(part) => gecos.split(',').nth(part - 1),
+        };
+        found.map(str::trim).filter(|subject| !subject.is_empty())
+    }
+}
+
+/// What was looked up, and who must be.
+#[derive(Debug)]
+pub struct Getent {
+    program: PathBuf,
+    issuer: String,
+    field: Field,
+    timeout: Duration,
+    cache: Duration,
+    state: Mutex<BTreeMap<String, Entry>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// `None` without an answer so far.
+    answer: Option<Option<Person>>,
+    /// When it was tried last.
+    tried: Option<Instant>,
+}
+
+impl Getent {
+    /// The source, if an issuer is set.
+    pub fn new(config: &Config) -> Option<Self> {
+        let field = Field::parse(&config.getent_field)?;
+        (!config.getent_issuer.is_empty()).then(|| Self {
+            program: "getent".into(),
+            issuer: config.getent_issuer.clone(),
+            field,
+            timeout: config.getent_timeout,
+            cache: config.getent_cache,
+            state: Mutex::default(),
+        })
+    }
+
+    /// The person behind a user, as far as it was looked up. Who was not will be.
+    pub fn get(&self, user: &str) -> Option<Person> {
+        self.ask(user).ok().flatten()
+    }
+
+    /// The same, for who must know whether it was looked up.
+    pub fn ask(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+        if !is_name(user) {
+            return Ok(None);
+        }
+        let mut state = self.lock();
+        if let Some(entry) = state.get(user) {
+            return entry.answer.clone().ok_or(NotKnown);
+        }
+        if state.len() < MOST {
+            state.insert(user.to_owned(), Entry::default());
+        }
+        Err(NotKnown)
+    }
+
+    /// Everybody who was asked for.
+    pub fn users(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// Whether everybody was tried at least once.
+    pub fn settled(&self) -> bool {
+        self.lock().values().all(|entry| entry.tried.is_some())
+    }
+
+    /// Looks up some of those who are due, new ones first.
+    pub async fn refresh(&self) {
+        for user in self.due() {
+            let found = self.look_up(&user).await;
+            let mut state = self.lock();
+            let entry = state.entry(user).or_default();
+            entry.tried = Some(Instant::now());
+            if found.is_some() {
+                entry.answer = found;
+            }
+        }
+    }
+
+    fn due(&self) -> BTreeSet<String> {
+        let state = self.lock();
+        let mut due: Vec<(&Option<Instant>, &String)> = state
+            .iter()
+            .filter(|(_, entry)| entry.tried.is_none_or(|at| at.elapsed() >= self.cache))
+            .map(|(user, entry)| (&entry.tried, user))
+            .collect();
+        due.sort();
+        due.into_iter()
+            .take(AT_A_TIME)
+            .map(|(_, user)| user.clone())
+            .collect()
+    }
+
+    /// Outside: whether there was an answer. Inside: the person it names.
+    async fn look_up(&self, user: &str) -> Option<Option<Person>> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["--", "passwd", user])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        let output = match tokio::time::timeout(self.timeout, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "run getent");
+                return None;
+            }
+            Err(_) => {
+                tracing::warn!(after = ?self.timeout, "getent gave no answer and was stopped");
+                return None;
+            }
+        };
+        match output.status.code() {
+            Some(0) => {}
+            Some(NO_SUCH_USER) => return Some(None),
+            status => {
+                tracing::debug!(?status, "getent failed");
+                return None;
+            }
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let entry = text.lines().next().unwrap_or_default();
+        let name = |entry: &str| Field::GecosPart(1).subject(entry, user).map(str::to_owned);
+        Some(self.field.subject(entry, user).map(|subject| Person {
+            issuer: self.issuer.clone(),
+            subject: subject.to_owned(),
+            email: String::new(),
+            name: match self.field {
+                Field::GecosPart(2..) => name(entry).unwrap_or_default(),
+                _ => String::new(),
+            },
+            provenance: PROVENANCE.to_owned(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Numbers are looked up as uids by getent, and would find somebody else.
+fn is_name(user: &str) -> bool {
+    !user.is_empty()
+        && user.len() <= 256
+        && !user.bytes().all(|byte| byte.is_ascii_digit())
+        && !user.contains(|c: char| c.is_control() || c == ':')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn getent(field: &str) -> Getent {
+        Getent::new(&Config {
+            getent_issuer: "https://id".to_owned(),
+            getent_field: field.to_owned(),
+            ..Config::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_subject_is_where_the_setting_says() {
+        let entry = "alice:x:20001:20001:Alice Doe,Room 7,,, al-1:/home/alice:/bin/bash";
+        let subject = |field: &str| Field::parse(field).unwrap().subject(entry, "alice");
+        assert_eq!(subject("name"), Some("alice"));
+        assert_eq!(subject("uid"), Some("20001"));
+        assert_eq!(subject("gecos.1"), Some("Alice Doe"));
+        assert_eq!(subject("gecos.3"), None);
+        assert_eq!(subject("gecos.5"), Some("al-1"));
+        assert_eq!(Field::Name.subject(entry, "bob"), None);
+        assert_eq!(Field::Name.subject("alice:x", "alice"), None);
+        assert_eq!(Field::parse("gecos.6"), None);
+        assert_eq!(Field::parse("shell"), None);
+    }
+
+    #[tokio::test]
+    async fn who_is_asked_for_is_looked_up_later() {
+        let getent = getent("uid");
+        assert_eq!(getent.get("root"), None);
+        assert_eq!(getent.get("nobody-of-that-name"), None);
+        assert_eq!(getent.get("0"), None);
+        assert!(!getent.settled());
+        getent.refresh().await;
+        assert!(getent.settled());
+        assert_eq!(
+            getent.get("root").unwrap().to_string(),
+            "0 at https://id (getent)"
+        );
+        assert_eq!(getent.get("nobody-of-that-name"), None);
+        assert_eq!(getent.users(), ["nobody-of-that-name", "root"]);
+        assert_eq!(getent.due(), BTreeSet::new());
+    }
+
+    #[tokio::test]
+    async fn no_answer_changes_nothing() {
+        let mut getent = getent("uid");
+        assert_eq!(getent.ask("root"), Err(NotKnown));
+        getent.refresh().await;
+        // Due again at once, and answered otherwise from now on: if it is answered.
+        (getent.field, getent.cache) = (Field::Name, Duration::ZERO);
+        getent.timeout = Duration::from_millis(100);
+        let folder = tempfile::tempdir().unwrap();
+        let hangs = folder.path().join("hangs");
+        std::fs::write(&hangs, "#!/bin/sh\nexec sleep 600\n").unwrap();
+        std::fs::set_permissions(&hangs, PermissionsExt::from_mode(0o755)).unwrap();
+        for program in [hangs, "/bin/false".into(), "/nowhere/getent".into()] {
+            getent.program = program;
+            getent.refresh().await;
+            assert_eq!(getent.get("root").unwrap().subject, "0");
+        }
+        getent.program = "getent".into();
+        getent.timeout = Duration::from_secs(60);
+        getent.refresh().await;
+        assert_eq!(getent.get("root").unwrap().subject, "root");
+    }
+}

@@ -1,0 +1,19 @@
+//! Users: who may do what, who gave it to them, who they are, and when they logged in. `docs/user-events.md` says what is told.
+//!
+//! - [`access`]: what accounting says about everybody, as plain values. [`diff`]: what changed between two of them. [`actor`]: which
+//!   entry of slurmdbd's log did it. Pure.
+//! - [`memory`]: what was told, in bucket `mesh_users`; [`tell`]: from a change to its event.
+//! - [`watch`]: looks at accounting, twice before anything is said. [`login`]: PAM's doorbells.
+
+pub mod access;
+pub mod actor;
+mod config;
+pub mod diff;
+pub mod login;
+mod memory;
+mod tell;
+pub mod watch;
+
+pub use self::config::Config;
+pub use self::login::Logins;
+pub use self::watch::Watcher;

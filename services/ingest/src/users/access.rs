@@ -1,0 +1,130 @@
+//! Who may do what, as plain values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use slurm_client::AccessRecords;
+
+/// Whom access is about. Accounts come first: what is told of them explains what follows about their users.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Entity {
+    /// An account.
+    Account(String),
+    /// A Unix user.
+    User(String),
+}
+
+impl Entity {
+    /// `account` or `user`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Account(_) => "account",
+            Self::User(_) => "user",
+        }
+    }
+
+    /// Reads back an entity key; `None` if it is none.
+    pub fn parse(key: &str) -> Option<Self> {
+        match key.split_once('/')? {
+            ("account", name) => Some(Self::Account(name.to_owned())),
+            ("user", name) => Some(Self::User(name.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The user; empty for accounts.
+    pub fn user(&self) -> &str {
+        match self {
+            Self::Account(_) => "",
+            Self::User(user) => user,
+        }
+    }
+}
+
+impl fmt::Display for Entity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Account(name) | Self::User(name)) = self;
+        write!(f, "{}/{name}", self.kind())
+    }
+}
+
+/// What somebody has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// The account itself, or the accounts of the user; by account and partition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub associations: Vec<Association>,
+    /// `AdminLevel` and `DefaultAccount`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// Accounts that are coordinated.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub coordinates: BTreeSet<String>,
+}
+
+/// An association, without whom it is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Association {
+    /// Slurm's id.
+    pub id: u32,
+    /// Account.
+    pub account: String,
+    /// The only partition; empty for all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub partition: String,
+    /// QOS that may be used.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub qos: BTreeSet<String>,
+    /// What is set, `Parent` included.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What everybody has.
+pub type Everybody = BTreeMap<Entity, Access>;
+
+/// Sorts Slurm's records by whom they are about.
+pub fn everybody(records: &AccessRecords) -> Everybody {
+    let mut everybody = Everybody::new();
+    for record in &records.associations {
+        let entity = if record.user.is_empty() {
+            Entity::Account(record.account.clone())
+        } else {
+            Entity::User(record.user.clone())
+        };
+        let mut settings = record.settings.clone();
+        if !record.parent.is_empty() {
+            settings.insert("Parent".to_owned(), record.parent.clone());
+        }
+        let access = everybody.entry(entity).or_default();
+        access.associations.push(Association {
+            id: record.id,
+            account: record.account.clone(),
+            partition: record.partition.clone(),
+            qos: record.qos.clone(),
+            settings,
+        });
+    }
+    for record in &records.users {
+        let access = everybody
+            .entry(Entity::User(record.user.clone()))
+            .or_default();
+        // `None` is no level: somebody who has it has nothing.
+        if record.admin_level != "None" {
+            let level = record.admin_level.clone();
+            access.settings.insert("AdminLevel".to_owned(), level);
+        }
+        if !record.default_account.is_empty() {
+            let account = record.default_account.clone();
+            access.settings.insert("DefaultAccount".to_owned(), account);
+        }
+        access.coordinates.clone_from(&record.coordinates);
+    }
+    for access in everybody.values_mut() {
+        access
+            .associations
+            .sort_by(|a, b| (&a.account, &a.partition).cmp(&(&b.account, &b.partition)));
+    }
+    everybody
+}

@@ -1,0 +1,202 @@
+//! What changed between two readings of everybody's access, in the order of telling.
+//!
+//! - A new association is one grant of its account; QOS and limits it begins with are in the event, not events of their own.
+//!   One that is gone is one revocation.
+//! - Each QOS that came or went, each account that is coordinated or not any more, and each setting that changed is a change.
+//! - What a user only inherits from the account is told once, at the account, where it was changed. Otherwise a limit at the root
+//!   account would be told for every user of the cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::access::{Access, Association, Entity, Everybody};
+
+/// What happened to access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It was given.
+    Granted,
+    /// It is different.
+    Changed,
+    /// It was taken.
+    Revoked,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What happened.
+    pub kind: Kind,
+    /// To whom.
+    pub entity: Entity,
+    /// Of what: `Account`, `QOS`, `Coordinator`, `AdminLevel`, `DefaultAccount`, or the name of a limit.
+    pub attribute: String,
+    /// Before; empty if there was nothing.
+    pub before: String,
+    /// After; empty if there is nothing.
+    pub after: String,
+    /// Account concerned; empty if none.
+    pub account: String,
+    /// The association concerned, as it is, or as it was if it is gone.
+    pub association: Option<Association>,
+    /// Of a `DefaultAccount`: Slurm's id of the association that is the default now.
+    pub default_id: Option<u32>,
+}
+
+/// Every change, accounts first.
+pub fn diff(before: &Everybody, after: &Everybody) -> Vec<Change> {
+    let nothing = Access::default();
+    let entities: BTreeSet<&Entity> = before.keys().chain(after.keys()).collect();
+    let inherited = Inherited::between(before, after);
+    let mut changes = Vec::new();
+    for entity in entities {
+        let old = before.get(entity).unwrap_or(&nothing);
+        let new = after.get(entity).unwrap_or(&nothing);
+        of_one(entity, old, new, &inherited, &mut changes);
+    }
+    changes
+}
+
+fn of_one(
+    entity: &Entity,
+    old: &Access,
+    new: &Access,
+    inherited: &Inherited<'_>,
+    changes: &mut Vec<Change>,
+) {
+    let change = |kind, attribute: &str, before: &str, after: &str, account: &str| Change {
+        kind,
+        entity: entity.clone(),
+        attribute: attribute.to_owned(),
+        before: before.to_owned(),
+        after: after.to_owned(),
+        account: account.to_owned(),
+        association: None,
+        default_id: None,
+    };
+    let about =
+        |association: &Association, kind, attribute: &str, before: &str, after: &str| Change {
+            association: Some(association.clone()),
+            ..change(kind, attribute, before, after, &association.account)
+        };
+    for new in &new.associations {
+        let account = new.account.as_str();
+        let Some(old) = find(&old.associations, new) else {
+            changes.push(about(new, Kind::Granted, "Account", "", account));
+            continue;
+        };
+        let above = match entity {
+            Entity::User(_) => Some(account),
+            Entity::Account(_) => new.settings.get("Parent").map(String::as_str),
+        };
+        let (gained, lost) = (new.qos.difference(&old.qos), old.qos.difference(&new.qos));
+        for qos in gained.filter(|qos| !inherited.gained(above, qos)) {
+            changes.push(about(new, Kind::Granted, "QOS", "", qos));
+        }
+        for qos in lost.filter(|qos| !inherited.lost(above, qos)) {
+            changes.push(about(new, Kind::Revoked, "QOS", qos, ""));
+        }
+        for (name, before, after) in settings(&old.settings, &new.settings) {
+            if !inherited.set(above, name, before, after) {
+                changes.push(about(new, Kind::Changed, name, before, after));
+            }
+        }
+    }
+    for (name, before, after) in settings(&old.settings, &new.settings) {
+        // A default that comes with the first account, or goes with the last, says nothing of its own.
+        if name == "DefaultAccount" && (before.is_empty() || after.is_empty()) {
+            continue;
+        }
+        let kind = match (before, after) {
+            ("", _) => Kind::Granted,
+            (_, "") => Kind::Revoked,
+            _ => Kind::Changed,
+        };
+        let of_default = |one: &&Association| name == "DefaultAccount" && one.account == after;
+        changes.push(Change {
+            default_id: new.associations.iter().find(of_default).map(|one| one.id),
+            ..change(kind, name, before, after, "")
+        });
+    }
+    for account in new.coordinates.difference(&old.coordinates) {
+        changes.push(change(Kind::Granted, "Coordinator", "", account, account));
+    }
+    for account in old.coordinates.difference(&new.coordinates) {
+        changes.push(change(Kind::Revoked, "Coordinator", account, "", account));
+    }
+    for old in &old.associations {
+        if find(&new.associations, old).is_none() {
+            changes.push(about(old, Kind::Revoked, "Account", &old.account, ""));
+        }
+    }
+}
+
+fn find<'a>(associations: &'a [Association], wanted: &Association) -> Option<&'a Association> {
+    associations
+        .iter()
+        .find(|one| one.account == wanted.account && one.partition == wanted.partition)
+}
+
+/// Settings that differ: name, before, after.
+fn settings<'a>(
+    old: &'a BTreeMap<String, String>,
+    new: &'a BTreeMap<String, String>,
+) -> Vec<(&'a str, &'a str, &'a str)> {
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let value =
+        |of: &'a BTreeMap<String, String>, name: &String| of.get(name).map_or("", |value| value);
+    names
+        .into_iter()
+        .map(|name| (name.as_str(), value(old, name), value(new, name)))
+        .filter(|(_, before, after)| before != after)
+        .collect()
+}
+
+/// The accounts before and after, for what is inherited from them.
+struct Inherited<'a> {
+    accounts: BTreeMap<&'a str, (&'a Association, &'a Association)>,
+}
+
+impl<'a> Inherited<'a> {
+    fn between(before: &'a Everybody, after: &'a Everybody) -> Self {
+        let accounts = after.iter().filter_map(|(entity, new)| {
+            let Entity::Account(name) = entity else {
+                return None;
+            };
+            let old = before.get(entity)?.associations.first()?;
+            Some((name.as_str(), (old, new.associations.first()?)))
+        });
+        Self {
+            accounts: accounts.collect(),
+        }
+    }
+
+    fn above(&self, account: Option<&str>) -> Option<&(&Association, &Association)> {
+        self.accounts.get(account?)
+    }
+
+    fn gained(&self, account: Option<&str>, qos: &str) -> bool {
+        self.above(account)
+            .is_some_and(|(old, new)| !old.qos.contains(qos) && new.qos.contains(qos))
+    }
+
+    fn lost(&self, account: Option<&str>, qos: &str) -> bool {
+        self.above(account)
+            .is_some_and(|(old, new)| old.qos.contains(qos) && !new.qos.contains(qos))
+    }
+
+    fn set(&self, account: Option<&str>, name: &str, before: &str, after: &str) -> bool {
+        let is = |of: &Association, value: &str| of.settings.get(name).map_or("", |v| v) == value;
+        inherits(name)
+            && self
+                .above(account)
+                .is_some_and(|(old, new)| is(old, before) && is(new, after))
+    }
+}
+
+/// What sacctmgr shows at a user although it is set at the account (22.05).
+fn inherits(name: &str) -> bool {
+    name.starts_with("Max") || name == "DefaultQOS" || name == "Priority"
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Logins: the one event that a doorbell itself is, since Slurm knows nothing of them.
+//!
+//! What stands behind it is a message of the NATS user `hook`, which mesh-hook has; so it is marked as inferred, and bounded per user and
+//! minute. Its id comes from the doorbell's id: delivered twice, it is told twice with the same id.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+use mesh_bus::{Bus, Outcome};
+use mesh_events::proto::mesh::event::v1::{
+    Actor, ActorKind, Confidence, Entity, Event, Owner, Source, event::Payload,
+};
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_events::proto::mesh::user::v1::{LoginSession, UserEvent};
+use mesh_events::{EventId, EventType, SCHEMA_VERSION, from_timestamp, timestamp};
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::identity::IdentityMap;
+use crate::metrics;
+
+/// The hook's name.
+pub const HOOK: &str = "Pam";
+/// Longest name of a user or a host, and of the rest.
+const LONGEST: usize = 256;
+/// Users that may log in within one minute; more is no cluster but an attack.
+const MOST_USERS: usize = 10_000;
+/// How far another host's clock may be ahead.
+const AHEAD: i64 = 60;
+
+/// Tells logins.
+pub struct Logins {
+    cluster: String,
+    bus: Bus,
+    identities: Arc<IdentityMap>,
+    budget: Mutex<Budget>,
+    late_after: i64,
+    shutdown: CancellationToken,
+}
+
+impl Logins {
+    /// With so many per minute and user.
+    pub fn new(
+        cluster: &str,
+        bus: Bus,
+        identities: Arc<IdentityMap>,
+        per_minute: u32,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            bus,
+            identities,
+            budget: Mutex::new(Budget::new(per_minute)),
+            late_after: 60,
+            shutdown,
+        }
+    }
+
+    /// Answers a doorbell of the PAM hook.
+    pub async fn ring(&self, bell: &Doorbell) -> Outcome {
+        let event = match self.event(bell) {
+            Ok(event) => event,
+            Err(problem) => {
+                metrics::doorbell("unusable");
+                return Outcome::Reject {
+                    reason: format!("doorbell of a login: {problem}"),
+                };
+            }
+        };
+        let user = bell.login.as_ref().map_or("", |login| &login.user);
+        let allowed = self
+            .budget
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(user, Instant::now());
+        if !allowed {
+            metrics::doorbell("limited");
+            return Outcome::Done;
+        }
+        let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type, cluster = event.cluster);
+        span.follows_from(Span::current());
+        match self
+            .bus
+            .publish_all_traced(vec![(event, span)], &self.shutdown)
+            .await
+        {
+            Ok(_) => {
+                metrics::fact(EventType::UserLogin);
+                metrics::doorbell("answered");
+                Outcome::Done
+            }
+            Err(error) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "publish login, trying again"
+                );
+                Outcome::Retry {
+                    after: Duration::from_secs(1),
+                }
+            }
+        }
+    }
+
+    fn event(&self, bell: &Doorbell) -> Result<Event, &'static str> {
+        let id = EventId::rung(&bell.id, EventType::UserLogin).ok_or("its id is no UUID")?;
+        let login = bell.login.as_ref().ok_or("it names no login")?;
+        if bell.cluster != self.cluster {
+            return Err("it is of another cluster");
+        }
+        if login.user.is_empty() {
+            return Err("it names no user");
+        }
+        let texts = [
+            &login.user,
+            &login.remote_host,
+            &login.service,
+            &login.tty,
+            &bell.host,
+        ];
+        if texts
+            .iter()
+            .any(|text| text.len() > LONGEST || text.contains(char::is_control))
+        {
+            return Err("a name is longer than 256 bytes or holds control characters");
+        }
+        let now = Utc::now();
+        let called = bell.called_at.as_ref().and_then(from_timestamp);
+        let called = called.ok_or("it has no time")?;
+        if (called - now).num_seconds() > AHEAD {
+            return Err("its time is in the future; are the clocks right?");
+        }
+        let identity = self.identities.get(&login.user);
+        Ok(Event {
+            id: id.to_string(),
+            cluster: self.cluster.clone(),
+            r#type: EventType::UserLogin.to_string(),
+            occurred_at: Some(timestamp(called)),
+            observed_at: Some(timestamp(now)),
+            source: Source::Hook.into(),
+            source_detail: HOOK.to_owned(),
+            confidence: Confidence::Inferred.into(),
+            late: (now - called).num_seconds() > self.late_after,
+            owner: Some(Owner {
+                user: login.user.clone(),
+                identity: identity.clone(),
+                ..Owner::default()
+            }),
+            actor: Some(Actor {
+                kind: ActorKind::User.into(),
+                user: login.user.clone(),
+                identity,
+                job: String::new(),
+            }),
+            entity: Some(Entity {
+                kind: "login".to_owned(),
+                key: format!("login/{}", bell.id.to_ascii_lowercase()),
+            }),
+            run_seq: 1,
+            schema_version: SCHEMA_VERSION,
+            payload: Some(Payload::User(UserEvent {
+                user: login.user.clone(),
+                login: Some(LoginSession {
+                    host: bell.host.clone(),
+                    remote_host: login.remote_host.clone(),
+                    service: login.service.clone(),
+                    tty: login.tty.clone(),
+                }),
+                ..UserEvent::default()
+            })),
+            ..Event::default()
+        })
+    }
+}
+
+/// How many logins each user has left in this minute.
+struct Budget {
+    per_minute: u32,
+    began: Option<Instant>,
+    used: HashMap<String, u32>,
+}
+
+impl Budget {
+    fn new(per_minute: u32) -> Self {
+        Self {
+            per_minute,
+            began: None,
+            used: HashMap::new(),
+        }
+    }
+
+    fn take(&mut self, user: &str, now: Instant) -> bool {
+        if self
+            .began
+            .is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(60))
+        {
+            self.began = Some(now);
+            self.used.clear();
+        }
+        if self.used.len() >= MOST_USERS && !self.used.contains_key(user) {
+            return false;
+        }
+        let used = self.used.entry(user.to_owned()).or_default();
+        *used = used.saturating_add(1);
+        *used <= self.per_minute
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_users_flood_is_nobody_elses() {
+        let (mut budget, now) = (Budget::new(2), Instant::now());
+        let taken: Vec<bool> = (0..4).map(|_| budget.take("alice", now)).collect();
+        assert_eq!(taken, [true, true, false, false]);
+        assert!(budget.take("bob", now));
+        assert!(budget.take("alice", now + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn invented_users_are_bounded_together() {
+        let (mut budget, now) = (Budget::new(1), Instant::now());
+        let taken = (0..MOST_USERS + 5)
+            .filter(|n| budget.take(&n.to_string(), now))
+            .count();
+        assert_eq!(taken, MOST_USERS);
+    }
+}

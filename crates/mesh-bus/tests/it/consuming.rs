@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use mesh_bus::{BatchHandler, EndpointConsumer, Handler, Message, Outcome};
 use mesh_events::EventType::JobStarted;
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::catalogue::{self, SLURM_EVENTS};
+use mesh_events::subject;
 use mesh_testkit::build::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use tokio_util::sync::CancellationToken;
@@ -186,4 +187,63 @@ async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
     assert_eq!(*recorder.seen.lock().unwrap(), HashMap::from([(2, 1)]));
     bus.delete_endpoint_consumer(&endpoint.name).await.unwrap();
     assert!(bus.delete_endpoint_consumer("ledger").await.is_err());
+}
+
+/// Notes subjects.
+struct Subjects(tokio::sync::mpsc::UnboundedSender<String>);
+
+impl Handler for Subjects {
+    async fn handle(&self, message: &Message) -> Outcome {
+        self.0.send(message.subject.clone()).unwrap();
+        Outcome::Done
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doorbell_is_for_one_service_of_its_cluster() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "admin").await;
+    // They wait for who has never been there.
+    for cluster in ["c1", "c-1", "c.1"] {
+        for hook in ["JobComp", "a site's own", "ResumeProgram"] {
+            let subject = subject::doorbell(cluster, hook);
+            bus.publish_raw(subject.clone(), &subject, b"x".to_vec())
+                .await
+                .unwrap();
+        }
+    }
+    let stop = CancellationToken::new();
+    for (service, cluster, expected) in [
+        (
+            "ingest",
+            "c.1",
+            vec!["mesh.c_2E1.hook.JobComp", "mesh.c_2E1.hook.Other"],
+        ),
+        (
+            "ingest",
+            "c1",
+            vec!["mesh.c1.hook.JobComp", "mesh.c1.hook.Other"],
+        ),
+        ("node-watcher", "c1", vec!["mesh.c1.hook.ResumeProgram"]),
+        (
+            "ingest",
+            "c-1",
+            vec!["mesh.c-1.hook.JobComp", "mesh.c-1.hook.Other"],
+        ),
+        ("node-watcher", "c.1", vec!["mesh.c_2E1.hook.ResumeProgram"]),
+        ("node-watcher", "c-1", vec!["mesh.c-1.hook.ResumeProgram"]),
+    ] {
+        let (sender, mut subjects) = tokio::sync::mpsc::unbounded_channel();
+        let durable = catalogue::durable(catalogue::MESH_HOOKS, service, cluster);
+        let (bus, stop) = (bus.clone(), stop.clone());
+        tokio::spawn(async move {
+            bus.consume(catalogue::MESH_HOOKS, &durable, 1, Subjects(sender), &stop)
+                .await
+        });
+        for expected in expected {
+            let next = tokio::time::timeout(Duration::from_secs(60), subjects.recv());
+            assert_eq!(next.await.unwrap().unwrap(), expected);
+        }
+    }
+    stop.cancel();
 }

@@ -120,10 +120,6 @@ async fn one_leads_and_a_standby_follows_at_once_or_when_the_leader_is_silent() 
         .unwrap()
         .unwrap();
     println!("given up: taken over after {:?}", given_up.elapsed());
-    assert!(
-        given_up.elapsed() < Duration::from_secs(5),
-        "a standby need not wait for the end of the term"
-    );
     assert_eq!(*second.role().borrow(), Role::Leader);
 
     // Its connection is gone without a word.

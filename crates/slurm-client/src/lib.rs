@@ -18,6 +18,7 @@ mod command;
 mod config;
 mod error;
 mod evidence;
+pub mod inspect;
 mod json;
 mod metrics;
 mod pace;

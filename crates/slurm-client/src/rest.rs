@@ -55,8 +55,6 @@ const IDS_PER_REQUEST: usize = 200;
 const ONE_BY_ONE: usize = 16;
 /// "Invalid job id specified".
 const INVALID_JOB_ID: i64 = 2017;
-/// "Nothing found with query": 22.05's empty answer about accounting.
-const NOTHING_FOUND: i64 = 9003;
 
 /// Slurm, by slurmrestd. Clones share what is known of it.
 #[derive(Clone, Debug)]
@@ -477,7 +475,7 @@ async fn documented<T: Send + 'static>(
         .inspect_err(|error| metrics::failed(command, error.kind()))?;
     let Answer { envelope, items } = answer;
     let empty = items.as_ref().is_none_or(Vec::is_empty);
-    let harmless = command == ACCOUNTING && empty && envelope.has_error(NOTHING_FOUND);
+    let harmless = command == ACCOUNTING && empty && envelope.has_error(json::NOTHING_FOUND);
     if !envelope.errors.is_empty() && !harmless {
         let error = verdict::reported(command, &envelope);
         metrics::failed(command, error.kind());

@@ -116,6 +116,8 @@ pub enum Command {
     /// What to write into slurm.conf
     #[command(subcommand)]
     Hooks(Hooks),
+    /// Read output of Slurm as the collectors do, for bug reports
+    Inspect(Inspect),
 }
 
 /// `smesh init`
@@ -317,6 +319,27 @@ pub struct Verify {
     /// Ledger database [default: as the configuration says]
     #[arg(long, value_name = "FILE")]
     pub database: Option<PathBuf>,
+}
+
+/// `smesh inspect`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For bug reports: shows what slurm-mesh makes of what Slurm printed. The output is recognised by itself: squeue, sacct, scontrol and sinfo as
+text (tables with the names of their columns) or with --json, and slurmrestd's answers, of Slurm 22.05 to 26.05. Prints one JSON document per
+record and asks nobody: neither Slurm nor slurm-mesh needs to run.
+
+Examples:
+  scontrol show job 123 | smesh inspect -
+  sacct -D -P -o JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList -j 123 > sacct.txt; smesh inspect sacct.txt
+  curl -s --unix-socket /run/slurmrestd.socket http://localhost/slurm/v0.0.42/jobs/ | smesh inspect -
+
+Look for \"oddities\" above 0 and for names in \"state\" that Slurm does not have: that is what a bug report is about. Job names, comments
+and paths are in the output: remove what others must not see.
+
+Exit status: 0 every record was read; 1 it cannot be read (the line or field and what was expected are named).")]
+pub struct Inspect {
+    /// File to read; - is standard input
+    pub file: PathBuf,
 }
 
 /// `smesh price`

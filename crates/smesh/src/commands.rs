@@ -5,6 +5,7 @@ mod doctor;
 mod events;
 mod hooks;
 mod init;
+mod inspect;
 mod job;
 mod price;
 mod verify;
@@ -38,5 +39,6 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Price(args) => price::run(global, &args),
         Command::Doctor(_) => doctor::run(global).await,
         Command::Hooks(args) => hooks::run(global, args).await,
+        Command::Inspect(args) => inspect::run(&args),
     }
 }

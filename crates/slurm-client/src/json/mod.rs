@@ -3,6 +3,9 @@
 //! Users' texts are quoted here, so nothing can be forged. What differs between versions is sorted out field by field: a state is a
 //! word (22.05) or a list of words, a number is a number or `{set, infinite, number}` (24.11), a list may be a text with commas.
 
+/// "Nothing found with query": 22.05's empty answer about accounting.
+pub(crate) const NOTHING_FOUND: i64 = 9003;
+
 mod accounting;
 mod answer;
 mod fields;

@@ -10,9 +10,7 @@ mod node;
 mod sweep;
 mod usage;
 
-#[cfg(test)]
-pub(crate) use accounting::record as accounting_row;
-pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting};
+pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting, record as accounting_row};
 pub(crate) use association::{
     TRANSACTION_FORMAT, USER_FORMAT, association_format, associations, transactions, users,
 };

@@ -4,6 +4,7 @@
 
 mod commands;
 mod config;
+mod inspect;
 mod mesh;
 mod others;
 mod up;

@@ -1,0 +1,220 @@
+//! Reads any output of Slurm the way the collectors do, for bug reports: `smesh inspect`.
+//!
+//! What it is, is recognised from the text itself: JSON of slurmrestd and `--json`, `scontrol show` in one line or several, tables of
+//! sacct, squeue and sinfo with or without names of columns. Pure.
+
+mod document;
+mod table;
+
+use std::{collections::HashMap, fmt};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Error, parse};
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inspection {
+    /// What it is: `scontrol show job`, `slurmrestd or --json`, …
+    pub source: &'static str,
+    /// The records.
+    pub records: Vec<Inspected>,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inspected {
+    /// `job`, `accounting`, `node`, `partition`, …
+    pub kind: String,
+    /// Its fields by the collectors' names.
+    pub record: Value,
+}
+
+/// Why it cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InspectError {
+    /// The line, counted from 1; 0 if it is about the whole text.
+    pub line: usize,
+    /// Which record or field, if that is known.
+    pub place: String,
+    /// What is wrong, and what was expected.
+    pub problem: String,
+}
+
+impl InspectError {
+    fn new(line: usize, place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self {
+            line,
+            place: place.into(),
+            problem: problem.into(),
+        }
+    }
+}
+
+impl fmt::Display for InspectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 0 {
+            write!(f, "line {}: ", self.line)?;
+        }
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for InspectError {}
+
+/// Reads the output of one command or the body of one answer.
+///
+/// # Errors
+/// If it is empty, cut, an error of Slurm's, or nothing that Slurm prints.
+pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
+    let text = String::from_utf8_lossy(bytes);
+    let Some(start) = text.find(|c: char| !c.is_whitespace()) else {
+        let problem =
+            "it is empty, which proves nothing: not that there are no jobs, nor that they ended";
+        return Err(InspectError::new(0, "", problem));
+    };
+    let first = text[start..].lines().next().unwrap_or_default();
+    match first {
+        _ if first.starts_with('{') => document::read(bytes),
+        _ if first.starts_with("JobId=") => jobs(&text),
+        _ if first.starts_with("NodeName=") => {
+            let (nodes, unread) = parse::nodes(&text);
+            whole(
+                "scontrol show node",
+                "node",
+                nodes,
+                unread,
+                "NodeName, State and CPUTot",
+            )
+        }
+        _ if first.starts_with("PartitionName=") => {
+            let (partitions, unread) = parse::partitions(&text);
+            whole(
+                "scontrol show partition",
+                "partition",
+                partitions,
+                unread,
+                "PartitionName",
+            )
+        }
+        _ if first.starts_with("ReservationName=") => {
+            let records = text
+                .lines()
+                .filter(|line| line.starts_with("ReservationName="));
+            let records = records.map(|line| raw("reservation", line)).collect();
+            Ok(Inspection {
+                source: "scontrol show reservation",
+                records,
+            })
+        }
+        _ if first.starts_with("Configuration data as of ") => Ok(Inspection {
+            source: "scontrol show config",
+            records: vec![record("config", &parse::config(&text))],
+        }),
+        _ if first.starts_with("Slurmctld(") => Ok(Inspection {
+            source: "scontrol ping",
+            records: text.lines().map(|line| raw("ping", line)).collect(),
+        }),
+        _ => table::read(&text).unwrap_or_else(|| Err(unknown(&text, first))),
+    }
+}
+
+fn record(kind: &str, record: &impl Serialize) -> Inspected {
+    Inspected {
+        kind: kind.to_owned(),
+        record: serde_json::to_value(record).unwrap_or_default(),
+    }
+}
+
+/// Something no collector reads.
+fn raw(kind: &str, line: &str) -> Inspected {
+    record(
+        kind,
+        &serde_json::json!({ "text": line, "collected": false }),
+    )
+}
+
+fn whole<T: Serialize>(
+    source: &'static str,
+    kind: &str,
+    records: Vec<T>,
+    unread: usize,
+    needed: &str,
+) -> Result<Inspection, InspectError> {
+    if unread > 0 {
+        let problem = format!("{unread} cannot be read; each needs {needed}, and its name once");
+        return Err(InspectError::new(
+            0,
+            format!("records of {source}"),
+            problem,
+        ));
+    }
+    let records = records.iter().map(|one| record(kind, one)).collect();
+    Ok(Inspection { source, records })
+}
+
+/// `scontrol show job`, each in one line (`-o`) or in several, the later ones indented.
+fn jobs(text: &str) -> Result<Inspection, InspectError> {
+    let mut joined = String::with_capacity(text.len());
+    let mut lines: HashMap<String, usize> = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some(id) = line
+            .strip_prefix("JobId=")
+            .and_then(|rest| rest.split(' ').next())
+        {
+            lines.entry(id.to_owned()).or_insert(number + 1);
+        }
+        match line.strip_prefix("   ") {
+            Some(more) if !joined.is_empty() => {
+                joined.truncate(joined.trim_end_matches('\n').len());
+                joined.push(' ');
+                joined.push_str(more.trim_start());
+            }
+            _ => joined.push_str(line),
+        }
+        joined.push('\n');
+    }
+    let answer = parse::jobs(&joined, &HashMap::new());
+    if let Some((id, problem)) = answer.unclear.first() {
+        let line = lines.get(&id.to_string()).copied().unwrap_or(0);
+        return Err(InspectError::new(line, format!("job {id}"), *problem));
+    }
+    if answer.records.is_empty() {
+        return Err(InspectError::new(
+            1,
+            "",
+            "no record begins with JobId=<number> and a space",
+        ));
+    }
+    Ok(Inspection {
+        source: "scontrol show job",
+        records: answer
+            .records
+            .iter()
+            .map(|job| record("job", job))
+            .collect(),
+    })
+}
+
+/// The best that can be said about a text that is nothing we know.
+fn unknown(text: &str, first: &str) -> InspectError {
+    if first.contains("error:") || first.contains(" error") || first.ends_with(" not found") {
+        let kind = Error::from_stderr("slurm", 1, text).kind();
+        let problem = format!(
+            "this is an error of Slurm ({kind}), not an answer: nothing follows from it about jobs or nodes"
+        );
+        return InspectError::new(1, "", problem);
+    }
+    let problem = format!(
+        "this is no output of squeue, sacct, scontrol, sinfo or slurmrestd that is known here: {:?}; of a table, keep the line with the names of the columns",
+        first.chars().take(60).collect::<String>()
+    );
+    InspectError::new(1, "", problem)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! JSON: an answer of slurmrestd, or of a command with `--json`.
+
+use serde_json::Value;
+
+use super::{InspectError, Inspected, Inspection, record};
+use crate::json::{self, ExitCodes};
+
+/// Keys of every document.
+const AROUND: [&str; 5] = ["meta", "errors", "warnings", "last_update", "last_backfill"];
+
+pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
+    let document: Value = serde_json::from_slice(bytes).map_err(|error| {
+        let problem = match error.is_eof() {
+            true => "the document ends too early: the answer was cut".to_owned(),
+            false => format!("no JSON: {error}"),
+        };
+        InspectError::new(error.line(), format!("column {}", error.column()), problem)
+    })?;
+    let envelope = json::envelope(bytes).unwrap_or_default();
+    let mut records = Vec::new();
+    for (key, value) in document.as_object().into_iter().flatten() {
+        match (key.as_str(), value) {
+            (key, _) if AROUND.contains(&key) => {}
+            (key, Value::Array(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    records.push(one(key, index, item, &envelope.release)?);
+                }
+            }
+            ("paths", Value::Object(paths)) => {
+                let paths: Vec<&String> = paths.keys().collect();
+                records.push(record("openapi", &serde_json::json!({ "paths": paths })));
+            }
+            (key, Value::Object(_)) => records.push(other(key, value)),
+            _ => {}
+        }
+    }
+    let lists = document.as_object().is_some_and(|document| {
+        document.iter().any(|(key, value)| {
+            !AROUND.contains(&key.as_str()) && (value.is_array() || value.is_object())
+        })
+    });
+    // 22.05's accounting calls an empty answer an error; the collectors do not.
+    let nothing_found = envelope.has_error(json::NOTHING_FOUND);
+    if records.is_empty() && !envelope.errors.is_empty() && !nothing_found {
+        let problem = format!(
+            "Slurm reports: {}; nothing follows from it about jobs or nodes",
+            envelope.error_text()
+        );
+        return Err(InspectError::new(0, "errors", problem));
+    }
+    if !lists {
+        let problem =
+            "no list of jobs, nodes or partitions in it: no document of slurmrestd or --json";
+        return Err(InspectError::new(0, "", problem));
+    }
+    Ok(Inspection {
+        source: "slurmrestd or --json",
+        records,
+    })
+}
+
+fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspected, InspectError> {
+    let place = format!("{list}[{index}]");
+    let needs = |what: &str| InspectError::new(0, place.clone(), format!("it needs {what}"));
+    match list {
+        "jobs" if item.get("job_state").is_some() => match json::job(item) {
+            Ok(job) => Ok(record("job", &job)),
+            Err((_, problem)) => Err(InspectError::new(0, place, problem)),
+        },
+        "jobs" if item.get("time").is_some() => {
+            // Like every 22.05: the release is all that tells the version in `sacct --json`.
+            let codes = match release.starts_with("22.") || release.starts_with("21.") {
+                true => ExitCodes::Lost,
+                false => ExitCodes::Told,
+            };
+            let row = json::accounting(item, codes, |user| user.parse().ok());
+            row.map(|row| record("accounting", &row))
+                .ok_or_else(|| needs("a job_id"))
+        }
+        "jobs" => Err(needs(
+            "job_state (a job of slurmctld) or time (a row of slurmdbd)",
+        )),
+        "nodes" => json::node(item)
+            .map(|node| record("node", &node))
+            .ok_or_else(|| needs("name, state and cpus")),
+        "partitions" => json::partition(item)
+            .map(|partition| record("partition", &partition))
+            .ok_or_else(|| needs("a name")),
+        _ => Ok(other(list.strip_suffix('s').unwrap_or(list), item)),
+    }
+}
+
+/// Something no collector reads, as it is.
+fn other(kind: &str, value: &Value) -> Inspected {
+    record(
+        kind,
+        &serde_json::json!({ "value": value, "collected": false }),
+    )
+}

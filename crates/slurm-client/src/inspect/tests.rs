@@ -1,0 +1,192 @@
+//! Every capture there is, and texts that are none.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files(&path, into),
+            false => into.push(path),
+        }
+    }
+}
+
+/// Captures of errors: an unknown job, a path that is not served, a node that is not there.
+fn is_error(path: &str, bytes: &[u8]) -> bool {
+    path.contains("nosuchjob")
+        || path.ends_with("licenses.txt")
+        || path.ends_with("reservations.txt")
+        || bytes.starts_with(b"Node c")
+}
+
+#[test]
+fn every_capture_is_read() {
+    let root: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests"].iter().collect();
+    let mut all = Vec::new();
+    files(&root.join("captures"), &mut all);
+    for version in ["22.05", "24.11", "26.05"] {
+        for kind in ["jobs", "nodes"] {
+            files(&root.join("data").join(version).join(kind), &mut all);
+        }
+        all.push(root.join("data").join(version).join("sacct.txt"));
+    }
+    all.sort();
+    let (mut unread, mut records) = (Vec::new(), 0);
+    for path in &all {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        if name.ends_with("README.md") {
+            continue;
+        }
+        let bytes = fs::read(path).unwrap();
+        match (inspect(&bytes), is_error(&name, &bytes)) {
+            (Ok(_), true) => unread.push(format!("{name}: an error was read as an answer")),
+            (Err(error), false) => unread.push(format!("{name}: {error}")),
+            (Err(_), true) => {}
+            (Ok(inspection), false) => {
+                records += inspection.records.len();
+                for one in &inspection.records {
+                    let odd = one
+                        .record
+                        .get("oddities")
+                        .and_then(Value::as_u64)
+                        .unwrap_or(0);
+                    if odd > 0 {
+                        unread.push(format!(
+                            "{name}: {odd} fields of a {} have an unknown form",
+                            one.kind
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        unread.is_empty(),
+        "{} of {}:\n{}",
+        unread.len(),
+        all.len(),
+        unread.join("\n")
+    );
+    assert!(
+        all.len() > 900 && records > 1_500,
+        "{} files, {records} records",
+        all.len()
+    );
+}
+
+/// Kind and one field of each record.
+fn check(text: &str, source: &str, expected: &[(&str, &str)]) {
+    let inspection = inspect(text.as_bytes()).unwrap();
+    assert_eq!(inspection.source, source);
+    let found: Vec<(String, String)> = inspection
+        .records
+        .iter()
+        .map(|one| {
+            (
+                one.kind.clone(),
+                one.record["state"].as_str().unwrap_or_default().to_owned(),
+            )
+        })
+        .collect();
+    let found: Vec<(&str, &str)> = found
+        .iter()
+        .map(|(kind, state)| (kind.as_str(), state.as_str()))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn tables_are_recognised() {
+    check(
+        "JobID|JobIDRaw|State|ExitCode\n7_1|8|CANCELLED by 20002|0:15\n7_1.batch|8.batch|CANCELLED|0:15\n",
+        "sacct",
+        &[("accounting", "CANCELLED"), ("step", "")],
+    );
+    check(
+        "JobID           JobName      State ExitCode\n------------ ---------- ---------- --------\n7             a b c     OUT_OF_ME+    0:125\n",
+        "sacct",
+        &[("accounting", "OUT_OF_ME")],
+    );
+    check(
+        "             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)\n        12_[1-3%2]       cpu    x y z    alice PD       0:00      1 (Dependency)\n",
+        "squeue",
+        &[("queue", "")],
+    );
+    check(
+        "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ncpu*         up 1-00:00:00      2  drng* n[1-2]\ncloud        up   infinite      0    n/a \n",
+        "sinfo",
+        &[("nodes", "MIXED+DRAIN+NOT_RESPONDING"), ("nodes", "")],
+    );
+}
+
+#[test]
+fn a_job_in_several_lines_is_the_job_in_one() {
+    let one: PathBuf = [
+        env!("CARGO_MANIFEST_DIR"),
+        "tests/captures/26.05/jobs/gpu-running/scontrol.txt",
+    ]
+    .iter()
+    .collect();
+    let one = fs::read_to_string(one).unwrap();
+    let several = one
+        .replace(" UserId=", "\n   UserId=")
+        .replace(" JobState=", "\n   JobState=")
+        .replace(" TRES=", "\n   TRES=")
+        .replace(" Command=", "\n   Command=")
+        + "\n";
+    assert_eq!(inspect(one.as_bytes()), inspect(several.as_bytes()));
+}
+
+#[test]
+fn what_is_no_answer_says_where_and_why() {
+    for (text, line, says) in [
+        ("", 0, "empty"),
+        ("\n\n", 0, "empty"),
+        ("{\"jobs\":[\n{\"job_id\":1,", 2, "cut"),
+        ("{\"jobs\":[{\"job_id\":1}]}", 0, "job_state"),
+        (
+            "{\"jobs\":[],\"errors\":[{\"error_number\":1,\"error\":\"Kaputt\"}]}",
+            0,
+            "Kaputt",
+        ),
+        ("{\"hello\":1}", 0, "no document"),
+        (
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+            1,
+            "controller_down",
+        ),
+        (
+            "JobId=1 JobName=x UserId=a(1) UserId=b(2)\n",
+            1,
+            "name ends",
+        ),
+        (
+            "JobID|State|ExitCode\n1|FAILED|3:0\n2|FAI\n",
+            3,
+            "2 columns",
+        ),
+        ("JobID|State|ExitCode\nx|FAILED|3:0\n", 2, "no job id"),
+        ("hello world\n", 1, "names of the columns"),
+    ] {
+        let error = inspect(text.as_bytes()).unwrap_err();
+        assert!(
+            error.line == line && error.to_string().contains(says),
+            "{text:?}: {error}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300), text in "(JobId=|NodeName=|JOBID STATE|\\{\"jobs\":)?(?s).{0,200}") {
+        drop((inspect(&bytes), inspect(text.as_bytes())));
+    }
+}

@@ -58,6 +58,10 @@ impl Cluster {
         }
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.dir
+    }
+
     pub fn slurm(&self) -> Slurm {
         Slurm::new(self.config())
     }

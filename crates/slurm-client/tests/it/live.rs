@@ -66,6 +66,8 @@ async fn a_day_in_a_cluster_is_read_truly() {
     every_job_in_one_answer(&slurm, &[failed, hostile, gpus, array, held, het]).await;
     cancelled_job(&cluster, &slurm, hostile).await;
     drained_node(&cluster, &slurm).await;
+    crate::live_rest::same_by_rest(&cluster, &slurm, &[failed, hostile, gpus, array, held, het])
+        .await;
     accounting_and_munge_away(&cluster, &slurm, failed).await;
     controller_away(&cluster, &slurm).await;
 }

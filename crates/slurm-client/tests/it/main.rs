@@ -4,4 +4,5 @@
 mod cluster;
 mod failures;
 mod live;
+mod live_rest;
 mod rest;

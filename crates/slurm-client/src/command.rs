@@ -110,7 +110,9 @@ impl Runner {
         arguments: &[&str],
     ) -> Result<String, Error> {
         let output = self.run_any(command, arguments).await?;
-        if output.status == 0 {
+        // Nothing but an error, and status 0: as little an answer as with status 1.
+        let only_error = output.stdout.trim().is_empty() && output.stderr.contains("error");
+        if output.status == 0 && !only_error {
             return Ok(output.stdout);
         }
         let error = Error::from_stderr(command, output.status, &output.stderr);

@@ -100,6 +100,17 @@ async fn answers_that_are_cut_or_foreign_are_errors() {
             "controller_down",
         ),
         ("kill -9 $$", "failed"),
+        // Status 0 says little.
+        (
+            "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2",
+            "controller_down",
+        ),
+        ("echo 'squeue: error: Invalid user' >&2; exit 0", "failed"),
+        (
+            "echo 'squeue: error: Unable to contact slurm controller (connect failure)'",
+            "malformed",
+        ),
+        ("exec sleep 600", "timed_out"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         command(dir.path(), "squeue", script);
@@ -117,6 +128,54 @@ async fn an_empty_list_of_nodes_is_doubted() {
     command(dir.path(), "scontrol", "exit 0");
     let error = slurm(dir.path()).nodes().await.unwrap_err();
     assert!(matches!(error, Error::Suspicious { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn accounting_that_fails_with_status_0_is_unknown() {
+    let window = slurm_client::Query::Window {
+        start: slurm_types::UnixTime::from_secs(1_795_000_000),
+        end: None,
+    };
+    for (script, kind) in [
+        (
+            "echo 'sacct: error: Problem talking to the database: Connection refused' >&2",
+            "accounting_down",
+        ),
+        (
+            "echo 'sacct: error: slurmdbd: Connection refused'",
+            "malformed",
+        ),
+        ("printf '1<x>2'", "suspicious"),
+        ("exec sleep 600", "timed_out"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        command(dir.path(), "sacct", script);
+        let error = slurm(dir.path()).accounting(&window).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{script}");
+    }
+    // An empty window is an answer: no run lived in it.
+    let dir = tempfile::tempdir().unwrap();
+    command(dir.path(), "sacct", "exit 0");
+    let rows = slurm(dir.path()).accounting(&window).await.unwrap();
+    assert!(rows.is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_without_the_job_is_no_proof_that_it_is_gone() {
+    let id = slurm_types::JobId::new(7).unwrap();
+    for script in [
+        "exit 0",
+        "echo 'JobId=7 JobName=cut'",
+        "echo 'JobId=8 JobName=x UserId=a(1) JobState=RUNNING SubmitTime=5'",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        command(dir.path(), "scontrol", script);
+        command(dir.path(), "squeue", "exit 0");
+        let answer = slurm(dir.path()).jobs(&[id]).await.unwrap();
+        let counts = (answer.found.len(), answer.missing.len());
+        assert_eq!(counts, (0, 0), "{script}");
+        assert!(!answer.unclear.is_empty(), "{script}");
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod accounting;
 mod away;
 mod busy;
 mod day;
+mod hooks;
 mod killed;
 mod processes;
 mod receivers;

@@ -25,6 +25,9 @@ use crate::domain::{Evidence, Sighting};
 use crate::metrics;
 use crate::users::{Logins, login};
 
+/// Stands for jobs that have no id yet: a sweep is to look for them.
+const NEW_JOBS: u32 = 0;
+
 /// A request to look at a job.
 pub struct Ring {
     /// Slurm's id of the record.
@@ -101,7 +104,15 @@ impl Handler for Doorbells {
         if bell.hook == login::HOOK {
             return self.logins.ring(&bell).await;
         }
+        // job_submit.lua: a job was submitted, and has no id yet.
+        let submission =
+            bell.job_id == 0 && bell.hook == "JobSubmit" && bell.cluster == self.cluster;
         let evidence = match Evidence::read(&self.cluster, &bell) {
+            _ if submission => Evidence {
+                job_id: NEW_JOBS,
+                hook: bell.hook.clone(),
+                end: None,
+            },
             Ok(evidence) => evidence,
             Err(error) => {
                 metrics::doorbell("unusable");

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Ring, Strangers, finish, refuse};
+use super::{NEW_JOBS, Ring, Strangers, finish, refuse};
 use crate::collector::{Collector, Reading};
 use crate::domain::Sighting;
 use crate::envelope::Cause;
@@ -109,6 +109,13 @@ impl Reader {
         let mut refused = false;
         let mut admitted = Vec::with_capacity(ids.len());
         for id in ids {
+            if id == NEW_JOBS {
+                self.nudge.notify_one();
+                if let Some(job) = waiting.remove(&id) {
+                    finish(job.rings, "left_to_sweep");
+                }
+                continue;
+            }
             let Some(job) = waiting.get_mut(&id) else {
                 continue;
             };

@@ -74,6 +74,18 @@ async fn a_doorbell_makes_ingest_look_at_the_job_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_submission_without_an_id_makes_ingest_sweep_now() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let job = cluster.sbatch(&["--hold"], "true").await;
+    ring(&mesh, "JobSubmit", 0, &[]).await;
+    mesh.wait_story(job, "submitted held").await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn evidence_that_the_controller_contradicts_is_not_believed() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;

@@ -218,9 +218,11 @@ fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
     if known.is_some_and(|known| known > at) || teller.next.resumed == Some(at) {
         return;
     }
-    // A job cancelled while suspended ends at its suspend (22.05).
+    // A job cancelled while suspended ends at its suspend (22.05); one that is cancelled in the second of its resume had run for less.
+    let resumed_then =
+        teller.next.resumed.is_none() && sighting.pre_suspend.is_some_and(|ran| started + ran < at);
     let suspended_now = sighting.base == Some(JobBaseState::Suspended)
-        || (sighting.end_kind().is_some() && sighting.end == Some(at));
+        || (sighting.end_kind().is_some() && sighting.end == Some(at) && !resumed_then);
     if suspended_now {
         if teller.next.suspended != Some(at) {
             teller.next.suspended = Some(at);

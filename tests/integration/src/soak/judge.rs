@@ -269,15 +269,9 @@ fn judge_life(
         };
         ended(run, word, end, row, facts, verdict);
         if row.ran() {
-            one(
-                run,
-                "finalized",
-                "cost.finalized",
-                None,
-                row,
-                facts,
-                verdict,
-            );
+            for (slot, kind) in [("finalized", "cost.finalized"), ("updated", "job.updated")] {
+                one(run, slot, kind, None, row, facts, verdict);
+            }
         }
         before = Some((run, word));
     }

@@ -10,6 +10,7 @@ mod hooks;
 mod killed;
 mod processes;
 mod receivers;
+mod soak;
 mod strangers;
 mod support;
 mod trace;

@@ -1,0 +1,28 @@
+//! The differential test in short: `make soak` is the long one.
+
+use integration::soak::{Form, Options, Plan, run};
+
+/// Enough that every type of event is among them.
+const JOBS: u32 = 220;
+const SEED: u64 = 20_261_122;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fact_is_told_once_whatever_breaks() {
+    let plan = Plan::draw(SEED, JOBS, Form::Short);
+    let options = Options {
+        base_port: 28_000,
+        form: Form::Short,
+        keep: false,
+    };
+    let outcome = run(&plan, &options, |_| ()).await.unwrap();
+    let verdict = &outcome.verdict;
+    assert!(
+        outcome.is_clean(),
+        "seed {SEED}: {}, none compared of {:?}, {} given up, not judged {:?}\n{}",
+        verdict.closing_line(),
+        outcome.none_of,
+        outcome.given_up,
+        verdict.unjudged,
+        verdict.differences().join("\n")
+    );
+}

@@ -4,7 +4,7 @@
 //! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
 //! nor accounting has, is believed in the end, as inferred; but not of a job that no record of Slurm knows although accounting answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,17 +136,15 @@ impl Prover {
         self.collector.accounting_answered(&asked, &alive).await;
         let mut readings = Vec::new();
         let mut answered = Vec::new();
+        let key = |run: &Sighting| (run.run.job_id, run.run.task_id, run.run.submit_time);
+        let ended: HashSet<_> = sightings
+            .iter()
+            .filter(|row| row.end_kind().is_some())
+            .map(key)
+            .collect();
         for (job_id, question) in open.iter_mut() {
             question.asked += 1;
-            let proven = |run: &Sighting| {
-                sightings.iter().any(|row| {
-                    row.run.job_id == run.run.job_id
-                        && row.run.task_id == run.run.task_id
-                        && row.run.submit_time == run.run.submit_time
-                        && row.end_kind().is_some()
-                })
-            };
-            question.evidence.retain(|end| !proven(end));
+            question.evidence.retain(|end| !ended.contains(&key(end)));
             let believed = question.asked >= IN_VAIN || !self.collector.config.accounting;
             let heard_of = !self.collector.config.accounting
                 || self.collector.core().await.book.knows(*job_id)

@@ -8,7 +8,7 @@
 //! | F4 the daemon is down | [`f4_doorbells_wait_for_an_ingest_that_is_down`]; the hook's side: `hooks/mesh-hook/tests` |
 //! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
 //! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
-//! | F7 node fails, the job runs again | `lifecycle`, and `node failure` of `docs/job-events.md` |
+//! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/job-events.md` |
 //! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests` |
 //! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
 //! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`] |

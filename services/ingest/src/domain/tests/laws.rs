@@ -1,12 +1,12 @@
 //! Laws: whoever looks, however often and in whatever order, the same recorded facts come out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use mesh_events::{EventId, RunKey, Slot};
 use proptest::prelude::*;
 
 use super::reading::{EPOCH, apply, step};
-use crate::domain::{Book, FactId};
+use crate::domain::{Book, Fact, FactId, Tracked};
 
 /// One attempt of a job.
 #[derive(Clone, Copy, Debug)]
@@ -148,12 +148,20 @@ impl History {
     }
 }
 
-/// What is told when these readings are made in this order; panics if anything recorded is told twice.
+/// What is told when these readings are made in this order; panics if anything recorded is told twice, if a run ends twice, or if its
+/// events are not counted upwards.
 fn told(readings: &[String]) -> BTreeSet<EventId> {
     let mut book = Book::default();
     let mut ids = BTreeSet::new();
+    let mut counts: HashMap<RunKey, u64> = HashMap::new();
+    let mut ends = BTreeSet::new();
     for (sweep, text) in readings.iter().enumerate() {
         for fact in apply(&mut book, step(text, u64::try_from(sweep).unwrap())) {
+            let count = counts.insert(fact.run.clone(), fact.seq).unwrap_or(0);
+            assert_eq!(fact.seq, count + 1, "{:?} in {readings:?}", fact.kind);
+            if fact.kind.is_end() {
+                assert!(ends.insert(fact.run.clone()), "{readings:?}");
+            }
             if matches!(fact.id, FactId::Recorded(_)) {
                 assert!(
                     ids.insert(fact.event_id()),
@@ -167,7 +175,56 @@ fn told(readings: &[String]) -> BTreeSet<EventId> {
     ids
 }
 
+/// What a process tells that ends after each of these readings, or goes on: what it told is on the bus, what it remembers is stored
+/// only now and then.
+fn told_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> {
+    let mut book = Book::default();
+    let mut disk = Vec::new();
+    let mut ids = BTreeSet::new();
+    for (at, text) in readings.iter().enumerate() {
+        let facts = apply(&mut book, step(text, u64::try_from(at).unwrap()));
+        let recorded = facts
+            .iter()
+            .filter(|fact| matches!(fact.id, FactId::Recorded(_)));
+        ids.extend(recorded.map(Fact::event_id));
+        if stored[at % stored.len()] {
+            let runs = book
+                .iter()
+                .map(|(run, tracked)| (run.entity_key(), tracked));
+            disk = serde_json::to_vec(&runs.collect::<Vec<_>>()).unwrap();
+        }
+        // Every process begins with what the one before has stored.
+        book = Book::default();
+        let runs: Vec<(String, Tracked)> = match &disk[..] {
+            [] => Vec::new(),
+            disk => serde_json::from_slice(disk).unwrap(),
+        };
+        for (run, tracked) in runs {
+            book.put(RunKey::parse("c", &run).unwrap(), tracked);
+        }
+    }
+    ids
+}
+
 proptest! {
+    #[test]
+    fn a_crash_after_any_reading_tells_the_same_facts(
+        history in histories(),
+        order in Just((0..24_usize).collect::<Vec<_>>()).prop_shuffle(),
+        stored in prop::collection::vec(any::<bool>(), 1..16),
+    ) {
+        let mut all = history.controller();
+        all.extend(history.jobcomp());
+        all.extend([history.accounting(), history.settled()]);
+        let mut readings: Vec<String> = order.into_iter().filter_map(|index| all.get(index % 24).cloned()).collect();
+        // After the last crash nothing ends any more.
+        let crashes = readings.len();
+        readings.extend([history.settled(), history.controller().pop().unwrap(), history.settled()]);
+        let mut stored: Vec<bool> = stored.into_iter().cycle().take(crashes).collect();
+        stored.extend([true; 3]);
+        prop_assert_eq!(told_over_crashes(&readings, &stored), history.facts());
+    }
+
     #[test]
     fn any_part_of_the_looks_tells_the_same_facts(history in histories(), seen in prop::collection::vec(any::<bool>(), 32)) {
         let all = history.controller();

@@ -4,7 +4,7 @@
 //! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
 //! nor accounting has, is believed in the end, as inferred; but not of a job that no record of Slurm knows although accounting answers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ impl Prover {
         let stand_ins = provisional(&rows);
         metrics::provisional(stand_ins.len());
         // A stand-in is no answer.
-        let asked: Vec<u32> = open
+        let asked: BTreeSet<u32> = open
             .keys()
             .copied()
             .filter(|job_id| !stand_ins.contains(job_id))

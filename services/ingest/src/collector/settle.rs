@@ -26,7 +26,7 @@ impl Collector {
     }
 
     /// Notes an answer of accounting about these jobs, and which of their runs it has as alive.
-    pub async fn accounting_answered(&self, ids: &[u32], alive: &BTreeSet<RunKey>) {
+    pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
         for (array, missing) in &mut core.unproven_tasks {
             if ids.contains(&array.job_id) {

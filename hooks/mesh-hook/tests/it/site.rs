@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 /// Patience of tests with things that take milliseconds.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(60);
 
 pub struct Site {
     pub nats: NatsServer,
@@ -110,9 +110,14 @@ impl Site {
         spooled(&self.spool())
     }
 
-    /// Calls the hook for a job as slurmctld does.
+    /// What a call of the hook for a job does, by the process that does it: the one slurmctld waits for would be gone after the hard
+    /// stop, on a busy machine before there is anything to see.
     pub fn call(&self, job: u32) -> Call {
-        call(hook(&self.config()).env("SLURM_JOB_ID", job.to_string()))
+        call(
+            hook(&self.config())
+                .arg("--ringer")
+                .env("SLURM_JOB_ID", job.to_string()),
+        )
     }
 
     /// Doorbells that have arrived.
@@ -158,13 +163,13 @@ pub struct Call {
 
 impl Call {
     pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.output.stderr).into_owned()
+        String::from_utf8_lossy(&self.output.stderr).replace('\0', "")
     }
 
     /// Status 0 and nothing said.
     pub fn assert_quiet(&self) {
         assert!(
-            self.output.status.success() && self.output.stderr.is_empty(),
+            self.output.status.success() && self.stderr().is_empty(),
             "{self:?}"
         );
     }
@@ -191,6 +196,12 @@ pub fn hook(config: &Path) -> Command {
         .arg(config)
         .stdin(Stdio::null());
     command
+}
+
+/// Whatever is wrong: the process Slurm waits for has status 0, and the ringer says why on one line.
+pub fn assert_says(command: impl Fn() -> Command, text: &str) {
+    assert!(call(&mut command()).output.status.success());
+    call(command().arg("--ringer")).assert_says(text);
 }
 
 pub fn call(command: &mut Command) -> Call {

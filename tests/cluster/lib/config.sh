@@ -33,6 +33,7 @@ AuthType=auth/munge
 # cred_expire: a requeued job waits this long before it may start again; 120 s by default.
 AuthInfo=socket=$MUNGE_SOCKET,cred_expire=5
 CredType=cred/munge
+$(rest_conf)
 StateSaveLocation=$DIR/state
 SlurmdSpoolDir=$DIR/spool/%n
 SlurmctldPidFile=$RUN/slurmctld.pid
@@ -151,6 +152,7 @@ write_slurmdbd_conf() {
   (umask 077 && cat >"$conf") <<CONF
 AuthType=auth/munge
 AuthInfo=socket=$MUNGE_SOCKET
+$(rest_conf)
 DbdHost=$(hostname -s)
 DbdAddr=$ADDR
 DbdPort=$((BASE + 1))

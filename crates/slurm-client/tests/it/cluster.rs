@@ -6,10 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use slurm_client::{Config, Slurm};
+use slurm_client::{Config, RestUrl, Slurm, Source};
 use slurm_types::JobId;
-
-const BASE_PORT: u16 = 22_100;
 
 /// A running cluster; taken down and removed when dropped.
 pub struct Cluster {
@@ -19,7 +17,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Two nodes, no cloud nodes. The script ends it, too, should this process be killed (`OWNER`).
-    pub fn up() -> Self {
+    pub fn up(base_port: u16) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("slurm-client-")
             .tempdir_in("/tmp")
@@ -31,13 +29,14 @@ impl Cluster {
         };
         make_enterable(cluster._folder.path());
         let output = Command::new(script("up"))
-            .args([cluster.dir.as_os_str(), BASE_PORT.to_string().as_ref()])
+            .args([cluster.dir.as_os_str(), base_port.to_string().as_ref()])
             .envs([
                 ("NODES", "2"),
                 ("GPU_NODES", "1"),
                 ("CLOUD", "0"),
                 ("CLUSTER", "client"),
                 ("MINJOBAGE", "300"),
+                ("REST", "1"),
             ])
             .env("OWNER", std::process::id().to_string())
             .output()
@@ -60,6 +59,24 @@ impl Cluster {
 
     pub fn folder(&self) -> &Path {
         &self.dir
+    }
+
+    /// The same Slurm, asked through slurmrestd with a token.
+    pub fn rest(&self) -> Slurm {
+        let token = self.run_as(
+            "root",
+            &["scontrol", "token", "username=root", "lifespan=3600"],
+        );
+        assert!(token.status.success(), "{token:?}");
+        let token_file = self.dir.join("token");
+        std::fs::write(&token_file, token.stdout).unwrap();
+        Slurm::new(Config {
+            source: Source::Rest,
+            rest_url: RestUrl::Unix(self.dir.join("rest/socket")),
+            token_file: Some(token_file),
+            rest_user: Some("root".to_owned()),
+            ..self.config()
+        })
     }
 
     pub fn slurm(&self) -> Slurm {

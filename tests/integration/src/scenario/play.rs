@@ -210,6 +210,14 @@ impl Stage<'_> {
         let options = ["-Aml", "-pgpu", "-wn4", "--gres=gpu:a100:1", "-Jwants-n4"];
         let job = self.submit("bob", &options, "sleep 1").await?;
         self.explained(job).await?;
+        // A node that is back before anybody looked was never seen drained.
+        let drained = self.mesh.wait_facts(
+            "n4 is told to be drained",
+            PATIENCE,
+            "node.drained",
+            |facts| (!facts.is_empty()).then_some(()),
+        );
+        drained.await?;
         self.admin(&["scontrol", "update", "NodeName=n4", "State=RESUME"])
             .await?;
         Ok(Expected::new("waits for a drained node", "bob", job, SUCCESS).explained())

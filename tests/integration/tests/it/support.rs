@@ -10,7 +10,7 @@ use crate::accounting;
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Quick sweeps, so that what no hook tells is told soon.
-pub const QUICK: &str = "[ingest]\nsweep_interval = \"1s\"\nusage_after = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\n";
+pub const QUICK: &str = "[ingest]\nsweep_interval = \"1s\"\nusage_after = \"2s\"\n[node-watcher]\npoll_interval = \"1s\"\nmax_interval = \"2s\"\n";
 
 /// Quick sweeps, prices, and more configuration.
 pub fn options(more: &str) -> MeshOptions {

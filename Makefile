@@ -9,7 +9,7 @@ SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|
 	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test soak lint bench fmt codegen docs clean-run
+.PHONY: help setup build demo test test-slurm soak lint bench fmt codegen docs clean-run
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -32,6 +32,10 @@ test: ## every test, on a real nats-server and a real Slurm cluster
 	scripts/setup
 	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats cargo test --workspace --no-fail-fast
 
+test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (scripts/slurm-root makes one); noted in docs/compat.md
+	scripts/setup
+	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats ROOT=$(ROOT) cargo xtask compat --run
+
 lint: ## formatting, clippy, shell, protobuf, generated files, licences
 	scripts/setup lint
 	cargo fmt --all --check
@@ -39,6 +43,7 @@ lint: ## formatting, clippy, shell, protobuf, generated files, licences
 	shellcheck $(SCRIPTS)
 	cargo xtask codegen --check
 	cargo xtask docs --check
+	cargo xtask compat --check
 	cd proto && $(BUF) lint
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 	else echo "cargo-deny is not installed: licences, bans and sources were not checked"; fi
@@ -62,6 +67,7 @@ codegen: ## write the committed protobuf bindings anew
 
 docs: ## write the generated parts of docs/ anew
 	cargo xtask docs
+	cargo xtask compat
 
 clean-run: ## stop and remove what an interrupted test or demo left in tests/cluster/run
 	@for cluster in tests/cluster/run/*/; do [[ ! -d $$cluster ]] || tests/cluster/down "$$cluster" --wipe; done

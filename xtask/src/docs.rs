@@ -27,14 +27,14 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 /// Puts a table between its marks.
-fn replace(text: &str, name: &str, table: &str) -> Result<String> {
+pub fn replace(text: &str, name: &str, table: &str) -> Result<String> {
     let begin = format!("<!-- generated:{name} -->\n");
     let end = "<!-- /generated -->";
     let Some((before, rest)) = text.split_once(&begin) else {
-        bail!("docs/events.md has no mark {begin:?}");
+        bail!("the document has no mark {begin:?}");
     };
     let Some((_, after)) = rest.split_once(end) else {
-        bail!("docs/events.md: the part {name:?} has no end mark");
+        bail!("the part {name:?} has no end mark");
     };
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
@@ -164,6 +164,6 @@ fn roles() -> Result<String> {
     Ok(table)
 }
 
-fn row(table: &mut String, cells: &[&str]) {
+pub fn row(table: &mut String, cells: &[&str]) {
     writeln!(table, "| {} |", cells.join(" | ")).expect("writing to a string does not fail");
 }

@@ -2,8 +2,10 @@
 #![allow(clippy::print_stdout, reason = "a command line tool for maintainers")]
 
 mod codegen;
+mod compat;
 mod docs;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -30,13 +32,42 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Write `docs/compat.md` from `docs/compat.json`: what was tried on which version of Slurm.
+    Compat {
+        /// Change nothing; fail if a file would change.
+        #[arg(long)]
+        check: bool,
+        /// First run the tests that use a live Slurm, on the one in the folder $ROOT or this machine's, and note their results.
+        #[arg(long, conflicts_with = "check")]
+        run: bool,
+        /// With `--run`: only the tests of these packages.
+        #[arg(long, requires = "run")]
+        package: Vec<String>,
+    },
 }
 
 fn main() -> Result<()> {
     let (files, check, chore) = match Cli::parse().chore {
         Chore::Codegen { check } => (codegen::files(&root())?, check, "codegen"),
         Chore::Docs { check } => (docs::files(&root())?, check, "docs"),
+        Chore::Compat {
+            check,
+            run,
+            package,
+        } => {
+            let ran = if run {
+                compat::run(&root(), &package)
+            } else {
+                Ok(())
+            };
+            write(compat::files(&root())?, check, "compat")?;
+            return ran;
+        }
     };
+    write(files, check, chore)
+}
+
+fn write(files: BTreeMap<PathBuf, String>, check: bool, chore: &str) -> Result<()> {
     for (path, content) in files {
         put(&path, &content, check).with_context(|| format!("run `cargo xtask {chore}`"))?;
     }

@@ -1,0 +1,307 @@
+//! `docs/compat.json` and `docs/compat.md`: what was tried on which version of Slurm.
+//!
+//! `cargo xtask compat --run` runs the tests that use a live Slurm, on the Slurm in the folder `ROOT` or on this machine's, and notes
+//! the result of each; the table is made from those notes alone, so nothing that was not run is in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::docs::{replace, row};
+
+/// A test binary, or a part of one, that uses a live Slurm.
+struct Suite {
+    package: &'static str,
+    /// Of `tests/it`: modules to run; empty for all.
+    only: &'static [&'static str],
+    /// Modules to leave out: those with a stand-in for Slurm, or without any.
+    skip: &'static [&'static str],
+}
+
+const SUITES: [Suite; 4] = [
+    Suite {
+        package: "slurm-client",
+        only: &["live::"],
+        skip: &[],
+    },
+    Suite {
+        package: "ingest",
+        only: &[],
+        skip: &[],
+    },
+    Suite {
+        package: "node-watcher",
+        only: &[],
+        skip: &[],
+    },
+    Suite {
+        package: "integration",
+        only: &["day::", "away::", "killed::"],
+        skip: &[],
+    },
+];
+
+/// What was tried.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Notes {
+    /// Results of tests, by version of Slurm.
+    live: BTreeMap<String, Vec<Note>>,
+    /// Captured files that were read without loss, by folder.
+    captures: BTreeMap<String, usize>,
+}
+
+/// A test and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Note {
+    package: String,
+    test: String,
+    passed: bool,
+}
+
+/// The generated file.
+pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let path = root.join("docs/compat.md");
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let notes = read(root)?;
+    let text = replace(&text, "live", &live(&notes))?;
+    let text = replace(&text, "captures", &captures(&notes))?;
+    Ok(BTreeMap::from([(path, text)]))
+}
+
+fn read(root: &Path) -> Result<Notes> {
+    let path = root.join("docs/compat.json");
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
+}
+
+/// Runs the tests and notes their results; those of other versions of Slurm are kept.
+/// Of these packages only, if any are named.
+pub fn run(root: &Path, only: &[String]) -> Result<()> {
+    let version = version()?;
+    println!("Slurm {version}");
+    let mut notes = Vec::new();
+    let mut broken = Vec::new();
+    let wanted = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.package);
+    for suite in SUITES.iter().filter(wanted) {
+        let (found, ended_well) = run_suite(root, suite)?;
+        if !ended_well {
+            broken.push(suite.package);
+        }
+        ensure!(!found.is_empty(), "{} ran no test", suite.package);
+        notes.extend(found);
+    }
+    ensure!(!notes.is_empty(), "no suite is called {only:?}");
+    let captures = read_captures(root)?;
+    let mut all = read(root)?;
+    let of_version = all.live.entry(version).or_default();
+    of_version.retain(|old| !notes.iter().any(|new| new.package == old.package));
+    of_version.extend(notes);
+    of_version.sort();
+    all.captures = captures;
+    let text = serde_json::to_string_pretty(&all)? + "\n";
+    crate::put(&root.join("docs/compat.json"), &text, false)?;
+    ensure!(broken.is_empty(), "tests failed: {}", broken.join(", "));
+    Ok(())
+}
+
+/// Of the Slurm that `tests/cluster/up` will take.
+fn version() -> Result<String> {
+    let root = std::env::var("ROOT").unwrap_or_default();
+    let mut command = if root.is_empty() {
+        Command::new("/usr/sbin/slurmctld")
+    } else {
+        let mut chroot = Command::new("/usr/sbin/chroot");
+        chroot.args([&root, "/usr/sbin/slurmctld"]);
+        chroot
+    };
+    let output = command
+        .arg("-V")
+        .output()
+        .with_context(|| format!("run slurmctld -V (ROOT={root:?})"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.split_whitespace().last() {
+        Some(version) if output.status.success() => Ok(version.to_owned()),
+        _ => bail!(
+            "slurmctld -V (ROOT={root:?}): {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    }
+}
+
+fn run_suite(root: &Path, suite: &Suite) -> Result<(Vec<Note>, bool)> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root)
+        .args(["test", "--package", suite.package, "--test", "it"])
+        .args(["--no-fail-fast", "--"])
+        .args(suite.only)
+        .args(suite.skip.iter().flat_map(|module| ["--skip", module]))
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().context("run cargo test")?;
+    let stdout = child.stdout.take().context("read cargo test")?;
+    let mut notes = Vec::new();
+    for line in BufReader::new(stdout).lines() {
+        let line = line.context("read cargo test")?;
+        println!("{line}");
+        notes.extend(note(suite.package, &line));
+    }
+    Ok((notes, child.wait()?.success()))
+}
+
+/// `test lives::a_node_drains ... ok`
+fn note(package: &str, line: &str) -> Option<Note> {
+    let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let passed = match result {
+        "ok" => true,
+        "FAILED" => false,
+        _ => return None,
+    };
+    Some(Note {
+        package: package.to_owned(),
+        test: test.to_owned(),
+        passed,
+    })
+}
+
+/// A row per test, a column per version.
+fn live(notes: &Notes) -> String {
+    let versions: Vec<&String> = notes.live.keys().collect();
+    let mut table = String::from("| test |");
+    for version in &versions {
+        write!(table, " {version} |").ok();
+    }
+    table.push_str("\n| --- |");
+    table.push_str(&" --- |".repeat(versions.len()));
+    table.push('\n');
+    let tests: BTreeSet<(&str, &str)> = notes
+        .live
+        .values()
+        .flatten()
+        .map(|note| (note.package.as_str(), note.test.as_str()))
+        .collect();
+    for (package, test) in tests {
+        let mut cells = vec![format!("{package}: {}", sentence(test))];
+        for version in &versions {
+            let of_test =
+                |note: &&Note| (note.package.as_str(), note.test.as_str()) == (package, test);
+            let result = notes.live[*version].iter().find(of_test);
+            cells.push(match result.map(|note| note.passed) {
+                Some(true) => "passed".into(),
+                Some(false) => "**failed**".into(),
+                None => "not run".into(),
+            });
+        }
+        let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+        row(&mut table, &cells);
+    }
+    table
+}
+
+/// The names of tests are sentences.
+fn sentence(test: &str) -> String {
+    let name = test.rsplit("::").next().unwrap_or(test);
+    name.replace('_', " ")
+}
+
+fn captures(notes: &Notes) -> String {
+    let mut table = String::from("| captures | files |\n| --- | --- |\n");
+    for (folder, files) in &notes.captures {
+        row(&mut table, &[folder, &files.to_string()]);
+    }
+    table
+}
+
+/// Runs the tests that read captured output, and counts what they read.
+fn read_captures(root: &Path) -> Result<BTreeMap<String, usize>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(root)
+        .args(["test", "--package", "slurm-client", "--lib"])
+        .status()
+        .context("run cargo test")?;
+    ensure!(status.success(), "slurm-client does not read its captures");
+    let tests = root.join("crates/slurm-client/tests");
+    let mut captures = BTreeMap::new();
+    for (place, source) in [("data", "text"), ("captures", "every form")] {
+        for version in folders(&tests.join(place))? {
+            for kind in folders(&tests.join(place).join(&version))? {
+                let path = tests.join(place).join(&version).join(&kind);
+                // slurmrestd: one folder per version of the API.
+                let parts = if kind == "rest" {
+                    folders(&path)?
+                } else {
+                    BTreeSet::from([String::new()])
+                };
+                for part in parts {
+                    let name = format!("{version} {kind} {part}");
+                    captures.insert(
+                        format!("{} ({source})", name.trim_end()),
+                        count(&path.join(part))?,
+                    );
+                }
+            }
+        }
+    }
+    Ok(captures)
+}
+
+fn folders(path: &Path) -> Result<BTreeSet<String>> {
+    let entries = std::fs::read_dir(path).with_context(|| format!("read {}", path.display()))?;
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.insert(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn count(path: &Path) -> Result<usize> {
+    let entries = std::fs::read_dir(path).with_context(|| format!("read {}", path.display()))?;
+    let mut files = 0;
+    for entry in entries {
+        let entry = entry?;
+        files += if entry.file_type()?.is_dir() {
+            count(&entry.path())?
+        } else {
+            1
+        };
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_results_of_tests_are_noted() {
+        let noted = |line: &str| note("p", line).map(|note| (note.test, note.passed));
+        assert_eq!(noted("test a::b_c ... ok"), Some(("a::b_c".into(), true)));
+        assert_eq!(noted("test a::b ... FAILED"), Some(("a::b".into(), false)));
+        assert_eq!(noted("test a::b ... ignored"), None);
+        assert_eq!(noted("test result: ok. 1 passed"), None);
+    }
+
+    #[test]
+    fn what_was_not_run_is_not_claimed() {
+        let text = r#"{"live":{"22.05.8":[{"package":"p","test":"m::it_works","passed":true}],
+            "24.11.5":[{"package":"p","test":"m::it_fails","passed":false}]}}"#;
+        let table = live(&serde_json::from_str(text).unwrap());
+        assert_eq!(
+            table,
+            "| test | 22.05.8 | 24.11.5 |\n| --- | --- | --- |\n\
+             | p: it fails | not run | **failed** |\n| p: it works | passed | not run |\n"
+        );
+    }
+}

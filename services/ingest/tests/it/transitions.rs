@@ -4,6 +4,7 @@
 //! recognised, a held job's requeue, dependencies that can never be met.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use mesh_events::RunKey;
 use mesh_events::proto::mesh::event::v1::ActorKind;
@@ -273,7 +274,10 @@ impl Play {
                 resized = Some(first);
                 continue;
             }
-            assert!(end.parse::<i64>().is_ok(), "{line} lives");
+            if end.parse::<i64>().is_err() {
+                // It does not know the end yet.
+                continue;
+            }
             runs.insert((job.replace('+', "-"), first, started, word));
         }
         runs
@@ -330,7 +334,20 @@ async fn every_transition_is_told_as_accounting_has_it() {
     let resized = play.resize().await;
     let (a, b, c, d, e, f, g, h) = parts;
     let jobs = [a, b, c, d, e, f, g, h, resized].concat();
-    assert_eq!(play.told(&jobs), play.accounting(&jobs).await);
+    // slurmdbd of 22.05 is a second or more behind.
+    let told = play.told(&jobs);
+    let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let accounting = play.accounting(&jobs).await;
+        if told == accounting {
+            break;
+        }
+        assert!(
+            tokio::time::Instant::now() < patience,
+            "told {told:#?}, accounting {accounting:#?}"
+        );
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
     // A run that continues another names it.
     for event in play.mesh.events() {
         if let Some(continues) = event.job().and(payload_of(&event)) {

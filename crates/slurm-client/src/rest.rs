@@ -4,14 +4,14 @@
 //! before are errors or "nothing changed", never "no such job". A job is missing only if Slurm says so by its number (2017).
 //! `update_time` is never sent to `/nodes/`: up to 25.11 that fails with HTTP 500 whenever nodes changed but partitions did not.
 
+mod accounting;
 mod api;
 mod http;
 mod sweep;
 mod verdict;
 
 use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
@@ -29,11 +29,10 @@ use self::{
     verdict::{Told, verdict},
 };
 use crate::{
-    AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Ping,
-    Query,
+    Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Ping,
     cli::{belongs_to, sort_into},
     error::excerpt,
-    json::{self, Answer, Envelope, ExitCodes, Fields},
+    json::{self, Answer, Envelope, Fields},
     metrics,
     parse::JobsText,
 };
@@ -49,8 +48,6 @@ const DIAG: &str = "slurmrestd diag";
 const CONF: &str = "slurmrestd conf";
 const CLUSTERS: &str = "slurmrestd clusters";
 
-/// Ids per question for accounting: an address stays far below 8 KiB.
-const IDS_PER_REQUEST: usize = 200;
 /// Up to so many jobs are asked for one by one. One costs 2 to 5 ms, the list 0.4 to 0.8 ms per job in it (22.05, 26.05).
 const ONE_BY_ONE: usize = 16;
 /// "Invalid job id specified".
@@ -245,51 +242,6 @@ impl Rest {
         answer.found.extend(found);
         answer.unclear.extend(unclear);
         Ok(())
-    }
-
-    /// Runs as accounting has them.
-    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
-        let api = self.api().await?;
-        let version = api.version(Family::Accounting).unwrap_or_default();
-        // 22.05 takes a text that its own clock reads (`uts` stands before a Unix time) and always tells every attempt.
-        let (time, flags) = match ExitCodes::of_api(version) {
-            ExitCodes::Lost => ("uts", "skip_steps=true"),
-            ExitCodes::Told => (
-                "",
-                "skip_steps=true&show_duplicates=true&disable_truncate_usage_time=true",
-            ),
-        };
-        let questions: Vec<String> = match query {
-            Query::Window { start, end } => {
-                let end = end.map_or_else(String::new, |end| format!("&end_time={time}{end}"));
-                vec![format!("start_time={time}{start}{end}")]
-            }
-            Query::Jobs(ids) => {
-                let ids: BTreeSet<String> = ids.iter().map(JobId::to_string).collect();
-                let ids: Vec<String> = ids.into_iter().collect();
-                ids.chunks(IDS_PER_REQUEST)
-                    // 22.05 answers 400 to a bare comma.
-                    .map(|some| format!("step={}", some.join("%2C")))
-                    .collect()
-            }
-        };
-        let mut rows = Vec::new();
-        for question in questions {
-            let codes = ExitCodes::of_api(version);
-            let users = RefCell::new(HashMap::new());
-            let read =
-                move |value: &Value| json::accounting(value, codes, |user| uid(&users, user));
-            let argument = format!("{question}&{flags}");
-            let told = self
-                .list(ACCOUNTING, Family::Accounting, "jobs", &argument, read)
-                .await?;
-            let (records, _) = told.ok_or_else(|| nothing(ACCOUNTING))?;
-            let before = rows.len();
-            let count = records.len();
-            rows.extend(records.into_iter().flatten());
-            complete(ACCOUNTING, count - (rows.len() - before))?;
-        }
-        Ok(rows)
     }
 
     /// Every node.
@@ -573,19 +525,6 @@ fn printed(value: &Value) -> Option<String> {
         ),
         Value::Null => None,
     }
-}
-
-/// The uid of a user of this host; Slurm writes the number itself where it knows no name.
-fn uid(known: &RefCell<HashMap<String, Option<u32>>>, user: &str) -> Option<u32> {
-    if user.is_empty() {
-        return None;
-    }
-    let mut known = known.borrow_mut();
-    *known.entry(user.to_owned()).or_insert_with(|| {
-        user.parse()
-            .ok()
-            .or_else(|| uzers::get_user_by_name(user).map(|user| user.uid()))
-    })
 }
 
 #[cfg(test)]

@@ -110,14 +110,9 @@ impl Slurm {
     }
 
     /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
-    /// tasks along, unless it is asked for as a task. Not over REST.
+    /// tasks along, unless it is asked for as a task.
     pub async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
-        match &self.0 {
-            Inner::Cli(cli) => cli.usage(jobs).await,
-            Inner::Rest(_) => Err(Error::NotOverRest {
-                question: "usage of steps",
-            }),
-        }
+        ask!(self.usage(jobs))
     }
 
     /// Every association of a cluster and every user. Comments are asked for only where wanted: 22.05 has none and refuses. Not over REST.

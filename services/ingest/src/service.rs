@@ -131,7 +131,7 @@ impl Ingest {
 
     fn lead(ingest: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(async move {
-            match ingest.term(stop).await {
+            match Box::pin(ingest.term(stop)).await {
                 Err(error) if error.is_shutdown() => Ok(()),
                 Err(Error::Fenced { bucket, key }) => {
                     tracing::info!(bucket, key, "another ingest has taken over");

@@ -87,11 +87,6 @@ impl Settler {
                 );
                 Ok(EVERY)
             }
-            // Nobody is away: nothing is known, and told to be so when the patience is over.
-            Err(slurm_client::Error::NotOverRest { .. }) => {
-                self.collector.usage_answered(&due, Vec::new()).await?;
-                Ok(EVERY)
-            }
             Err(error) => self.slurmdbd.down(Weight::Light, &error).await,
         }
     }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Writes the cluster's configuration from its knobs. Ports: BASE slurmctld, +1 slurmdbd,
-# +3 MariaDB, +10+i node n<i>, +60+i cloud node c<i>.
+# +3 MariaDB, +4 slurmrestd, +10+i node n<i>, +60+i cloud node c<i>.
 
 # Slurm binds to what the host's own name stands for when told not to listen everywhere
 # (CommunicationParameters, slurm.conf(5) 22.05), so that is safe only where the name is a loopback

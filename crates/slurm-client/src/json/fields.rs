@@ -160,21 +160,23 @@ impl<'a> Fields<'a> {
         };
         for item in items {
             let mut item = Fields::new(item);
-            let (kind, name) = (item.text("type"), item.text("name"));
-            if kind.is_empty() {
-                self.oddities = self.oddities.saturating_add(1);
-                continue;
-            }
-            let key = match name.is_empty() {
-                true => kind,
-                false => format!("{kind}/{name}"),
-            };
-            if let Some(count) = item.signed("count").and_then(|n| u64::try_from(n).ok()) {
-                tres.set(key, count);
+            let count = item.signed("count").and_then(|n| u64::try_from(n).ok());
+            if let (Some(name), Some(count)) = (item.tres_name(), count) {
+                tres.set(name, count);
             }
             self.oddities = self.oddities.saturating_add(item.oddities);
         }
         tres
+    }
+
+    /// Name of a resource: `mem`, `gres/gpu`.
+    pub(crate) fn tres_name(&mut self) -> Option<String> {
+        let (kind, name) = (self.text("type"), self.text("name"));
+        match (kind.is_empty(), name.is_empty()) {
+            (true, _) => self.odd(None),
+            (false, true) => Some(kind),
+            (false, false) => Some(format!("{kind}/{name}")),
+        }
     }
 
     /// An exit code: a wait status (22.05) or `{status, return_code, signal}`.

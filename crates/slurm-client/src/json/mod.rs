@@ -12,6 +12,7 @@ mod fields;
 mod job;
 mod node;
 mod partition;
+mod usage;
 
 pub(crate) use accounting::{ExitCodes, accounting};
 pub(crate) use answer::{Answer, Envelope, answer, envelope};
@@ -19,6 +20,7 @@ pub(crate) use fields::Fields;
 pub(crate) use job::{job, sweep_row};
 pub(crate) use node::node;
 pub(crate) use partition::partition;
+pub(crate) use usage::usage;
 
 #[cfg(test)]
 mod tests;

@@ -57,12 +57,22 @@ impl Cluster {
         }
     }
 
-    pub fn folder(&self) -> &Path {
-        &self.dir
+    /// slurmrestd's socket.
+    pub fn socket(&self) -> RestUrl {
+        RestUrl::Unix(self.dir.join("rest/socket"))
+    }
+
+    /// Where slurmrestd listens for TCP.
+    pub fn tcp(&self) -> RestUrl {
+        let facts = std::fs::read_to_string(self.dir.join("facts")).unwrap();
+        let port = facts
+            .lines()
+            .find_map(|line| line.strip_prefix("port_slurmrestd="));
+        RestUrl::Tcp(format!("http://127.0.0.1:{}", port.unwrap()))
     }
 
     /// The same Slurm, asked through slurmrestd with a token.
-    pub fn rest(&self) -> Slurm {
+    pub fn rest(&self, rest_url: RestUrl) -> Slurm {
         let token = self.run_as(
             "root",
             &["scontrol", "token", "username=root", "lifespan=3600"],
@@ -72,7 +82,7 @@ impl Cluster {
         std::fs::write(&token_file, token.stdout).unwrap();
         Slurm::new(Config {
             source: Source::Rest,
-            rest_url: RestUrl::Unix(self.dir.join("rest/socket")),
+            rest_url,
             token_file: Some(token_file),
             rest_user: Some("root".to_owned()),
             ..self.config()

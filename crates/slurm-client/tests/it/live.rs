@@ -55,6 +55,12 @@ async fn a_day_in_a_cluster_is_read_truly() {
         &["-Aphysics", "--array=1-9:2%1", "-Jarray"],
         "sleep 300",
     );
+    // Lives long enough to be measured.
+    let burnt = cluster.submit(
+        "alice",
+        &["-Aphysics", "-n2", "--mem=400"],
+        "srun -n2 python3 -c 'import time\nheld = bytearray(40 << 20)\nwhile time.process_time() < 1: pass'",
+    );
     let held = cluster.submit("bob", &["-Aml", "--hold", "-Jheld"], "true");
     let het = cluster.submit("bob", &["-Aml", "-Jhet", "-n1", ":", "-n1"], "sleep 300");
 
@@ -66,8 +72,8 @@ async fn a_day_in_a_cluster_is_read_truly() {
     every_job_in_one_answer(&slurm, &[failed, hostile, gpus, array, held, het]).await;
     cancelled_job(&cluster, &slurm, hostile).await;
     drained_node(&cluster, &slurm).await;
-    crate::live_rest::same_by_rest(&cluster, &slurm, &[failed, hostile, gpus, array, held, het])
-        .await;
+    let ids = [failed, hostile, gpus, array, held, het, burnt];
+    crate::live_rest::same_by_rest(&cluster, &slurm, &ids).await;
     accounting_and_munge_away(&cluster, &slurm, failed).await;
     controller_away(&cluster, &slurm).await;
 }
@@ -75,7 +81,7 @@ async fn a_day_in_a_cluster_is_read_truly() {
 #[tokio::test]
 async fn a_day_in_a_cluster_is_read_truly_over_rest() {
     let cluster = Cluster::up(22_200);
-    let (rest, commands) = (cluster.rest(), cluster.slurm());
+    let (rest, commands) = (cluster.rest(cluster.socket()), cluster.slurm());
     // API versions before v0.0.45 do not say which partition is the default.
     let version = rest.version().await.unwrap();
     what_it_is(&rest, !version.starts_with("24.11")).await;

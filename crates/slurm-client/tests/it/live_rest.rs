@@ -1,77 +1,16 @@
-//! A real slurmrestd beside the cluster: it tells of the same jobs what Slurm's commands tell.
+//! The cluster's slurmrestd, over TCP and with a token: it tells of the same jobs what Slurm's commands tell.
 
-use std::{
-    collections::BTreeMap,
-    os::unix::fs::chown,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::collections::BTreeMap;
 
-use slurm_client::{
-    AccountingRecord, Config, Error, JobRecord, Query, RestUrl, Slurm, Source, SweepRow,
-};
-use slurm_types::{JobBaseState, JobId, UnixTime};
+use slurm_client::{AccountingRecord, Error, JobRecord, Query, Slurm, SweepRow, UsageRecord};
+use slurm_types::{JobBaseState, JobId, JobRef, UnixTime};
 
 use crate::cluster::{Cluster, eventually};
 
-/// slurmrestd on a unix socket with local authentication. It must be neither root nor SlurmUser.
-struct Rest {
-    process: Child,
-    config: Config,
-}
-
-impl Rest {
-    async fn start(cluster: &Cluster) -> Self {
-        let folder = cluster.folder().join("rest");
-        std::fs::create_dir(&folder).unwrap();
-        let nobody = 65_534;
-        chown(&folder, Some(nobody), Some(nobody)).unwrap();
-        let socket = folder.join("s");
-        let conf = cluster.config().conf.unwrap();
-        let process = Command::new("setpriv")
-            .args([
-                "--reuid=nobody",
-                "--regid=nogroup",
-                "--clear-groups",
-                "--pdeathsig=KILL",
-            ])
-            .args(["slurmrestd", "-a", "rest_auth/local"])
-            .arg(format!("unix:{}", socket.display()))
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("SLURM_CONF", conf)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let config = Config {
-            source: Source::Rest,
-            rest_url: RestUrl::Unix(socket),
-            command_timeout: Duration::from_secs(30),
-            ..Config::default()
-        };
-        let slurm = Slurm::new(config.clone());
-        eventually("slurmrestd", async || {
-            slurm.ping().await.ok().filter(|ping| ping.up)
-        })
-        .await;
-        Self { process, config }
-    }
-}
-
-impl Drop for Rest {
-    fn drop(&mut self) {
-        if self.process.kill().is_ok() {
-            drop(self.process.wait());
-        }
-    }
-}
-
 /// Every question is answered alike by both sources.
 pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
-    let server = Rest::start(cluster).await;
-    let rest = Slurm::new(server.config.clone());
+    let rest = cluster.rest(cluster.tcp());
+    assert_eq!(rest.source(), "slurmrestd");
     assert_eq!(rest.version().await.unwrap(), cli.version().await.unwrap());
     let config = rest.config().await.unwrap();
     assert_eq!(config["ClusterName"], "client");
@@ -131,11 +70,38 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
         })
         .await;
     }
+    let runs: Vec<JobRef> = ids.iter().copied().map(JobRef::Job).collect();
+    eventually("the same use", async || {
+        let (cli, rest) = (
+            cli.usage(&runs).await.unwrap(),
+            rest.usage(&runs).await.unwrap(),
+        );
+        let measured = |run: &UsageRecord| run.steps.iter().any(|step| step.max_rss_task.is_some());
+        (usage(&cli) == usage(&rest) && rest.iter().any(measured)).then_some(())
+    })
+    .await;
     let error = rest.transactions(UnixTime::from_secs(0)).await.unwrap_err();
     assert!(matches!(error, Error::NotOverRest { .. }), "{error}");
-    drop(server);
+    cluster.control("stop", "slurmrestd");
     let error = rest.sweep().await.unwrap_err();
     assert!(matches!(error, Error::RestDown { .. }), "{error}");
+}
+
+/// Everything of the steps, and what their run used.
+fn usage(runs: &[UsageRecord]) -> Vec<String> {
+    let mut runs: Vec<String> = runs
+        .iter()
+        .map(|run| {
+            let record = &run.record;
+            let which = (record.job_id, record.submit, &record.state, record.end);
+            let cpu = (run.cpu_millis, run.user_cpu_millis, run.system_cpu_millis);
+            let mut steps: Vec<_> = run.steps.iter().collect();
+            steps.sort_by_key(|step| &step.id);
+            format!("{which:?} {cpu:?} {:?} {steps:?}", run.energy_joules)
+        })
+        .collect();
+    runs.sort();
+    runs
 }
 
 fn rows(rows: &[SweepRow]) -> Vec<String> {

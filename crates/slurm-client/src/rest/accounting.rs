@@ -1,0 +1,135 @@
+//! Questions about accounting over REST.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, HashMap},
+};
+
+use serde_json::Value;
+use slurm_types::{JobId, JobRef};
+
+use super::{ACCOUNTING, Family, Rest, complete, nothing};
+use crate::{
+    AccountingRecord, Error, Query, UsageRecord,
+    json::{self, ExitCodes},
+};
+
+/// Ids per question: an address stays far below 8 KiB.
+const IDS_PER_REQUEST: usize = 200;
+
+impl Rest {
+    /// Runs as accounting has them.
+    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+        let codes = self.exit_codes().await?;
+        let questions = match query {
+            Query::Window { start, end } => {
+                // 22.05 takes a text that its own clock reads: `uts` stands before a Unix time.
+                let time = match codes {
+                    ExitCodes::Lost => "uts",
+                    ExitCodes::Told => "",
+                };
+                let end = end.map_or_else(String::new, |end| format!("&end_time={time}{end}"));
+                vec![format!("start_time={time}{start}{end}")]
+            }
+            Query::Jobs(ids) => by_id(ids.iter().map(JobId::to_string)),
+        };
+        let questions = questions
+            .into_iter()
+            .map(|question| format!("{question}&skip_steps=true"));
+        self.rows(codes, questions, || {
+            let users = Users::default();
+            move |value: &Value| json::accounting(value, codes, |user| users.uid(user))
+        })
+        .await
+    }
+
+    /// Runs with their steps.
+    pub(crate) async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+        let codes = self.exit_codes().await?;
+        let questions = by_id(jobs.iter().map(JobRef::to_string));
+        self.rows(codes, questions, || {
+            let users = Users::default();
+            move |value: &Value| json::usage(value, codes, |user| users.uid(user))
+        })
+        .await
+    }
+
+    async fn exit_codes(&self) -> Result<ExitCodes, Error> {
+        let version = self.api().await?.version(Family::Accounting);
+        Ok(ExitCodes::of_api(version.unwrap_or_default()))
+    }
+
+    /// The rows of all answers; one that cannot be read spoils all.
+    async fn rows<T: Send + 'static, R>(
+        &self,
+        codes: ExitCodes,
+        questions: impl IntoIterator<Item = String>,
+        reader: impl Fn() -> R,
+    ) -> Result<Vec<T>, Error>
+    where
+        R: FnMut(&Value) -> Option<T> + Send + 'static,
+    {
+        // 22.05 always tells every attempt.
+        let flags = match codes {
+            ExitCodes::Lost => "",
+            ExitCodes::Told => "&show_duplicates=true&disable_truncate_usage_time=true",
+        };
+        let mut rows = Vec::new();
+        for question in questions {
+            let argument = format!("{question}{flags}");
+            let told = self
+                .list(ACCOUNTING, Family::Accounting, "jobs", &argument, reader())
+                .await?;
+            let (records, _) = told.ok_or_else(|| nothing(ACCOUNTING))?;
+            let before = rows.len();
+            let count = records.len();
+            rows.extend(records.into_iter().flatten());
+            complete(ACCOUNTING, count - (rows.len() - before))?;
+        }
+        Ok(rows)
+    }
+}
+
+/// Questions about jobs and tasks. 22.05 answers 400 to a bare comma.
+fn by_id(ids: impl Iterator<Item = String>) -> Vec<String> {
+    let escaped = |id: String| {
+        id.replace('%', "%25")
+            .replace('+', "%2B")
+            .replace(',', "%2C")
+    };
+    let ids: BTreeSet<String> = ids.map(escaped).collect();
+    let ids: Vec<String> = ids.into_iter().collect();
+    ids.chunks(IDS_PER_REQUEST)
+        .map(|some| format!("step={}", some.join("%2C")))
+        .collect()
+}
+
+/// The users of this host, each looked up once; Slurm writes the number itself where it knows no name.
+#[derive(Default)]
+struct Users(RefCell<HashMap<String, Option<u32>>>);
+
+impl Users {
+    fn uid(&self, user: &str) -> Option<u32> {
+        if user.is_empty() {
+            return None;
+        }
+        let look_up = || uzers::get_user_by_name(user).map(|user| user.uid());
+        let mut known = self.0.borrow_mut();
+        *known
+            .entry(user.to_owned())
+            .or_insert_with(|| user.parse().ok().or_else(look_up))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_asked_for_in_what_an_address_may_hold() {
+        let ids = ["7_[1,3%2]", "9+1", "9+1"].map(str::to_owned).into_iter();
+        assert_eq!(by_id(ids), ["step=7_[1%2C3%252]%2C9%2B1"]);
+        let many = by_id((1..=401).map(|id| id.to_string()));
+        assert_eq!(many.len(), 3);
+    }
+}

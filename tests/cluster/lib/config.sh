@@ -20,12 +20,14 @@ choose_address() {
 write_slurm_conf() {
   local comm="" gpu_first=$((NODES - GPU_NODES + 1)) cpu_nodes="n[1-$NODES]" host i
   host=$(hostname -s)
+  [[ $BACKUP != 1 ]] || comm=CommunicationParameters=NoCtldInAddrAny
   [[ $LOOPBACK == yes ]] && comm=CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
   ((gpu_first > 1)) && ((GPU_NODES > 0)) && cpu_nodes="n[1-$((gpu_first - 1))]"
   {
     cat <<CONF
 ClusterName=$CLUSTER
 SlurmctldHost=$host($ADDR)
+$(backup_conf)
 SlurmctldPort=$BASE
 SlurmUser=$SLURM_USER
 $comm
@@ -42,7 +44,6 @@ SlurmctldLogFile=$LOG/slurmctld.log
 SlurmdLogFile=$LOG/slurmd-%n.log
 LogTimeFormat=iso8601_ms
 ReturnToService=1
-SlurmctldTimeout=30
 SlurmdTimeout=$SLURMD_TIMEOUT
 KillWait=3
 UnkillableStepTimeout=60

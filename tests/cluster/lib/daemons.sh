@@ -31,7 +31,7 @@ start_slurmdbd() {
   wait_for 60 port_open $((BASE + 1)) || die "slurmdbd does not listen on port $((BASE + 1)); see $LOG/slurmdbd.log"
 }
 
-ctld_answers() { slurm timeout 5 scontrol ping | grep -q 'is UP'; }
+ctld_answers() { slurm timeout 5 scontrol ping | grep -q '(primary.*is UP'; }
 
 start_slurmctld() {
   alive slurmctld && return
@@ -39,7 +39,9 @@ start_slurmctld() {
   # start ("fatal: No Assoc usage file"), unless told to go on without (-i). 24.11 and 22.05 go on.
   local without=()
   [[ ! -e $DIR/state/clustername || -e $DIR/state/assoc_usage ]] || without=(-i)
-  slurm slurmctld "${without[@]}" || die "slurmctld did not start; see $LOG/slurmctld.log"
+  local run=(slurm)
+  [[ $BACKUP != 1 ]] || run=(as_host "$(hostname -s)")
+  "${run[@]}" slurmctld "${without[@]}" || die "slurmctld did not start; see $LOG/slurmctld.log"
   wait_for 60 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"
 }
 

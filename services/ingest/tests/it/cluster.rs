@@ -86,6 +86,13 @@ impl Cluster {
 
     /// Runs a command as a user and returns what it prints.
     pub async fn run(&self, user: &str, command: &[&str]) -> String {
+        self.attempt(user, command)
+            .await
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// The same for a command that may fail: then what it complains about.
+    pub async fn attempt(&self, user: &str, command: &[&str]) -> Result<String, String> {
         let output = Command::new(script("as"))
             .arg(&self.folder)
             .arg(user)
@@ -93,12 +100,12 @@ impl Cluster {
             .output()
             .await
             .expect("run as");
-        assert!(
-            output.status.success(),
-            "{command:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(text(&output.stderr))
+        }
     }
 
     /// Submits a batch job of alice and returns its id.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
+mod backup;
 mod bell;
 mod cluster;
 mod doubt;
@@ -15,5 +16,6 @@ mod rival;
 mod stand_in;
 mod start;
 mod transitions;
+mod two;
 mod usage;
 mod users;

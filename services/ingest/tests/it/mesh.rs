@@ -72,9 +72,7 @@ impl Mesh {
 
     /// Starts ingest with more lines for its section.
     pub async fn ingest(&self, cluster: &Cluster, settings: &str) -> Running {
-        let slurm = format!("bin_dir = {:?}", cluster.commands());
-        self.run(self.write_config(NAME, cluster, &slurm, settings))
-            .await
+        self.ingest_named(NAME, cluster, settings).await
     }
 
     /// Starts ingest with somebody between it and Slurm.
@@ -115,6 +113,13 @@ impl Mesh {
         }
     }
 
+    /// The same for a cluster of that name.
+    pub async fn ingest_named(&self, name: &str, cluster: &Cluster, settings: &str) -> Running {
+        let slurm = format!("bin_dir = {:?}", cluster.commands());
+        self.run(self.write_config(name, cluster, &slurm, settings))
+            .await
+    }
+
     /// Two processes of ingest.
     pub fn replicas(&self, cluster: &Cluster, settings: &str) -> Replicas {
         let config = self.write_config(NAME, cluster, "", settings);
@@ -149,20 +154,29 @@ impl Mesh {
 
     /// What happened to a job: an array's id also finds its tasks. What it used comes later, see [`Mesh::updates_of`].
     pub fn of_job(&self, id: u32) -> Vec<Event> {
-        let about = |event: &Event| is_about(event, id) && event.r#type != "job.updated";
+        self.of_job_in(NAME, id)
+    }
+
+    fn of_job_in(&self, cluster: &str, id: u32) -> Vec<Event> {
+        let about = |event: &Event| is_about(event, cluster, id) && event.r#type != "job.updated";
         self.events().into_iter().filter(about).collect()
     }
 
     /// What a job's runs used.
     pub fn updates_of(&self, id: u32) -> Vec<Event> {
-        let about = |event: &Event| is_about(event, id) && event.r#type == "job.updated";
+        let about = |event: &Event| is_about(event, NAME, id) && event.r#type == "job.updated";
         self.events().into_iter().filter(about).collect()
     }
 
     /// The lifecycle of a job's runs in words: runs in order, separated by ` | `. Waiting facts are left out: they depend on the scheduler.
     pub fn story(&self, id: u32) -> String {
+        self.story_in(NAME, id)
+    }
+
+    /// The same of a job of that cluster.
+    pub fn story_in(&self, cluster: &str, id: u32) -> String {
         let mut runs: Vec<(String, Vec<(u64, String)>)> = Vec::new();
-        for event in self.of_job(id) {
+        for event in self.of_job_in(cluster, id) {
             let word = event.r#type.trim_start_matches("job.").to_owned();
             if word == "pending" {
                 continue;
@@ -178,7 +192,7 @@ impl Mesh {
             runs[position].1.push((event.run_seq, word));
         }
         // By key: the array before its tasks, an earlier run before a later one.
-        runs.sort_by_key(|(key, _)| natural(key));
+        runs.sort_by_key(|(key, _)| natural(cluster, key));
         let words = |events: &mut Vec<(u64, String)>| {
             events.sort();
             events
@@ -195,12 +209,17 @@ impl Mesh {
 
     /// Waits until a job's story is this one.
     pub async fn wait_story(&self, id: u32, story: &str) {
+        self.wait_story_in(NAME, id, story).await;
+    }
+
+    /// The same of a job of that cluster.
+    pub async fn wait_story_in(&self, cluster: &str, id: u32, story: &str) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
-        while self.story(id) != story {
+        while self.story_in(cluster, id) != story {
             assert!(
                 tokio::time::Instant::now() < deadline,
-                "job {id}: expected {story:?}, found {:?}",
-                self.story(id)
+                "job {id} of {cluster}: expected {story:?}, found {:?}",
+                self.story_in(cluster, id)
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -255,16 +274,16 @@ impl Running {
     }
 }
 
-fn is_about(event: &Event, id: u32) -> bool {
-    event.cluster == NAME
+fn is_about(event: &Event, cluster: &str, id: u32) -> bool {
+    event.cluster == cluster
         && event.job().is_some_and(|job| {
             job.job_id == id || job.array.as_ref().is_some_and(|array| array.job_id == id)
         })
 }
 
 /// `job/7_12/100` as (task, submit time): the array before its tasks, 9 before 10.
-fn natural(key: &str) -> (Option<u32>, i64) {
-    let run = RunKey::parse(NAME, key).unwrap();
+fn natural(cluster: &str, key: &str) -> (Option<u32>, i64) {
+    let run = RunKey::parse(cluster, key).unwrap();
     (run.task_id, run.submit_time)
 }
 

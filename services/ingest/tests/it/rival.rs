@@ -11,7 +11,7 @@
 //! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/job-events.md` |
 //! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests` |
 //! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
-//! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`] |
+//! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`]; all of Slurm of one hangs, two Slurms with the same job ids: `two` |
 //! | F12 sacct hangs | [`f12_accounting_that_hangs_holds_up_nobody_else`] |
 //! | F13 killed and started again | `start::a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice` |
 //! | F14 the backend is down at the start | [`f14_ingest_starts_before_nats`] |

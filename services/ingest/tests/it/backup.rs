@@ -1,0 +1,134 @@
+//! slurmctld dies and its backup takes over, then the first one comes back: jobs go on, and are told as if nothing had been.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_testkit::wait_for;
+
+use crate::cluster::Cluster;
+use crate::mesh::Mesh;
+
+/// The backup waits for `SlurmctldTimeout` (5 s here), then reads the state; on a busy machine each takes its time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until what the jobs are now is in the state that the backup reads. A job whose start is not in it is started
+/// once more, and its node drained ("Duplicate jobid", seen on Slurm 22.05).
+async fn saved(cluster: &Cluster, held: u32) {
+    let job_state = cluster.folder.join("state/job_state");
+    let modified = |path: &Path| std::fs::metadata(path).ok()?.modified().ok();
+    let id = format!("JobId={held}");
+    // A change makes slurmctld save; twice, since the first time it may have been about to write what it had gathered before.
+    for comment in ["Comment=one", "Comment=two"] {
+        let now = SystemTime::now();
+        cluster
+            .run("root", &["scontrol", "update", &id, comment])
+            .await;
+        wait_for("slurmctld saved its state", PATIENCE, async || {
+            modified(&job_state)
+                .is_some_and(|time| time > now)
+                .then_some(())
+        })
+        .await;
+    }
+}
+
+async fn answers(cluster: &Cluster) {
+    wait_for("a slurmctld answers", PATIENCE, async || {
+        cluster.attempt("root", &["squeue", "-h"]).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
+    let knobs = [("BACKUP", "1"), ("NODES", "2"), ("GPU_NODES", "0")];
+    let cluster = &Cluster::up(23_400, &knobs).await;
+    let mesh = Mesh::start().await;
+    // squeue waits for the backup; without the second line the sweep after such a slow answer is a minute later.
+    let settings = "sweep_interval = \"500ms\"\nsweep_interval_max = \"2s\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    // It ends when told so, while nobody controls.
+    let told = cluster.folder.join("told-to-end");
+    let script = format!("until [ -e {} ]; do sleep 0.1; done", told.display());
+    let ends = cluster.sbatch(&[], &script).await;
+    let after = format!("--dependency=afterany:{ends}");
+    let waits = cluster.sbatch(&[&after], "exit 3").await;
+    let runs = cluster.sbatch(&[], "sleep 300").await;
+    mesh.wait_story(held, "submitted held").await;
+    mesh.wait_story(waits, "submitted").await;
+    mesh.wait_story(runs, "submitted started").await;
+    mesh.wait_story(ends, "submitted started").await;
+    saved(cluster, held).await;
+
+    cluster.ctl("kill", "slurmctld").await;
+    std::fs::write(&told, "").unwrap();
+    answers(cluster).await;
+    mesh.wait_story(ends, "submitted started completed").await;
+    mesh.wait_story(waits, "submitted started failed").await;
+    let new = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(new, "submitted started completed").await;
+    let id = held.to_string();
+    cluster.run("root", &["scontrol", "release", &id]).await;
+    mesh.wait_story(held, "submitted held released started completed")
+        .await;
+
+    // The first one takes control back.
+    cluster.ctl("start", "slurmctld").await;
+    answers(cluster).await;
+    cluster.run("alice", &["scancel", &runs.to_string()]).await;
+    mesh.wait_story(runs, "submitted started cancelled").await;
+
+    // Accounting has each of them once and with the end that was told.
+    let ids = [held, ends, waits, runs, new];
+    let list = ids.map(|id| id.to_string()).join(",");
+    let rows = [
+        "sacct",
+        "-D",
+        "-X",
+        "-n",
+        "-P",
+        "-o",
+        "JobIDRaw,State",
+        "-j",
+        &list,
+    ];
+    wait_for("accounting has every end", PATIENCE, async || {
+        let rows = cluster.run("root", &rows).await;
+        let told = ids.map(|id| {
+            let end = mesh.story(id).split(' ').next_back().map(str::to_uppercase);
+            format!("{id}|{}", end.unwrap_or_default())
+        });
+        // `CANCELLED by 20001`
+        let mut rows: Vec<_> = rows
+            .lines()
+            .map(|row| row.split(' ').next().unwrap_or_default())
+            .collect();
+        rows.sort_unstable();
+        (rows == told).then_some(())
+    })
+    .await;
+    mesh.assert_no_duplicates();
+
+    // Of slurmctld's absences, if they were noticed, the beginning and the end, in turn.
+    let sources = wait_for("slurmctld is there again", PATIENCE, async || {
+        let of_slurmctld = |event: &mesh_events::Event| match &event.payload {
+            Some(Payload::Capture(capture))
+                if capture.source == "slurmctld" && event.r#type.starts_with("capture.source_") =>
+            {
+                Some(event.r#type.clone())
+            }
+            _ => None,
+        };
+        let told: Vec<_> = mesh.events().iter().filter_map(of_slurmctld).collect();
+        told.len().is_multiple_of(2).then_some(told)
+    })
+    .await;
+    println!("told of slurmctld: {sources:?}");
+    for absence in sources.chunks(2) {
+        assert_eq!(absence, ["capture.source_down", "capture.source_up"]);
+    }
+    ingest.stop().await;
+}

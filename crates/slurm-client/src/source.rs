@@ -84,6 +84,11 @@ impl Slurm {
         }
     }
 
+    /// Whether it tells who has access, and who gave it: slurmrestd has no log of that.
+    pub const fn tells_access(&self) -> bool {
+        matches!(self.0, Inner::Cli(_))
+    }
+
     /// The shortest polite pause after an answer that took so long. None with commands, whose number per second is bounded anyway; 20
     /// times the answer and at least 30 s with REST, where slurmrestd makes the answer at fifteen times the cost.
     pub fn least_pause(&self, last_answer: Duration) -> Duration {

@@ -23,9 +23,9 @@ pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<Settled> {
     let settled = |(mut sighting, parts): (Sighting, Vec<usize>)| {
         let parts: Vec<&UsageRecord> = parts.iter().map(|part| &records[*part]).collect();
         let steps: Vec<&StepUsage> = parts.iter().flat_map(|part| &part.steps).collect();
-        // A step that has not reported yet has no resources; one too short to be looked at has at least `energy=0` (22.05).
-        let complete =
-            !steps.is_empty() && steps.iter().all(|step| step.ended && !step.most.is_empty());
+        // A step that has not reported yet has no resources; one too short to be looked at has at least the sum `energy=0` (22.05).
+        let reported = |step: &&StepUsage| !(step.most.is_empty() && step.total.is_empty());
+        let complete = !steps.is_empty() && steps.iter().all(|step| step.ended && reported(step));
         if sighting.end_kind().is_some() {
             sighting.job.usage = Some(Usage {
                 incomplete: !complete,
@@ -261,6 +261,17 @@ mod tests {
         }
         let lives = part("RUNNING", 100, 0, "cpu=1", vec![step("batch", 1, 1)]);
         assert_eq!(usages("c", &[lives])[0].sighting.job.usage, None);
+    }
+
+    #[test]
+    fn a_step_too_short_to_be_looked_at_has_reported() {
+        let short = StepUsage {
+            most: UsedTres::new(),
+            total: UsedTres::from([("energy".to_owned(), 0)]),
+            ..step("batch", 0, 1)
+        };
+        let settled = usages("c", &[part("FAILED", 100, 120, "cpu=1", vec![short])]);
+        assert!(settled[0].complete);
     }
 
     #[test]

@@ -66,8 +66,6 @@ struct State {
     read: Option<Instant>,
     /// A reading that is doubted, and how often it was seen.
     doubted: Option<(Everybody, u32)>,
-    /// True if Slurm is asked in a way that has no answer to this: over REST.
-    unavailable: bool,
     /// The last problem that was logged, so that each is logged once.
     problem: Option<String>,
 }
@@ -94,17 +92,26 @@ impl Watcher {
             memory,
             read: None,
             doubted: None,
-            unavailable: false,
             problem: None,
         };
+        if self.config.accounting && !self.slurm.tells_access() {
+            tracing::warn!(
+                source = self.slurm.source(),
+                "access of users is not watched: it does not say who changed what; set [slurm] source = \"cli\" where sacctmgr is installed"
+            );
+        }
         let mut due = Instant::now();
         loop {
-            if self.config.accounting && !state.unavailable && due <= Instant::now() {
+            if self.watches_access() && due <= Instant::now() {
                 due = Instant::now() + self.look(&mut state).await?;
             }
             self.link(&mut state).await?;
             self.pause(self.config.identity_poll).await?;
         }
+    }
+
+    fn watches_access(&self) -> bool {
+        self.config.accounting && self.slurm.tells_access()
     }
 
     async fn pause(&self, pause: Duration) -> Result<(), Error> {
@@ -223,7 +230,6 @@ impl Watcher {
                 pause.max(self.config.users.interval.min(Duration::from_secs(60))),
             ));
         }
-        state.unavailable = matches!(error, Failure::NotOverRest { .. });
         let problem = chain(error);
         if state.problem.as_ref() != Some(&problem) {
             tracing::warn!(
@@ -295,7 +301,7 @@ impl Watcher {
     /// Tells whose person became known or changed.
     async fn link(&self, state: &mut State) -> Result<(), Error> {
         let memory = &mut state.memory;
-        if self.config.accounting && !state.unavailable && !memory.meta.access_known {
+        if self.watches_access() && !memory.meta.access_known {
             return Ok(());
         }
         let mut users = self.identities.users();

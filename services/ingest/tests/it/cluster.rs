@@ -27,7 +27,7 @@ pub async fn shared() -> (&'static Cluster, RwLockReadGuard<'static, ()>) {
     let guard = DAEMONS.read().await;
     (
         CLUSTER
-            .get_or_init(async || Cluster::up(BASE_PORT, &[]).await)
+            .get_or_init(async || Cluster::up(BASE_PORT, &[("REST", "1")]).await)
             .await,
         guard,
     )
@@ -38,7 +38,7 @@ pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
     let guard = DAEMONS.write().await;
     (
         CLUSTER
-            .get_or_init(async || Cluster::up(BASE_PORT, &[]).await)
+            .get_or_init(async || Cluster::up(BASE_PORT, &[("REST", "1")]).await)
             .await,
         guard,
     )

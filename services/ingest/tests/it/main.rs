@@ -12,6 +12,7 @@ mod mesh;
 mod outage;
 mod polite;
 mod replicas;
+mod rest;
 mod rival;
 mod stand_in;
 mod start;

@@ -75,6 +75,19 @@ impl Mesh {
         self.ingest_named(NAME, cluster, settings).await
     }
 
+    /// Starts ingest that asks slurmrestd.
+    pub async fn ingest_over_rest(&self, cluster: &Cluster, settings: &str) -> Running {
+        let ask = ["scontrol", "token", "username=root", "lifespan=3600"];
+        let token = self.folder.path().join("token");
+        std::fs::write(&token, cluster.run("root", &ask).await).unwrap();
+        let slurm = format!(
+            "source = \"rest\"\nrest_url = \"unix://{}\"\nrest_user = \"root\"\ntoken_file = {token:?}",
+            cluster.folder.join("rest/socket").display()
+        );
+        self.run(self.write_config(NAME, cluster, &slurm, settings))
+            .await
+    }
+
     /// Starts ingest with somebody between it and Slurm.
     pub async fn ingest_through(
         &self,

@@ -100,7 +100,7 @@ async fn slurm(
                 )
             };
             findings.push(Finding::new(
-                "slurm commands",
+                slurm.source(),
                 grade,
                 format!("version {version}"),
                 fix,
@@ -108,10 +108,14 @@ async fn slurm(
         }
         Err(error) => {
             findings.push(Finding::new(
-                "slurm commands",
+                slurm.source(),
                 Grade::Bad,
                 mesh_runtime::chain(&error),
-                "install slurm-client, or set [slurm] bin_dir",
+                if slurm.tells_access() {
+                    "install slurm-client, or set [slurm] bin_dir"
+                } else {
+                    "start slurmrestd, or set [slurm] rest_url"
+                },
             ));
             return None;
         }

@@ -53,6 +53,9 @@ pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
     let known = book.get(&run);
     let mut origin = Origin::default();
     if known.is_none() {
+        if leaves_it_to_the_controller(book, &run, sighting) {
+            return decision;
+        }
         match continued_run(book, &run, sighting, look, &mut decision) {
             Some(continues) => origin.continues = continues,
             None => {
@@ -152,6 +155,13 @@ fn resolve_attempt(
         attempt: run.attempt + 1,
         ..run.clone()
     }
+}
+
+/// A run that is not over is in the controller's memory, and the controller counts restarts: it can tell the next run of a scrontab job,
+/// whose last one ended like any other, from a job that got a used id. Accounting cannot (22.05).
+fn leaves_it_to_the_controller(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
+    let has_earlier = || book.runs_of(run).any(|(other, _)| other < run);
+    sighting.record == Record::Accounting && sighting.end_kind().is_none() && has_earlier()
 }
 
 /// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.

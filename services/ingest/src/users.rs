@@ -11,6 +11,7 @@ mod config;
 pub mod diff;
 pub mod login;
 mod memory;
+mod news;
 mod tell;
 pub mod watch;
 

@@ -10,18 +10,15 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_events::Event;
 use mesh_runtime::chain;
-use prost::Message as _;
 use slurm_client::{Slurm, Transaction};
 use slurm_types::UnixTime;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Entity, Everybody, everybody};
-use super::actor::who_did;
-use super::diff::{Change, Kind, diff};
 use super::memory::{Known, Memory};
+use super::news::{Batch, Explained, News};
 use super::tell::Frame;
 use crate::config::Config;
 use crate::identity::{IdentityMap, Person};
@@ -393,50 +390,6 @@ impl Watcher {
     }
 }
 
-/// A change, and the entry of the log that explains it.
-type Explained<'a> = (Change, Option<&'a Transaction>);
-
-/// A reading that differs from what was told.
-struct News<'a> {
-    now: Everybody,
-    changes: Vec<Explained<'a>>,
-}
-
-impl<'a> News<'a> {
-    /// The changes with their explanation: from the log before the readings, else from the one after them. At the first start there are
-    /// none: what everybody has by then is not told.
-    fn of(
-        memory: &Memory,
-        now: Everybody,
-        log: &'a [Transaction],
-        later: &'a [Transaction],
-    ) -> Self {
-        let changes = if memory.meta.access_known {
-            diff(&memory.told(), &now)
-        } else {
-            Vec::new()
-        };
-        let explained = |change: Change| {
-            let by = who_did(&change, log).or_else(|| who_did(&change, later));
-            (change, by)
-        };
-        Self {
-            now,
-            changes: changes.into_iter().map(explained).collect(),
-        }
-    }
-
-    /// Whether somebody is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
-    fn is_doubtful(&self) -> bool {
-        let logged = ["Account", "AdminLevel", "Coordinator"];
-        self.changes.iter().any(|(change, by)| {
-            by.is_none()
-                && change.kind == Kind::Revoked
-                && logged.contains(&change.attribute.as_str())
-        })
-    }
-}
-
 impl State {
     /// Whether a reading is not to be believed yet.
     fn doubts(&mut self, news: &News<'_>) -> bool {
@@ -454,21 +407,5 @@ impl State {
         };
         self.doubted = Some((news.now.clone(), seen));
         seen < DOUBTS
-    }
-}
-
-/// What is told with one write.
-#[derive(Default)]
-struct Batch {
-    entities: BTreeSet<Entity>,
-    events: Vec<(Entity, Event)>,
-    bytes: usize,
-}
-
-impl Batch {
-    fn add(&mut self, entity: &Entity, event: Event) {
-        // Base64 makes 4 of 3.
-        self.bytes += event.encoded_len() * 4 / 3;
-        self.events.push((entity.clone(), event));
     }
 }

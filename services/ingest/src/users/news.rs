@@ -1,0 +1,72 @@
+//! A reading that differs from what was told: what changed and why, and what is told of it with one write.
+
+use std::collections::BTreeSet;
+
+use mesh_events::Event;
+use prost::Message as _;
+use slurm_client::Transaction;
+
+use super::access::{Entity, Everybody};
+use super::actor::who_did;
+use super::diff::{Change, Kind, diff};
+use super::memory::Memory;
+
+/// A change, and the entry of the log that explains it.
+pub(super) type Explained<'a> = (Change, Option<&'a Transaction>);
+
+/// A reading that differs from what was told.
+pub(super) struct News<'a> {
+    pub(super) now: Everybody,
+    pub(super) changes: Vec<Explained<'a>>,
+}
+
+impl<'a> News<'a> {
+    /// The changes with their explanation: from the log before the readings, else from the one after them. At the first start there are
+    /// none: what everybody has by then is not told.
+    pub(super) fn of(
+        memory: &Memory,
+        now: Everybody,
+        log: &'a [Transaction],
+        later: &'a [Transaction],
+    ) -> Self {
+        let changes = if memory.meta.access_known {
+            diff(&memory.told(), &now)
+        } else {
+            Vec::new()
+        };
+        let explained = |change: Change| {
+            let by = who_did(&change, log).or_else(|| who_did(&change, later));
+            (change, by)
+        };
+        Self {
+            now,
+            changes: changes.into_iter().map(explained).collect(),
+        }
+    }
+
+    /// Whether somebody is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
+    pub(super) fn is_doubtful(&self) -> bool {
+        let logged = ["Account", "AdminLevel", "Coordinator"];
+        self.changes.iter().any(|(change, by)| {
+            by.is_none()
+                && change.kind == Kind::Revoked
+                && logged.contains(&change.attribute.as_str())
+        })
+    }
+}
+
+/// What is told with one write.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) entities: BTreeSet<Entity>,
+    pub(super) events: Vec<(Entity, Event)>,
+    pub(super) bytes: usize,
+}
+
+impl Batch {
+    pub(super) fn add(&mut self, entity: &Entity, event: Event) {
+        // Base64 makes 4 of 3.
+        self.bytes += event.encoded_len() * 4 / 3;
+        self.events.push((entity.clone(), event));
+    }
+}

@@ -182,9 +182,8 @@ impl Sweeper {
         if let Some(pause) = self.read(&cause, &sweep, &changed).await? {
             return Ok(Swept::Again(pause));
         }
-        if sweep.unread_lines == 0
-            && let Some(pause) = self.look_for(&cause, &missing).await?
-        {
+        // Also if a line could not be read: whose job that was, the question by id settles.
+        if let Some(pause) = self.look_for(&cause, &missing).await? {
             return Ok(Swept::Again(pause));
         }
         if let Some(pause) = self.settle(&cause, arrays).await? {

@@ -14,6 +14,7 @@ mod polite;
 mod replicas;
 mod rest;
 mod rival;
+mod rows;
 mod stand_in;
 mod start;
 mod transitions;

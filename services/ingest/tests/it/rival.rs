@@ -18,6 +18,24 @@
 //! | F15 other versions of Slurm | `docs/compat.md` |
 //! | F16 a hundred hooks at once | `polite::f16_…` |
 //! | F17 a short job between two looks | `lifecycle`, and `lived between two looks` of `docs/job-events.md` |
+//!
+//! And what users of other tools complain about. "Table" is the table of `docs/job-events.md`, whose rows are run.
+//!
+//! | pain | here |
+//! | --- | --- |
+//! | 4 a squeue that times out or fails is taken for the end | `doubt::nothing_follows_from_answers_that_cannot_be_true` |
+//! | 5 a job that moved to another partition is lost | `doubt::a_job_that_moves_to_another_partition_stays_the_same_run` |
+//! | 6 accounting's own window begins at midnight | the same test: every question names its window |
+//! | 7 a job id that is used again | `forgotten::a_job_id_that_is_used_again_is_another_job` |
+//! | 8 requeue and preemption read as failure or as a second job | `transitions`; table |
+//! | 9 node failure, suspension, time limit not recognised | `transitions`, `lifecycle::a_suspended_job_is_resumed`, `rows`, `bell`; table |
+//! | 10 out of memory not recognised | `rows`; table: the controller's, jobcomp's and accounting's word |
+//! | 16 arrays: one message per task, or a wrong summary | `lifecycle::an_array_is_submitted_once_and_each_task_starts_and_ends`, `lifecycle::a_hundred_tasks_make_two_hundred_and_one_events` |
+//! | 17 accounting lags, so what is told is false | `rows`, [`f1_f2_accounting_that_is_behind_delays_nothing`]; table: accounting lags |
+//! | 18 scrontab: "did not run" after each success | table: scrontab |
+//! | 20 one bad row stops all, rows twice or under another's name | `rows::a_row_that_is_none_late_twice_or_behind_concerns_no_other_job` |
+//! | 26 JSON changes with every release | `slurm-client`: `json::tests`, against answers of 22.05, 24.11 and 26.05 |
+//! | 27 JSON is slow and huge | `doubt`: no question asks for it; `make bench` |
 
 use crate::bell::ring;
 use crate::cluster::{self, NAME};

@@ -19,30 +19,24 @@ struct Suite {
     package: &'static str,
     /// Of `tests/it`: modules to run; empty for all.
     only: &'static [&'static str],
-    /// Modules to leave out: those with a stand-in for Slurm, or without any.
-    skip: &'static [&'static str],
 }
 
 const SUITES: [Suite; 4] = [
     Suite {
         package: "slurm-client",
         only: &["live::"],
-        skip: &[],
     },
     Suite {
         package: "ingest",
         only: &[],
-        skip: &[],
     },
     Suite {
         package: "node-watcher",
         only: &[],
-        skip: &[],
     },
     Suite {
         package: "integration",
         only: &["day::", "away::", "killed::"],
-        skip: &[],
     },
 ];
 
@@ -144,7 +138,6 @@ fn run_suite(root: &Path, suite: &Suite) -> Result<(Vec<Note>, bool)> {
         .args(["test", "--package", suite.package, "--test", "it"])
         .args(["--no-fail-fast", "--"])
         .args(suite.only)
-        .args(suite.skip.iter().flat_map(|module| ["--skip", module]))
         .stdout(Stdio::piped());
     let mut child = command.spawn().context("run cargo test")?;
     let stdout = child.stdout.take().context("read cargo test")?;

@@ -391,7 +391,6 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
         "pending-explainer" => &[
             (BUCKET_EXPLAINER, Written::All),
             (BUCKET_QUEUE, Written::Nothing),
-            (BUCKET_LEASES, Written::Own),
         ],
         _ => &[],
     }

@@ -118,7 +118,10 @@ impl Replicas {
     }
 
     /// Waits until the other one leads, and prints how long that took.
-    #[allow(clippy::print_stdout, reason = "what a reader of the test's output wants")]
+    #[allow(
+        clippy::print_stdout,
+        reason = "what a reader of the test's output wants"
+    )]
     async fn taken_over(&self, from: usize, how: &str, since: Instant) {
         self.wait_role(1 - from, "leader").await;
         println!(

@@ -150,7 +150,12 @@ impl Rest {
             };
             let reply = self.http.get(command, &target).await?;
             match verdict(command, family, reply, self.http.has_token())? {
-                Told::NoSuchPath if again => self.forget_api(),
+                // Once more: the server may be another version than before.
+                Told::NoSuchPath => {
+                    if again {
+                        self.forget_api();
+                    }
+                }
                 told => return Ok(told),
             }
         }
@@ -161,7 +166,7 @@ impl Rest {
         })
     }
 
-    /// A document that must be there, with its list.
+    /// A document with its list. `None` only where that is an answer: nothing changed since the time asked about, or no such job.
     async fn list<T: Send + 'static>(
         &self,
         command: &'static str,
@@ -174,7 +179,9 @@ impl Rest {
         let list = if list == "job" { "jobs" } else { list };
         match self.get(command, family, question, argument).await? {
             Told::Document(body) => documented(command, body, list, read).await.map(Some),
-            Told::NotModified | Told::NoSuchJob | Told::NoSuchPath => Ok(None),
+            Told::NotModified if argument.starts_with("update_time=") => Ok(None),
+            Told::NoSuchJob if list != question => Ok(None),
+            Told::NotModified | Told::NoSuchJob | Told::NoSuchPath => Err(nothing(command)),
         }
     }
 

@@ -108,12 +108,12 @@ pub enum Command {
     Webhooks(Webhooks),
     /// Prove that the ledger was not changed
     Verify(Verify),
-    /// Check price books
+    /// Check the arithmetic of costs against test vectors
     #[command(subcommand)]
     Price(Price),
     /// Check everything, end to end, and say what to fix
     Doctor(Doctor),
-    /// What to write into slurm.conf
+    /// Print, install, test and flush Slurm's hooks
     #[command(subcommand)]
     Hooks(Hooks),
     /// Read output of Slurm as the collectors do, for bug reports

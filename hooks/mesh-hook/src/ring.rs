@@ -134,8 +134,10 @@ pub fn flush(
     until: Instant,
 ) -> Result<usize, FlushError> {
     connection.set_deadline(until);
-    let bells = flush_spool(config, connection, until)?;
-    Ok(bells + flush_lines(config, host, connection)?)
+    // A doorbell that is refused holds up the spool, not the lines.
+    let bells = flush_spool(config, connection, until);
+    let lines = flush_lines(config, host, connection);
+    Ok(bells? + lines?)
 }
 
 fn flush_spool(

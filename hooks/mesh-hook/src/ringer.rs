@@ -52,7 +52,10 @@ pub fn run(options: &Options, started: Instant) {
         bell.id = id.to_string();
         bell.probe = true;
     }
-    if let Some(text) = resume_file(&environment) {
+    // Of ResumeProgram only: at the others the variable would be somebody else's, and who reads may be root.
+    if bell.hook == "ResumeProgram"
+        && let Some(text) = resume_file(&environment)
+    {
         bell.environment.insert("SLURM_RESUME_FILE".into(), text);
     }
     let spool = Spool::new(&config.spool, config.max_spool_bytes);

@@ -160,7 +160,7 @@ fn mesh_toml(
     };
     format!(
         r#"# slurm-mesh. Everybody who uses smesh reads this file, so secrets are not in it: each has a key that names a file.
-# Every key has a default; each service's README lists its keys. `<service> --print-config` shows what counts.
+# Every key has a default, with a comment in services/*/config/default.toml. `<service> --print-config` shows what counts.
 # Environment variables win: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__SWEEP_INTERVAL is [ingest] sweep_interval.
 
 [mesh]

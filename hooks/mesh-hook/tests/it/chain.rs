@@ -95,14 +95,14 @@ async fn nats_that_is_silent_does_not_delay_the_sites_program() {
     )
     .unwrap();
     // The fastest of several, since the machine may be busy: waiting for NATS would cost each of them 200 ms.
-    let fastest = (0..5)
+    let fastest = (0..20)
         .map(|_| call(hook(&site.config()).args(["--chain", "/bin/true"])))
         .inspect(Call::assert_quiet)
         .map(|call| call.took)
         .min();
     assert!(fastest.unwrap() < Duration::from_millis(100), "{fastest:?}");
     wait_until("the doorbells are spooled", SOON, async || {
-        site.spooled().len() == 5
+        site.spooled().len() == 20
     })
     .await;
 }

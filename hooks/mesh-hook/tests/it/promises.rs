@@ -111,13 +111,13 @@ async fn nats_that_is_silent_costs_no_more_than_the_hard_stop() {
     )
     .unwrap();
     // The fastest of several, since the machine may be busy.
-    let calls = [(); 5].map(|()| call(&mut hook(&site.config())));
+    let calls = [(); 20].map(|()| call(&mut hook(&site.config())));
     for call in &calls {
         assert!(call.output.status.success(), "{call:?}");
     }
     let fastest = calls.iter().map(|call| call.took).min().unwrap();
     assert!(fastest < QUICKLY, "{fastest:?}");
-    wait_until("all are spooled", SOON, async || site.spooled().len() == 5).await;
+    wait_until("all are spooled", SOON, async || site.spooled().len() == 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -294,7 +294,7 @@ fn must(command: &mut Command) {
         .status();
     assert!(
         status.as_ref().is_ok_and(std::process::ExitStatus::success),
-        "this test mounts a file system, run it as root: {command:?}: {status:?}"
+        "this test mounts a file system: run it as root, in a container with --privileged: {command:?}: {status:?}"
     );
 }
 
@@ -309,9 +309,7 @@ async fn a_disk_that_hangs_holds_up_nobody() {
     for call in &calls {
         assert!(call.output.status.success(), "{call:?}");
     }
-    // The fastest: a busy machine may take long to start a process, but nobody waits for the disk.
-    let fastest = calls.iter().map(|call| call.took).min().unwrap();
-    assert!(fastest < Duration::from_millis(400), "{fastest:?}");
+    // That they came back while the disk was frozen is the proof: who waits for it cannot even be killed.
     wait_until("they are spooled once the disk answers", SOON, async || {
         site.spooled().len() == 5
     })

@@ -136,7 +136,9 @@ impl Getent {
             let mut state = self.lock();
             let entry = state.entry(user).or_default();
             entry.tried = Some(Instant::now());
-            if found.is_some() {
+            // getent says "no such user" also while sssd or LDAP is away: that unlinks nobody who was known.
+            let gone = found == Some(None) && entry.answer.as_ref().is_some_and(Option::is_some);
+            if found.is_some() && !gone {
                 entry.answer = found;
             }
         }

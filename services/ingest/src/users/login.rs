@@ -1,7 +1,7 @@
 //! Logins: the one event that a doorbell itself is, since Slurm knows nothing of them.
 //!
 //! What stands behind it is a message of the NATS user `hook`, which mesh-hook has; so it is marked as inferred, and bounded per user and
-//! minute. Its id comes from the doorbell's id: delivered twice, it is told twice with the same id.
+//! minute of the login: those that were spooled while NATS was away are all told. Its id comes from the doorbell's id: delivered twice, it is told twice with the same id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,8 +25,9 @@ use crate::metrics;
 pub const HOOK: &str = "Pam";
 /// Longest name of a user or a host, and of the rest.
 const LONGEST: usize = 256;
-/// Users that may log in within one minute; more is no cluster but an attack.
-const MOST_USERS: usize = 10_000;
+/// Users and minutes that are told of within one minute; what is more waits.
+const MOST: usize = 10_000;
+const MINUTE: Duration = Duration::from_secs(60);
 /// How far another host's clock may be ahead.
 const AHEAD: i64 = 60;
 
@@ -71,14 +72,22 @@ impl Logins {
             }
         };
         let user = bell.login.as_ref().map_or("", |login| &login.user);
-        let allowed = self
+        let minute = bell.called_at.as_ref().map_or(0, |at| at.seconds / 60);
+        let verdict = self
             .budget
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(user, Instant::now());
-        if !allowed {
-            metrics::doorbell("limited");
-            return Outcome::Done;
+            .take(user, minute, Instant::now());
+        match verdict {
+            Verdict::Tell => {}
+            Verdict::Drop => {
+                metrics::doorbell("limited");
+                return Outcome::Done;
+            }
+            Verdict::Later => {
+                metrics::doorbell("delayed");
+                return Outcome::Retry { after: MINUTE };
+            }
         }
         let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type, cluster = event.cluster);
         span.follows_from(Span::current());
@@ -175,11 +184,22 @@ impl Logins {
     }
 }
 
-/// How many logins each user has left in this minute.
+/// What becomes of a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is told.
+    Tell,
+    /// Its user logs in too often.
+    Drop,
+    /// There are too many of all users; again later.
+    Later,
+}
+
+/// How many logins were told in this minute, by user and the minute in which they happened.
 struct Budget {
     per_minute: u32,
     began: Option<Instant>,
-    used: HashMap<String, u32>,
+    used: HashMap<(String, i64), u32>,
 }
 
 impl Budget {
@@ -191,20 +211,24 @@ impl Budget {
         }
     }
 
-    fn take(&mut self, user: &str, now: Instant) -> bool {
+    fn take(&mut self, user: &str, minute: i64, now: Instant) -> Verdict {
         if self
             .began
-            .is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(60))
+            .is_none_or(|began| now.saturating_duration_since(began) >= MINUTE)
         {
             self.began = Some(now);
             self.used.clear();
         }
-        if self.used.len() >= MOST_USERS && !self.used.contains_key(user) {
-            return false;
+        let key = (user.to_owned(), minute);
+        if self.used.len() >= MOST && !self.used.contains_key(&key) {
+            return Verdict::Later;
         }
-        let used = self.used.entry(user.to_owned()).or_default();
+        let used = self.used.entry(key).or_default();
         *used = used.saturating_add(1);
-        *used <= self.per_minute
+        match *used <= self.per_minute {
+            true => Verdict::Tell,
+            false => Verdict::Drop,
+        }
     }
 }
 
@@ -215,18 +239,22 @@ mod tests {
     #[test]
     fn one_users_flood_is_nobody_elses() {
         let (mut budget, now) = (Budget::new(2), Instant::now());
-        let taken: Vec<bool> = (0..4).map(|_| budget.take("alice", now)).collect();
-        assert_eq!(taken, [true, true, false, false]);
-        assert!(budget.take("bob", now));
-        assert!(budget.take("alice", now + Duration::from_secs(60)));
+        let taken: Vec<Verdict> = (0..3).map(|_| budget.take("alice", 7, now)).collect();
+        assert_eq!(taken, [Verdict::Tell, Verdict::Tell, Verdict::Drop]);
+        assert_eq!(budget.take("bob", 7, now), Verdict::Tell);
+        assert_eq!(budget.take("alice", 7, now + MINUTE), Verdict::Tell);
+    }
+
+    #[test]
+    fn an_hour_of_logins_that_arrive_at_once_are_all_told() {
+        let (mut budget, now) = (Budget::new(1), Instant::now());
+        assert!((0..60).all(|minute| budget.take("svc", minute, now) == Verdict::Tell));
     }
 
     #[test]
     fn invented_users_are_bounded_together() {
         let (mut budget, now) = (Budget::new(1), Instant::now());
-        let taken = (0..MOST_USERS + 5)
-            .filter(|n| budget.take(&n.to_string(), now))
-            .count();
-        assert_eq!(taken, MOST_USERS);
+        let told = (0..MOST).all(|n| budget.take(&n.to_string(), 7, now) == Verdict::Tell);
+        assert!(told && budget.take("one more", 7, now) == Verdict::Later);
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{admin, fact, of_user, serve, store, user};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A reader of a stream.
 struct Reader {

@@ -27,7 +27,7 @@ use webhook_dispatcher::WebhookDispatcherService;
 use webhook_dispatcher::domain::names;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A dispatcher in this process, on a server and a folder of its own.
 pub struct Mesh {

@@ -19,7 +19,7 @@ pub async fn terminate(service: Service) {
     let status = service.terminate().await.unwrap();
     assert!(status.success(), "{name} ended with {status}");
     // `drain_deadline` is 10 s.
-    assert!(started.elapsed() < Duration::from_secs(12), "{name}");
+    assert!(started.elapsed() < Duration::from_secs(30), "{name}");
 }
 
 /// A mesh of processes: `mesh.toml` for a nats-server of its own. Nothing runs yet.

@@ -9,7 +9,7 @@ SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|
 	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slurm soak lint bench fmt codegen docs clean-run
+.PHONY: help setup build demo test test-slurm soak lint bench fuzz fmt codegen docs clean-run
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -58,6 +58,9 @@ bench: ## the benchmarks, as ratios to raw limits of the same run (release profi
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
 	cargo build --release --package mesh-hook --package smesh --package ingest --package webhook-dispatcher --package integration --bins && \
 	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
+
+fuzz: ## the parsers against random input, a minute for each target (FUZZ_SECONDS; FUZZ='text types')
+	scripts/fuzz $(FUZZ)
 
 fmt: ## format the Rust code
 	cargo fmt --all

@@ -18,6 +18,8 @@ mod command;
 mod config;
 mod error;
 mod evidence;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod inspect;
 mod json;
 mod metrics;

@@ -1,9 +1,12 @@
 //! Slurm's compressed node lists: `n[1-3,08-11]-ib,login`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most hosts one bracket range may stand for (`MAX_RANGE` in Slurm's `hostlist.c`), and the default bound of a whole list.
 pub const MAX_HOSTS: usize = 65_536;
+
+/// What Slurm writes where there is no host.
+const NOTHING: [&str; 4] = ["(null)", "(unknown)", "None", "N/A"];
 
 /// The text is no host list, or stands for too many hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,15 +34,12 @@ impl HostList {
             text: text.chars().take(128).collect(),
             problem,
         };
-        let trimmed = text.trim();
-        if matches!(
-            trimmed,
-            "" | "(null)" | "None assigned" | "(unknown)" | "None" | "N/A"
-        ) {
+        if text.trim() == "None assigned" {
             return Ok(Vec::new());
         }
         let mut hosts = Vec::new();
-        for item in split_items(trimmed).ok_or_else(|| error("brackets do not match"))? {
+        let items = split_items(text).ok_or_else(|| error("brackets do not match"))?;
+        for item in items.into_iter().filter(|item| !NOTHING.contains(item)) {
             expand_item(item, most, &mut hosts).map_err(error)?;
         }
         Ok(hosts)
@@ -50,11 +50,10 @@ impl HostList {
     pub fn compress<S: AsRef<str>>(hosts: &[S]) -> String {
         let mut groups: Vec<Group<'_>> = Vec::new();
         let mut places: BTreeMap<(&str, usize, &str), usize> = BTreeMap::new();
-        let mut plain: Vec<&str> = Vec::new();
+        let mut plain: BTreeSet<&str> = BTreeSet::new();
         for host in hosts.iter().map(AsRef::as_ref) {
             let Some((prefix, digits, suffix)) = split_number(host) else {
-                if !plain.contains(&host) {
-                    plain.push(host);
+                if plain.insert(host) {
                     groups.push(Group {
                         prefix: host,
                         suffix: "",
@@ -219,8 +218,6 @@ fn number(text: &str) -> Result<u64, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -237,6 +234,7 @@ mod tests {
         check("n[1,3-4]-ib,login", &["n1-ib", "n3-ib", "n4-ib", "login"]);
         check("r[1-2]n[0-1]", &["r1n0", "r1n1", "r2n0", "r2n1"]);
         check("a b,c", &["a", "b", "c"]);
+        check("n1,(null)", &["n1"]);
         for nothing in ["", "(null)", "None assigned", "(unknown)", "None"] {
             check(nothing, &[]);
         }
@@ -270,6 +268,7 @@ mod tests {
             HostList::compress(&["login", "n2-ib", "n1-ib"]),
             "login,n[1-2]-ib"
         );
+        assert_eq!(HostList::compress(&["a", "b", "a"]), "a,b");
         assert_eq!(HostList::compress::<&str>(&[]), "");
     }
 

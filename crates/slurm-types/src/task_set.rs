@@ -111,7 +111,7 @@ impl FromStr for TaskSet {
             Some(cut) => (cut.rsplit_once(',').map_or("", |(whole, _)| whole), true),
             None => (ranges, false),
         };
-        let mut tasks = BTreeSet::new();
+        let mut tasks = Vec::new();
         for range in ranges
             .split(',')
             .filter(|_| !(truncated && ranges.is_empty()))
@@ -133,9 +133,13 @@ impl FromStr for TaskSet {
                 return Err(error("range is reversed, too large or has step 0"));
             }
             tasks.extend((low..=high).step_by(step as usize));
+            // Slurm writes each task once; a text that repeats large ranges would cost without bound.
+            if tasks.len() > MAX_TASK as usize + 1 {
+                return Err(error("tasks are named more than once"));
+            }
         }
         Ok(Self {
-            tasks,
+            tasks: tasks.into_iter().collect(),
             throttle,
             truncated,
         })
@@ -199,6 +203,13 @@ mod tests {
         ] {
             assert!(text.parse::<TaskSet>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn repeated_ranges_are_bounded() {
+        assert_eq!(tasks("1-3,2-4"), [1, 2, 3, 4]);
+        let large = "0-4000000,".repeat(1000) + "1";
+        assert!(large.parse::<TaskSet>().is_err());
     }
 
     #[test]

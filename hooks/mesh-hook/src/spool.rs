@@ -127,11 +127,8 @@ impl Spool {
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)?;
-        let mut content = subject.as_bytes().to_vec();
-        content.push(b'\n');
-        content.extend_from_slice(body);
-        let digest = hex::encode(Sha256::digest(&content));
-        let size = digest.len() + 1 + content.len();
+        let content = content(subject, body);
+        let size = content.len();
         if self.used()? + on_disk(size as u64) > self.limit {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
@@ -148,8 +145,6 @@ impl Spool {
                 .mode(0o600)
                 .open(&aside)?;
             like_folder(&file, &self.folder)?;
-            file.write_all(digest.as_bytes())?;
-            file.write_all(b"\n")?;
             file.write_all(&content)?;
             file.sync_all()?;
             fs::rename(&aside, self.folder.join(&name))?;
@@ -344,7 +339,15 @@ fn read(path: &Path) -> io::Result<Option<Spooled>> {
     Ok(parse(path, &bytes))
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Option<Spooled> {
+/// What a file holds. The subject must have no line end.
+pub fn content(subject: &str, body: &[u8]) -> Vec<u8> {
+    let told = [subject.as_bytes(), b"\n", body].concat();
+    let digest = hex::encode(Sha256::digest(&told));
+    [digest.as_bytes(), b"\n", &told].concat()
+}
+
+/// Reads what a file holds; `None` if it is damaged, or has no name that the spool gives.
+pub fn parse(path: &Path, bytes: &[u8]) -> Option<Spooled> {
     let (digest, content) = bytes.split_at_checked(64)?;
     let content = content.strip_prefix(b"\n")?;
     if hex::encode(Sha256::digest(content)).as_bytes() != digest {

@@ -5,4 +5,5 @@ mod cluster;
 mod failures;
 mod live;
 mod live_rest;
+mod replay;
 mod rest;

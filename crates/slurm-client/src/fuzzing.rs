@@ -1,0 +1,53 @@
+//! A door for fuzz targets (`fuzz/`), and for the test that replays their seeds: every parser of command output, or of JSON, at once.
+
+use std::collections::HashMap;
+
+use crate::json;
+use crate::parse::{self, Separator};
+
+/// Reads a text as the output of every command. Whatever it is, nothing panics, and nothing is made of lines that are not there.
+pub fn text(text: &str) {
+    let lines = text.lines().count();
+    let (rows, unread) = parse::sweep(text);
+    assert!(rows.len() + unread <= lines);
+    let jobs = parse::jobs(text, &HashMap::new());
+    assert!(jobs.records.len() + jobs.unclear.len() <= lines);
+    for comments in [false, true] {
+        let (found, unread) = parse::associations(text, comments);
+        assert_eq!(found.len() + unread, lines);
+    }
+    let (found, unread) = parse::users(text);
+    assert_eq!(found.len() + unread, lines);
+    assert!(parse::transactions(text).0.len() <= lines);
+    assert!(parse::nodes(text).0.len() <= lines);
+    assert!(parse::partitions(text).0.len() <= lines);
+    parse::config(text);
+    // The separator cannot be known; a text that had it would look like this.
+    let separator = Separator::random();
+    let delimited = text.replace('|', separator.as_str());
+    if let Some((found, unread)) = parse::accounting(&delimited, &separator) {
+        assert!(found.len() + unread <= delimited.matches(separator.as_str()).count() + 1);
+    }
+}
+
+/// Reads a document as every answer of slurmrestd.
+pub fn document(body: &[u8]) {
+    let read = |list: &str| {
+        json::answer(body, list, |value| {
+            let job = json::job(value);
+            if let Ok(job) = &job {
+                json::sweep_row(job);
+            }
+            json::node(value);
+            json::partition(value);
+            for codes in [json::ExitCodes::Told, json::ExitCodes::Lost] {
+                json::accounting(value, codes, |_| None);
+            }
+        })
+    };
+    for list in ["jobs", "nodes", "partitions", "pings"] {
+        if let Ok(answer) = read(list) {
+            answer.envelope.error_text();
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What slurmrestd answers, or anything else in its place: records or an error, never a panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| slurm_client::fuzzing::document(data));

@@ -1,0 +1,60 @@
+//! Spool files, the doorbells in them, and the environments they carry: what ingest makes of what a hook, or a stranger, sends.
+#![no_main]
+
+use std::path::Path;
+
+use ingest::domain::Evidence;
+use libfuzzer_sys::fuzz_target;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use mesh_hook::spool;
+use prost::Message as _;
+use slurm_client::HookEnv;
+
+fuzz_target!(|data: &[u8]| {
+    // As a spool file. libFuzzer watches comparisons, so it finds checksums.
+    let name = Path::new("00000000000000000001-id-1.bell");
+    if let Some(spooled) = spool::parse(name, data) {
+        assert_eq!(spool::content(&spooled.subject, &spooled.body), data);
+        doorbell(&spooled.body);
+    }
+    // As one without its first line, the checksum.
+    if let Some(end) = data.iter().position(|byte| *byte == b'\n')
+        && let Ok(subject) = std::str::from_utf8(&data[..end])
+    {
+        let body = &data[end + 1..];
+        let spooled = spool::parse(name, &spool::content(subject, body))
+            .expect("what is written can be read");
+        assert_eq!(
+            (spooled.subject.as_str(), spooled.body.as_slice()),
+            (subject, body)
+        );
+        doorbell(body);
+    }
+    doorbell(data);
+    // As an environment, a variable on each line.
+    let text = String::from_utf8_lossy(data);
+    let variables = text.lines().filter_map(|line| line.split_once('='));
+    read(&Doorbell {
+        hook: "jobcomp".to_owned(),
+        job_id: 1,
+        environment: variables
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        ..Doorbell::default()
+    });
+});
+
+fn doorbell(body: &[u8]) {
+    if let Ok(bell) = Doorbell::decode(body) {
+        read(&bell);
+        assert_eq!(Doorbell::decode(bell.encode_to_vec().as_slice()), Ok(bell));
+    }
+}
+
+fn read(bell: &Doorbell) {
+    let _ = HookEnv::from_env(&bell.environment);
+    match Evidence::read(&bell.cluster, bell) {
+        Ok(evidence) => assert_eq!(evidence.job_id, bell.job_id),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}

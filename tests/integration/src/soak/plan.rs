@@ -3,6 +3,9 @@
 //! The same seed, number of jobs and form give the same plan. When things happen exactly is up to the machine, so a failing seed is
 //! likely to fail again, not certain.
 
+mod faults;
+mod works;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -146,10 +149,10 @@ impl Plan {
     /// Draws the plan.
     pub fn draw(seed: u64, jobs: u32, form: Form) -> Self {
         let mut random = Random::new(seed);
-        let mut kinds = at_least(&mut random, form);
+        let mut kinds = works::at_least(&mut random, form);
         let mut count: u32 = kinds.iter().map(Kind::jobs).sum();
         while count < jobs {
-            let kind = more(&mut random, jobs - count, form);
+            let kind = works::more(&mut random, jobs - count, form);
             count += kind.jobs();
             kinds.push(kind);
         }
@@ -178,8 +181,8 @@ impl Plan {
             }
         }
         let faults = match form {
-            Form::Short => short_faults(&mut random, span),
-            Form::Long => long_faults(&mut random, span),
+            Form::Short => faults::short(&mut random, span),
+            Form::Long => faults::long(&mut random, span),
         };
         Self {
             seed,
@@ -188,223 +191,6 @@ impl Plan {
             faults,
         }
     }
-}
-
-/// What every soak has, so that no type of event is compared none.
-fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
-    let mut kinds = vec![
-        Kind::Exit {
-            code: 0,
-            low: false,
-        },
-        Kind::Exit {
-            code: 3,
-            low: false,
-        },
-        Kind::Signal { signal: 9 },
-        Kind::ArrayCancelled { tasks: 6 },
-        Kind::TaskCancelled { tasks: 4, task: 2 },
-        Kind::CancelledWaiting,
-        Kind::CancelledRunning,
-        Kind::TimedOut,
-        Kind::Held {
-            by_admin: random.chance(50),
-            at_submit: true,
-            starts: true,
-        },
-        Kind::Held {
-            by_admin: random.chance(50),
-            at_submit: false,
-            starts: false,
-        },
-        Kind::Requeued { held: false },
-        Kind::Requeued { held: true },
-        Kind::Preempted { requeue: true },
-        Kind::NodeDown {
-            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
-            requeue: random.chance(50),
-        },
-        Kind::Drained {
-            node: random.pick(&STEADY).unwrap_or(STEADY[0]),
-        },
-        Kind::Suspended {
-            twice: true,
-            cancelled: false,
-        },
-        Kind::Dependent { succeeds: true },
-        Kind::Dependent { succeeds: false },
-        Kind::Het,
-        Kind::Resized,
-        Kind::Limited,
-        Kind::Refused,
-    ];
-    if form == Form::Long {
-        kinds.push(Kind::NodeKilled {
-            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
-        });
-    }
-    kinds
-}
-
-/// One thing more, of at most so many jobs.
-fn more(random: &mut Random, room: u32, form: Form) -> Kind {
-    let low = random.chance(25);
-    let small = |random: &mut Random| Kind::Exit {
-        code: if random.chance(60) {
-            0
-        } else {
-            random.between(1, 120)
-        },
-        low,
-    };
-    match random.between(1, 100) {
-        1..=35 if room >= 4 => Kind::Array {
-            tasks: random.between(4, room.min(24)),
-            throttle: if random.chance(50) {
-                0
-            } else {
-                random.between(2, 6)
-            },
-            low,
-        },
-        36..=38 if room >= 4 => Kind::ArrayCancelled {
-            tasks: random.between(4, room.min(12)),
-        },
-        39..=41 if room >= 4 => Kind::TaskCancelled {
-            tasks: random.between(3, 4),
-            task: random.between(0, 2),
-        },
-        42..=45 => Kind::CancelledWaiting,
-        46..=49 => Kind::CancelledRunning,
-        50 => Kind::TimedOut,
-        51..=55 => Kind::Held {
-            by_admin: random.chance(50),
-            at_submit: random.chance(50),
-            starts: random.chance(50),
-        },
-        56..=60 => Kind::Requeued {
-            held: random.chance(30),
-        },
-        61..=64 => Kind::Preempted {
-            requeue: random.chance(70),
-        },
-        65..=66 if form == Form::Long => Kind::NodeDown {
-            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
-            requeue: random.chance(60),
-        },
-        67 if form == Form::Long => Kind::NodeKilled {
-            node: random.pick(&FAILING).unwrap_or(FAILING[0]),
-        },
-        68..=69 => Kind::Drained {
-            node: random.pick(&STEADY).unwrap_or(STEADY[0]),
-        },
-        70..=73 => Kind::Suspended {
-            twice: random.chance(50),
-            cancelled: random.chance(50),
-        },
-        74..=77 => Kind::Dependent {
-            succeeds: random.chance(60),
-        },
-        78..=80 => Kind::Het,
-        81..=82 => Kind::Resized,
-        83..=84 => Kind::Limited,
-        85 => Kind::Refused,
-        86..=88 => Kind::Signal {
-            signal: random.pick(&[9, 15, 6]).unwrap_or(9),
-        },
-        _ => small(random),
-    }
-}
-
-const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// Everything that may be killed; ingest more often, it is what this is about.
-const KILLED: [&str; 8] = [
-    "ingest",
-    "ingest",
-    "ingest",
-    "node-watcher",
-    "cost-engine",
-    "ledger",
-    "webhook-dispatcher",
-    "pending-explainer",
-];
-
-/// These, in some order, spread over the time.
-fn spread(
-    random: &mut Random,
-    span: Duration,
-    longest: Duration,
-    mut whats: Vec<Break>,
-) -> Vec<Fault> {
-    random.shuffle(&mut whats);
-    let share = span / u32::try_from(whats.len()).unwrap_or(1).max(1);
-    whats
-        .into_iter()
-        .zip(0u32..)
-        .map(|(what, place)| Fault {
-            at: share * place + random.time(Duration::ZERO, share / 2),
-            lasts: random.time(seconds(1), longest),
-            what,
-        })
-        .collect()
-}
-
-fn short_faults(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
-    let services = [
-        Break::Kill("ingest"),
-        Break::Kill("ledger"),
-        Break::Kill("ingest"),
-    ];
-    let others = [Break::Nats, Break::Slurmctld, Break::HooksOff];
-    [
-        spread(random, span, seconds(3), services.to_vec()),
-        spread(random, span, seconds(5), others.to_vec()),
-    ]
-}
-
-/// One fault of each kind of sequence about every 20 seconds.
-fn long_faults(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
-    let count = usize::try_from(span.as_secs() / 20).unwrap_or(0).max(3);
-    let mut services = vec![Break::Kill("ingest"), Break::Pause("ingest")];
-    while services.len() < count {
-        let name = random.pick(&KILLED).unwrap_or("ingest");
-        services.push(if random.chance(75) {
-            Break::Kill(name)
-        } else {
-            Break::Pause(name)
-        });
-    }
-    let step = |random: &mut Random| {
-        let size = i64::from(random.between(30, 1_200));
-        Break::Clock(if random.chance(50) { size } else { -size })
-    };
-    let mut others = vec![
-        Break::Nats,
-        Break::Slurmctld,
-        Break::Slurmdbd,
-        Break::HooksOff,
-        Break::SpoolFull,
-        step(random),
-    ];
-    while others.len() < count {
-        let clock = step(random);
-        let known = [
-            Break::Nats,
-            Break::Slurmctld,
-            Break::Slurmdbd,
-            Break::HooksOff,
-            Break::SpoolFull,
-            clock,
-        ];
-        others.extend(random.pick(&known));
-    }
-    [
-        spread(random, span, seconds(12), services),
-        spread(random, span, seconds(10), others),
-    ]
 }
 
 impl fmt::Display for Plan {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Facts, Run, occurred, payload};
+use super::Run;
+use super::facts::{Facts, occurred, payload};
 use crate::soak::log::Log;
 use crate::soak::sacct::Row;
 use crate::soak::verdict::Verdict;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType};
 
-use super::Facts;
+use super::facts::Facts;
 use crate::fact;
 use crate::soak::log::Log;
 use crate::soak::told::Told;

@@ -1,0 +1,47 @@
+//! The end of the play.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::Error;
+use crate::soak::stage::{PATIENCE, Stage};
+
+impl Stage {
+    /// Ends what is still there: jobs whose work was given up, and what Slurm has forgotten to start.
+    pub(in crate::soak) async fn clear(&self, patience: Duration) -> Result<(), Error> {
+        let began = Instant::now();
+        let mut told = false;
+        loop {
+            let command = ["squeue", "-h", "-a", "-o", "%i|%T|%r"];
+            let left = self.ask("root", &command).await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > patience && !told {
+                told = true;
+                self.note(format!("still there: {}", left.replace('\n', ", ")));
+                self.ask(
+                    "root",
+                    &[
+                        "scancel",
+                        "--user=alice,bob,carol",
+                        "--state=PENDING,RUNNING,SUSPENDED",
+                    ],
+                )
+                .await
+                .ok();
+                for user in ["alice", "bob", "carol"] {
+                    self.ask("root", &["scancel", "--user", user]).await?;
+                }
+            }
+            if began.elapsed() > patience + PATIENCE {
+                return Err(Error::Deadline {
+                    what: format!("the queue is empty: {left}"),
+                    patience: patience + PATIENCE,
+                });
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What every work needs: it submits, tells, and waits until the queue shows it.
+
+use std::path::PathBuf;
+
+use super::{LONGEST, Player};
+use crate::Error;
+use crate::soak::log::{Wait, now};
+use crate::soak::plan::Work;
+use crate::soak::stage::{PATIENCE, Queue};
+
+impl Player<'_> {
+    /// A script that runs until the file is there, and the file.
+    pub(super) fn until_told(&self, work: &Work) -> (PathBuf, String) {
+        let go = self.stage.cluster.path(&format!("go-{}", work.number));
+        let script = format!("until [ -e {} ]; do sleep 0.5; done", go.display());
+        (go, script)
+    }
+
+    /// Submits a job as the user of a work.
+    pub(super) async fn submit(
+        &self,
+        work: &Work,
+        options: &[&str],
+        script: &str,
+    ) -> Result<u32, Error> {
+        let fixed = [
+            "sbatch",
+            "--parsable",
+            "--chdir=/tmp",
+            "--output=/dev/null",
+            "--wrap",
+            script,
+        ];
+        let command = [&fixed[..], options].concat();
+        let said = self.stage.ask(work.user, &command).await?;
+        self.submitted(&said)
+    }
+
+    pub(super) async fn submit_array(
+        &self,
+        work: &Work,
+        tasks: u32,
+        options: &[&str],
+        script: &str,
+    ) -> Result<u32, Error> {
+        let job = self.submit(work, options, script).await?;
+        self.stage.log.borrow_mut().arrays.insert(job, tasks);
+        Ok(job)
+    }
+
+    pub(super) fn submitted(&self, said: &str) -> Result<u32, Error> {
+        let id = said.split(';').next().unwrap_or_default();
+        let job = id
+            .parse()
+            .map_err(|_| Error::Machine(format!("sbatch answered {said:?}, not a job id")))?;
+        self.stage.log.borrow_mut().jobs.insert(job);
+        Ok(job)
+    }
+
+    pub(super) async fn tell(&self, user: &str, command: &[&str]) -> Result<(), Error> {
+        self.stage.ask(user, command).await.map(drop)
+    }
+
+    pub(super) async fn update_job(&self, job: u32, change: &str) -> Result<(), Error> {
+        let job = format!("JobId={job}");
+        self.tell("root", &["scontrol", "update", &job, change])
+            .await
+    }
+
+    pub(super) async fn running(&self, job: u32) -> Result<(), Error> {
+        self.stage.see_state(&job.to_string(), &["RUNNING"]).await
+    }
+
+    /// Waits until a job waits, runs and is cleaned up no more, however it ended.
+    pub(super) async fn ended(&self, job: u32) -> Result<(), Error> {
+        const ALIVE: [&str; 6] = [
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "SUSPENDED",
+            "COMPLETING",
+            "REQUEUED",
+        ];
+        let id = job.to_string();
+        self.stage
+            .see(&format!("job {job} ends"), PATIENCE, |queue| {
+                let (state, _) = queue.get(&id)?;
+                (!ALIVE.contains(&state.as_str())).then_some(())
+            })
+            .await
+    }
+
+    /// Waits until a job waits for such a reason and sweeps must have seen it, and notes that.
+    pub(super) async fn stay(&self, job: u32, is: impl Fn(&str) -> bool) -> Result<(), Error> {
+        if let Some(wait) = self.watch(job, is).await? {
+            self.stage.log.borrow_mut().waits.push(wait);
+        }
+        Ok(())
+    }
+
+    /// The same; `None` if the reason was another at some look meanwhile.
+    pub(super) async fn watch(
+        &self,
+        job: u32,
+        is: impl Fn(&str) -> bool,
+    ) -> Result<Option<Wait>, Error> {
+        let waiting = |queue: &Queue| {
+            let (state, reason) = row(queue, job)?;
+            (state == "PENDING").then(|| reason.clone())
+        };
+        let what = format!("job {job} waits for its reason");
+        let reason = self
+            .stage
+            .see(&what, PATIENCE, |queue| {
+                waiting(queue).filter(|reason| is(reason))
+            })
+            .await?;
+        let from = now();
+        let other = self.stage.see("another reason", LONGEST, |queue| {
+            let found = waiting(queue);
+            (found.as_ref() != Some(&reason)).then_some(found)
+        });
+        tokio::select! {
+            swept = self.stage.swept("ingest") => {
+                let until = now();
+                Ok(swept.then_some(Wait { job, reason, from, until }))
+            }
+            found = other => {
+                self.stage.note(format!("job {job}: {reason} became {found:?} before two sweeps"));
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The row of a job, or of what waits of an array.
+pub(super) fn row(queue: &Queue, job: u32) -> Option<&(String, String)> {
+    queue.get(&job.to_string()).or_else(|| {
+        let array = format!("{job}_[");
+        let mut rows = queue.iter();
+        rows.find(|(id, _)| id.starts_with(&array))
+            .map(|(_, row)| row)
+    })
+}
+
+/// Tells a script to end.
+pub(super) fn open(go: &PathBuf) -> Result<(), Error> {
+    std::fs::write(go, "").map_err(Error::io("write", go))
+}

@@ -1,0 +1,289 @@
+//! What is done to jobs.
+
+use tokio::time::sleep;
+
+use super::hands::{open, row};
+use super::{FIRST_STAYS, NOT_ARENA, OLD_ENOUGH, Player, STEADY};
+use crate::Error;
+use crate::soak::log::{Hold, Pause, Witness, now};
+use crate::soak::plan::Work;
+use crate::soak::stage::PATIENCE;
+
+impl Player<'_> {
+    pub(super) async fn array_cancelled(&self, work: &Work, tasks: u32) -> Result<(), Error> {
+        let array = format!("--array=0-{}%2", tasks - 1);
+        let options = [STEADY, &array];
+        let job = self
+            .submit_array(work, tasks, &options, "sleep 600")
+            .await?;
+        self.stage
+            .see_state(&format!("{job}_0"), &["RUNNING"])
+            .await?;
+        self.tell(work.user, &["scancel", &job.to_string()]).await
+    }
+
+    pub(super) async fn task_cancelled(
+        &self,
+        work: &Work,
+        tasks: u32,
+        task: u32,
+    ) -> Result<(), Error> {
+        let array = format!("--array=0-{}", tasks - 1);
+        let options = [NOT_ARENA, &array, "--begin=now+1hour"];
+        let job = self.submit_array(work, tasks, &options, "true").await?;
+        self.stay(job, |reason| reason == "BeginTime").await?;
+        let one = format!("{job}_{task}");
+        self.tell(work.user, &["scancel", &one]).await?;
+        self.stage
+            .log
+            .borrow_mut()
+            .cancelled_tasks
+            .push((job, task));
+        self.stage.swept("ingest").await;
+        self.cancel_waiting(work.user, job).await
+    }
+
+    pub(super) async fn cancelled_waiting(&self, work: &Work) -> Result<(), Error> {
+        let options = [NOT_ARENA, "--begin=now+1hour"];
+        let job = self.submit(work, &options, "true").await?;
+        self.stay(job, |reason| reason == "BeginTime").await?;
+        self.cancel_waiting(work.user, job).await
+    }
+
+    /// Accounting may never list what was cancelled before it could run, so slurmctld is read at once.
+    pub(super) async fn cancel_waiting(&self, user: &str, job: u32) -> Result<(), Error> {
+        let id = job.to_string();
+        self.tell(user, &["scancel", &id]).await?;
+        let what = format!("job {job} is cancelled");
+        self.stage
+            .see(&what, PATIENCE, |queue| {
+                (row(queue, job)?.0 == "CANCELLED").then_some(())
+            })
+            .await?;
+        let command = [
+            "env",
+            "SLURM_TIME_FORMAT=%s",
+            "squeue",
+            "-h",
+            "-a",
+            "-t",
+            "all",
+            "-j",
+            &id,
+            "-o",
+            "%u|%V|%e|%T",
+        ];
+        let line = self.stage.ask("root", &command).await?;
+        let columns: Vec<&str> = line.split('|').collect();
+        let [user, submit, end, state] = columns[..] else {
+            return Err(Error::Machine(format!("squeue printed {line:?}")));
+        };
+        let number = |text: &str| {
+            text.parse()
+                .map_err(|_| Error::Machine(format!("squeue printed the time {text:?}")))
+        };
+        let witness = Witness {
+            job,
+            user: user.to_owned(),
+            submit: number(submit)?,
+            end: number(end)?,
+            state: state.to_owned(),
+        };
+        self.stage.log.borrow_mut().witnesses.push(witness);
+        Ok(())
+    }
+
+    pub(super) async fn held(
+        &self,
+        work: &Work,
+        by_admin: bool,
+        at_submit: bool,
+        starts: bool,
+    ) -> Result<(), Error> {
+        let mut options = vec![NOT_ARENA];
+        if at_submit {
+            options.push("--hold");
+        }
+        if !at_submit || !starts {
+            options.push("--begin=now+1hour");
+        }
+        let job = self.submit(work, &options, "true").await?;
+        let id = job.to_string();
+        if !at_submit {
+            let holder = if by_admin { "root" } else { work.user };
+            self.tell(holder, &["scontrol", "hold", &id]).await?;
+        }
+        let swept = self
+            .watch(job, |reason| reason.starts_with("JobHeld"))
+            .await?
+            .is_some();
+        self.tell("root", &["scontrol", "release", &id]).await?;
+        if starts && !at_submit {
+            self.update_job(job, "StartTime=now").await?;
+        }
+        let released = if starts {
+            self.ended(job).await?;
+            true
+        } else {
+            self.watch(job, |reason| reason == "BeginTime")
+                .await?
+                .is_some()
+        };
+        self.stage.log.borrow_mut().holds.push(Hold {
+            job,
+            swept,
+            released,
+        });
+        if starts {
+            Ok(())
+        } else {
+            self.cancel_waiting(work.user, job).await
+        }
+    }
+
+    pub(super) async fn requeued(&self, work: &Work, held: bool) -> Result<(), Error> {
+        let job = self.submit(work, &[STEADY], FIRST_STAYS).await?;
+        self.running(job).await?;
+        sleep(OLD_ENOUGH).await;
+        let id = job.to_string();
+        if !held {
+            return self.tell("root", &["scontrol", "requeue", &id]).await;
+        }
+        self.tell("root", &["scontrol", "requeuehold", &id]).await?;
+        self.stage.see_state(&id, &["PENDING"]).await?;
+        let swept = self
+            .watch(job, |reason| reason.to_lowercase().contains("held"))
+            .await?
+            .is_some();
+        self.tell("root", &["scontrol", "release", &id]).await?;
+        self.ended(job).await?;
+        self.stage.log.borrow_mut().holds.push(Hold {
+            job,
+            swept,
+            released: true,
+        });
+        Ok(())
+    }
+
+    pub(super) async fn suspended(
+        &self,
+        work: &Work,
+        twice: bool,
+        cancelled: bool,
+    ) -> Result<(), Error> {
+        let (go, script) = self.until_told(work);
+        let job = self.submit(work, &[STEADY], &script).await?;
+        let id = job.to_string();
+        self.running(job).await?;
+        for time in 0..=u8::from(twice) {
+            sleep(OLD_ENOUGH).await;
+            if time > 0 {
+                // Slurm keeps the time of the last suspend or resume only: what is to be told has to be seen.
+                self.stage.swept("ingest").await;
+            }
+            self.pause(job, "suspended", &["scontrol", "suspend", &id])
+                .await?;
+            self.stage.see_state(&id, &["SUSPENDED"]).await?;
+            sleep(OLD_ENOUGH).await;
+            if twice {
+                self.stage.swept("ingest").await;
+            }
+            self.pause(job, "resumed", &["scontrol", "resume", &id])
+                .await?;
+            self.running(job).await?;
+        }
+        if twice {
+            self.stage.swept("ingest").await;
+        }
+        if cancelled {
+            self.tell(work.user, &["scancel", &id]).await?;
+        }
+        open(&go)?;
+        self.ended(job).await
+    }
+
+    pub(super) async fn pause(
+        &self,
+        job: u32,
+        word: &'static str,
+        command: &[&str],
+    ) -> Result<(), Error> {
+        let from = now();
+        self.tell("root", command).await?;
+        self.stage.log.borrow_mut().pauses.push(Pause {
+            job,
+            word,
+            from,
+            until: now(),
+        });
+        Ok(())
+    }
+
+    pub(super) async fn dependent(&self, work: &Work, succeeds: bool) -> Result<(), Error> {
+        let (go, script) = self.until_told(work);
+        let script = format!("{script}; exit {}", u8::from(!succeeds));
+        let first = self.submit(work, &[STEADY], &script).await?;
+        let dependency = format!("--dependency=afterok:{first}");
+        let second = self.submit(work, &[NOT_ARENA, &dependency], "true").await?;
+        self.stay(second, |reason| reason == "Dependency").await?;
+        open(&go)?;
+        self.ended(first).await?;
+        if succeeds {
+            return self.ended(second).await;
+        }
+        let what = format!("job {second} can never run");
+        let id = second.to_string();
+        self.stage
+            .see(&what, PATIENCE, |queue| {
+                (queue.get(&id)?.1 == "DependencyNeverSatisfied").then_some(())
+            })
+            .await?;
+        self.cancel_waiting(work.user, second).await
+    }
+
+    pub(super) async fn het(&self, work: &Work) -> Result<(), Error> {
+        let command = [
+            "sbatch",
+            "--parsable",
+            "--chdir=/tmp",
+            "--output=/dev/null",
+            "--ntasks=1",
+            NOT_ARENA,
+            "--wrap=true",
+            ":",
+            "--ntasks=1",
+            NOT_ARENA,
+        ];
+        let said = self.stage.ask(work.user, &command).await?;
+        self.submitted(&said).map(drop)
+    }
+
+    pub(super) async fn resized(&self, work: &Work) -> Result<(), Error> {
+        let (go, script) = self.until_told(work);
+        let options = [STEADY, "--nodes=2", "--ntasks=2"];
+        let job = self.submit(work, &options, &script).await?;
+        self.running(job).await?;
+        sleep(OLD_ENOUGH).await;
+        self.update_job(job, "NumNodes=1").await?;
+        sleep(OLD_ENOUGH).await;
+        open(&go)?;
+        self.ended(job).await
+    }
+
+    pub(super) async fn limited(&self, work: &Work) -> Result<(), Error> {
+        let of = self.limited.iter().find(|(user, _)| *user == work.user);
+        let Some((_, turn)) = of else {
+            return Err(Error::Machine(format!("{} has no such QOS", work.user)));
+        };
+        let _turn = turn.lock().await;
+        let (go, script) = self.until_told(work);
+        let options = [STEADY, "--qos=limited"];
+        let first = self.submit(work, &options, &script).await?;
+        self.running(first).await?;
+        let second = self.submit(work, &options, "true").await?;
+        self.stay(second, |reason| reason.starts_with("QOS"))
+            .await?;
+        open(&go)?;
+        self.ended(second).await
+    }
+}

@@ -45,10 +45,24 @@ impl Service {
         name: &'static str,
         environment: &[(&str, OsString)],
     ) -> Result<Self, Error> {
-        let program = Programs::services().await?.join(name);
+        Self::start_replica(mesh, name, name, environment).await
+    }
+
+    /// Starts one of several of a service, with a socket and a log of its own, called `name`.
+    ///
+    /// # Errors
+    /// If its program cannot be built or started.
+    pub async fn start_replica(
+        mesh: &Mesh,
+        service: &str,
+        name: &'static str,
+        environment: &[(&str, OsString)],
+    ) -> Result<Self, Error> {
+        let program = Programs::services().await?.join(service);
         let data = mesh.data_dir();
         std::fs::create_dir_all(&data).map_err(Error::io("make", &data))?;
         let log = data.join(format!("{name}.log"));
+        let socket = data.join(format!("{name}.sock"));
         let output = OpenOptions::new().create(true).append(true).open(&log);
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
@@ -57,6 +71,7 @@ impl Service {
             .arg(mesh.config())
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("MESH_MESH__API__SOCKET", &socket)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -69,7 +84,7 @@ impl Service {
         Ok(Self {
             name,
             child,
-            socket: data.join(format!("{name}.sock")),
+            socket,
             log,
         })
     }

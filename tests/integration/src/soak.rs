@@ -4,7 +4,7 @@
 //! | part | |
 //! | --- | --- |
 //! | `plan` | what a seed means: who does what when, and what breaks meanwhile |
-//! | `stage`, `play`, `faults` | a cluster and six services as processes; does it; breaks them |
+//! | `stage`, `play`, `faults` | a cluster, six services and second ones of two as processes; does it; breaks them |
 //! | `sacct`, `log` | the two oracles; they share no code with ingest |
 //! | `told` | what is on the bus and in the ledger |
 //! | `judge` | compares |
@@ -30,7 +30,7 @@ use std::time::Duration;
 use futures_util::future::{join, try_join};
 use tokio::time::{Instant, sleep};
 
-pub use plan::{Form, Plan};
+pub use plan::{Form, Plan, Source};
 pub use verdict::Verdict;
 
 use self::play::Player;
@@ -52,6 +52,8 @@ pub struct Options {
     pub base_port: u16,
     /// How much is broken.
     pub form: Form,
+    /// How the mesh asks Slurm.
+    pub source: Source,
     /// Whether the cluster's folder is kept, with everything that was compared in it.
     pub keep: bool,
 }
@@ -107,7 +109,7 @@ pub async fn run(
     progress: impl Fn(Phase),
 ) -> Result<Outcome, Error> {
     progress(Phase::Starting);
-    let mut stage = Stage::set(options.base_port, options.form).await?;
+    let mut stage = Stage::set(options.base_port, options.form, options.source).await?;
     let kept = options.keep.then(|| stage.cluster.keep().to_owned());
     let stage = stage;
     let player = Player::new(&stage);

@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::log::{Broken, now};
 use super::plan::{Break, Fault};
-use super::stage::{Stage, set_clock};
-use crate::{Error, Service};
+use super::stage::{Stage, set_clock, start};
+use crate::Error;
 
 /// Breaks these one after the other. What went wrong with that is in the driver's log.
 pub(super) async fn play(stage: &Stage, began: Instant, faults: &[Fault]) -> Result<(), Error> {
@@ -62,6 +62,11 @@ async fn perform(stage: &Stage, fault: &Fault) -> Result<(), Error> {
             sleep(lasts).await;
             cluster.control("start", "slurmdbd").await
         }
+        Break::Slurmrestd => {
+            cluster.control("kill", "slurmrestd").await?;
+            sleep(lasts).await;
+            cluster.control("start", "slurmrestd").await
+        }
         Break::HooksOff => {
             cluster.ring_nobody()?;
             sleep(lasts).await;
@@ -92,6 +97,6 @@ async fn kill(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), 
     let mut service = service.lock().await;
     service.kill().await?;
     sleep(lasts).await;
-    *service = Service::start(&stage.mesh, name, &stage.environment).await?;
+    *service = start(&stage.mesh, name, &stage.environment).await?;
     Ok(())
 }

@@ -4,6 +4,7 @@ mod arrays;
 mod facts;
 mod life;
 mod sampled;
+mod used;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use super::verdict::Verdict;
 type Run = (u32, Option<u32>, i64);
 
 /// What a soak must compare at least one of.
-pub(super) const TYPES: [&str; 25] = [
+pub(super) const TYPES: [&str; 27] = [
     "job.submitted",
     "job.pending",
     "job.held",
@@ -34,6 +35,8 @@ pub(super) const TYPES: [&str; 25] = [
     "job.node_fail",
     "job.preempted",
     "job.updated",
+    "elapsed and exit code",
+    "CPU seconds",
     "continues",
     "array tasks",
     "queue.explained",
@@ -123,6 +126,8 @@ fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
         end: Some(witness.end),
         nodes: String::new(),
         exit: (0, 0),
+        elapsed: 0,
+        cpu_millis: 0,
         line: format!("no row; squeue showed {witness:?}"),
     });
     rows.iter().cloned().chain(added).collect()

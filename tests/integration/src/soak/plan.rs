@@ -28,6 +28,15 @@ pub enum Form {
     Long,
 }
 
+/// How the mesh asks Slurm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// By its commands.
+    Commands,
+    /// By slurmrestd, which is killed, too.
+    Rest,
+}
+
 /// What somebody does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -117,6 +126,8 @@ pub(super) enum Break {
     Slurmctld,
     /// slurmdbd is killed (-9).
     Slurmdbd,
+    /// slurmrestd is killed (-9).
+    Slurmrestd,
     /// The hooks find no configuration, and ring nobody.
     HooksOff,
     /// NATS is away and the hooks' spool is full.
@@ -147,7 +158,7 @@ pub struct Plan {
 
 impl Plan {
     /// Draws the plan.
-    pub fn draw(seed: u64, jobs: u32, form: Form) -> Self {
+    pub fn draw(seed: u64, jobs: u32, form: Form, source: Source) -> Self {
         let mut random = Random::new(seed);
         let mut kinds = works::at_least(&mut random, form);
         let mut count: u32 = kinds.iter().map(Kind::jobs).sum();
@@ -181,8 +192,8 @@ impl Plan {
             }
         }
         let faults = match form {
-            Form::Short => faults::short(&mut random, span),
-            Form::Long => faults::long(&mut random, span),
+            Form::Short => faults::short(&mut random, span, source),
+            Form::Long => faults::long(&mut random, span, source),
         };
         Self {
             seed,
@@ -215,18 +226,22 @@ impl fmt::Display for Plan {
 mod tests {
     use super::*;
 
+    fn draw(seed: u64, form: Form) -> Plan {
+        Plan::draw(seed, 300, form, Source::Commands)
+    }
+
     #[test]
     fn a_seed_replays() {
         for form in [Form::Short, Form::Long] {
-            assert_eq!(Plan::draw(7, 300, form), Plan::draw(7, 300, form));
-            assert_ne!(Plan::draw(7, 300, form), Plan::draw(8, 300, form));
+            assert_eq!(draw(7, form), draw(7, form));
+            assert_ne!(draw(7, form), draw(8, form));
         }
     }
 
     #[test]
     fn there_are_as_many_jobs_as_asked_for() {
         for seed in 0..50 {
-            let plan = Plan::draw(seed, 250, Form::Long);
+            let plan = Plan::draw(seed, 250, Form::Long, Source::Commands);
             let jobs: u32 = plan.works.iter().map(|work| work.kind.jobs()).sum();
             assert!((250..260).contains(&jobs), "{jobs} jobs with seed {seed}");
             assert_eq!(plan.jobs, jobs);
@@ -236,7 +251,7 @@ mod tests {
     #[test]
     fn faults_of_a_sequence_come_one_after_the_other() {
         for seed in 0..50 {
-            for faults in Plan::draw(seed, 250, Form::Long).faults {
+            for faults in Plan::draw(seed, 250, Form::Long, Source::Rest).faults {
                 assert!(faults.is_sorted_by_key(|fault| fault.at));
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::stage::Stage;
 use crate::Error;
 
-/// A row of `sacct -D -X`.
+/// A row of `sacct -D` that is no step's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The array's id for tasks, the component's own for heterogeneous jobs.
@@ -24,17 +24,35 @@ pub(super) struct Row {
     pub(super) nodes: String,
     /// Exit code and signal.
     pub(super) exit: (u32, u32),
+    /// Seconds it ran, suspended ones excluded.
+    pub(super) elapsed: u64,
+    /// CPU time of its steps in milliseconds.
+    pub(super) cpu_millis: u64,
     /// The line itself, to show.
     pub(super) line: String,
 }
 
-const COLUMNS: &str = "JobID,JobIDRaw,User,State,Submit,Start,End,NodeList,ExitCode";
+const COLUMNS: &str =
+    "JobID,JobIDRaw,User,State,Submit,Start,End,NodeList,ExitCode,ElapsedRaw,TotalCPU";
 
 impl Row {
     /// Reads a line; `None` if it is none.
     fn read(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split('|').collect();
-        let [id, raw, user, state, submit, start, end, nodes, exit] = columns[..] else {
+        let [
+            id,
+            raw,
+            user,
+            state,
+            submit,
+            start,
+            end,
+            nodes,
+            exit,
+            elapsed,
+            cpu,
+        ] = columns[..]
+        else {
             return None;
         };
         let (job, task, is_remainder) = match id.split_once('_') {
@@ -57,6 +75,8 @@ impl Row {
                 nodes => nodes.to_owned(),
             },
             exit: (code.parse().ok()?, signal.parse().ok()?),
+            elapsed: elapsed.parse().ok()?,
+            cpu_millis: cpu_millis(cpu)?,
             line: line.to_owned(),
         })
     }
@@ -84,6 +104,17 @@ impl Row {
     }
 }
 
+/// `1-02:03:04`, `02:03:04`, `03:04.567`
+fn cpu_millis(text: &str) -> Option<u64> {
+    let (days, rest) = text.split_once('-').unwrap_or(("0", text));
+    let (clock, millis) = rest.split_once('.').unwrap_or((rest, "0"));
+    let clock = clock.split(':').try_fold(0, |sum: u64, part| {
+        part.parse::<u64>().ok().map(|part| sum * 60 + part)
+    })?;
+    let seconds = days.parse::<u64>().ok()? * 86_400 + clock;
+    Some(seconds * 1_000 + millis.parse::<u64>().ok()?)
+}
+
 /// Everything accounting has of this cluster, asked by window, and by id for these jobs: a window does not show what never could run.
 pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>, Error> {
     let mut found = BTreeMap::new();
@@ -100,7 +131,6 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
             "sacct",
             "-a",
             "-D",
-            "-X",
             "-n",
             "-P",
             "-o",
@@ -111,7 +141,9 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
             .chain(choice.iter().map(String::as_str))
             .collect();
         let text = stage.ask("root", &command).await?;
-        for line in text.lines() {
+        // A run's CPU time is the sum over its steps, and 0 with -X, so steps are asked for and left out here.
+        let is_step = |line: &&str| line.split('|').next().is_some_and(|id| id.contains('.'));
+        for line in text.lines().filter(|line| !is_step(line)) {
             let row =
                 Row::read(line).ok_or_else(|| Error::Machine(format!("sacct printed {line:?}")))?;
             found.insert(line.to_owned(), row);
@@ -125,15 +157,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn cpu_time_is_read() {
+        assert_eq!(cpu_millis("03:04.567"), Some(184_567));
+        assert_eq!(cpu_millis("1-02:03:04"), Some(93_784_000));
+        assert_eq!(cpu_millis(""), None);
+    }
+
+    #[test]
     fn rows_of_every_kind_are_read() {
         let row = |line| Row::read(line).unwrap();
-        let task = row("7_3|9|alice|FAILED|100|110|120|n[1-2]|3:0");
+        let task = row("7_3|9|alice|FAILED|100|110|120|n[1-2]|3:0|10|00:01.250");
         assert_eq!((task.job, task.task, task.exit), (7, Some(3), (3, 0)));
+        assert_eq!((task.elapsed, task.cpu_millis), (10, 1_250));
         assert!(task.ran());
-        let het = row("13+1|14|bob|CANCELLED by 20002|100|None|120|None assigned|0:0");
+        let het = row("13+1|14|bob|CANCELLED by 20002|100|None|120|None assigned|0:0|0|00:00:00");
         assert_eq!((het.job, het.end_word()), (14, Some("cancelled")));
         assert!(!het.ran());
-        let rest = row("7_[4-9%2]|7|alice|PENDING|100|Unknown|Unknown|None assigned|0:0");
+        let rest =
+            row("7_[4-9%2]|7|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
         assert!(rest.is_remainder);
         assert_eq!((rest.end_word(), rest.end), (None, None));
         assert_eq!(Row::read("sacct: error"), None);

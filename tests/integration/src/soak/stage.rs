@@ -1,4 +1,4 @@
-//! What a soak runs on: a cluster, a nats-server, six services as processes, and one look at the queue for everybody.
+//! What a soak runs on: a cluster, a nats-server, the services as processes, and one look at the queue for everybody.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -11,12 +11,14 @@ use tokio::sync::{Mutex, RwLock, watch};
 use tokio::time::{Instant, sleep};
 
 use super::log::Log;
-use super::plan::Form;
+use super::plan::{Form, Source};
 use crate::cluster::set_mode;
 use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario};
 
 /// How long anything of Slurm's may take on a busy machine, a restart of it included.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+/// What else runs: a second one of each service of which one leads and the others stand by.
+const REPLICAS: [&str; 2] = ["ingest-2", "node-watcher-2"];
 /// How often the queue is looked at.
 const LOOK: Duration = Duration::from_millis(400);
 
@@ -40,16 +42,23 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Starts everything and waits until the mesh is ready.
-    pub(super) async fn set(base_port: u16, form: Form) -> Result<Self, Error> {
+    pub(super) async fn set(base_port: u16, form: Form, source: Source) -> Result<Self, Error> {
         let mut options = ClusterOptions::small("soak", base_port);
         options.knobs.retain(|(name, _)| *name != "NODES");
         options
             .knobs
             .extend([("NODES", "5".to_owned()), ("CG", "0".to_owned())]);
+        if source == Source::Rest {
+            options.knobs.push(("REST", "1".to_owned()));
+        }
         let cluster = Cluster::start(&options).await?;
+        let slurm = match source {
+            Source::Commands => String::new(),
+            Source::Rest => by_rest(&cluster).await?,
+        };
         let nats = NatsServer::start().await;
         let overlay = format!(
-            "[mesh.nats]\nurl = \"{}\"\n[ingest]\nsweep_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n",
+            "[mesh.nats]\nurl = \"{}\"\n[ingest]\nsweep_interval = \"1s\"\n[node-watcher]\npoll_interval = \"1s\"\n{slurm}",
             nats.url()
         );
         let mesh = Mesh::set_up(
@@ -71,8 +80,8 @@ impl Stage {
             Form::Long => fake_clock(&cluster.path("clock"))?,
         };
         let mut services = BTreeMap::new();
-        for name in Service::ALL {
-            let service = Service::start(&mesh, name, &environment).await?;
+        for name in Service::ALL.into_iter().chain(REPLICAS) {
+            let service = start(&mesh, name, &environment).await?;
             services.insert(name, service);
         }
         for service in services.values_mut() {
@@ -213,35 +222,60 @@ impl Stage {
     }
 
     /// Waits until a service has looked at Slurm so often that at least two looks began after now: its own count says so, as long as it is
-    /// the same process. False if it does not come to that.
-    pub(super) async fn swept(&self, name: &str) -> bool {
+    /// the same process; one that stands by does not look. False if it does not come to that.
+    pub(super) async fn swept(&self, program: &str) -> bool {
         const LOOKS: f64 = 4.0;
-        let line = match name {
+        let line = match program {
             "ingest" => "ingest_sweep_seconds_count",
             _ => "node_watcher_sweep_seconds_count",
         };
         let began = Instant::now();
-        let mut first: Option<(Option<u32>, f64)> = None;
+        let mut first: BTreeMap<Option<u32>, f64> = BTreeMap::new();
         while began.elapsed() < PATIENCE {
             sleep(Duration::from_millis(300)).await;
-            // Who holds it is about to restart it, or asks just the same.
-            let Some(Ok(service)) = self.services.get(name).map(Mutex::try_lock) else {
-                continue;
-            };
-            let (id, count) = (service.id(), service.metric(line).await);
-            drop(service);
-            match (first, count) {
-                (Some((process, from)), Some(count)) if process == id => {
-                    if count >= from + LOOKS {
-                        return true;
-                    }
+            let all = self.services.iter();
+            for (_, service) in all.filter(|(name, _)| program_of(name) == program) {
+                // Who holds it is about to restart it, or asks just the same.
+                let Ok(service) = service.try_lock() else {
+                    continue;
+                };
+                let (id, count) = (service.id(), service.metric(line).await);
+                drop(service);
+                if let Some(count) = count
+                    && count >= *first.entry(id).or_insert(count) + LOOKS
+                {
+                    return true;
                 }
-                (_, Some(count)) => first = Some((id, count)),
-                (_, None) => {}
             }
         }
         false
     }
+}
+
+/// Starts a service, or one of its replicas.
+pub(super) async fn start(
+    mesh: &Mesh,
+    name: &'static str,
+    environment: &[(&'static str, OsString)],
+) -> Result<Service, Error> {
+    Service::start_replica(mesh, program_of(name), name, environment).await
+}
+
+/// `ingest` of `ingest-2`
+fn program_of(name: &str) -> &str {
+    name.strip_suffix("-2").unwrap_or(name)
+}
+
+/// The configuration of a mesh that asks by slurmrestd, with a token that outlives every soak.
+async fn by_rest(cluster: &Cluster) -> Result<String, Error> {
+    let command = ["scontrol", "token", "username=root", "lifespan=86400"];
+    let token = cluster.ask("root", &command).await?;
+    let (file, socket) = (cluster.path("token"), cluster.dir().join("rest/socket"));
+    std::fs::write(&file, token).map_err(Error::io("write", &file))?;
+    Ok(format!(
+        "[slurm]\nsource = \"rest\"\nrest_url = \"unix://{}\"\ntoken_file = {file:?}\nrest_user = \"root\"\n",
+        socket.display()
+    ))
 }
 
 /// Variables that give a service a clock of its own: it is as many seconds wrong as the file says. Its timers go on as they should, and

@@ -1,6 +1,6 @@
 //! The differential test in short: `make soak` is the long one.
 
-use integration::soak::{Form, Options, Plan, run};
+use integration::soak::{Form, Options, Plan, Source, run};
 
 /// Enough that every type of event is among them.
 const JOBS: u32 = 220;
@@ -8,10 +8,11 @@ const SEED: u64 = 20_261_122;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_fact_is_told_once_whatever_breaks() {
-    let plan = Plan::draw(SEED, JOBS, Form::Short);
+    let plan = Plan::draw(SEED, JOBS, Form::Short, Source::Commands);
     let options = Options {
         base_port: 28_000,
         form: Form::Short,
+        source: Source::Commands,
         keep: false,
     };
     let outcome = run(&plan, &options, |_| ()).await.unwrap();

@@ -1,14 +1,14 @@
 //! `make soak SEED=n JOBS=n`: the differential test with faults, see [`integration::soak`].
 //!
 //! Ends with how many facts of each type were compared and the line `missing=0 extra=0 duplicates=0 wrong=0`, and with exit status 1 if
-//! a number is another or a type was not compared at all. `SOAK_KEEP=1` keeps the cluster's folder with everything that was compared.
+//! a number is another or a type was not compared at all. `SOAK_SOURCE=rest` has the mesh ask slurmrestd. `SOAK_KEEP=1` keeps the cluster's folder with everything that was compared.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use integration::soak::{Form, Options, Outcome, Phase, Plan, run};
+use integration::soak::{Form, Options, Outcome, Phase, Plan, Source, run};
 use integration::{Error, free_ports, interrupted};
 
 /// A random workload with random faults on a real Slurm cluster, and every fact compared with accounting.
@@ -36,14 +36,22 @@ struct Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     let form = if args.short { Form::Short } else { Form::Long };
-    let plan = Plan::draw(args.seed, args.jobs, form);
+    let source = match std::env::var("SOAK_SOURCE").as_deref() {
+        Err(_) | Ok("" | "cli") => Source::Commands,
+        Ok("rest") => Source::Rest,
+        Ok(other) => {
+            anstream::eprintln!("SOAK_SOURCE={other}: expected cli or rest");
+            return ExitCode::FAILURE;
+        }
+    };
+    let plan = Plan::draw(args.seed, args.jobs, form, source);
     if args.plan {
         anstream::print!("{plan}");
         return ExitCode::SUCCESS;
     }
     // Everything that was started ends with the future, whichever of the two is first.
     tokio::select! {
-        outcome = soak(&args, &plan, form) => outcome.unwrap_or_else(|error| {
+        outcome = soak(&args, &plan, form, source) => outcome.unwrap_or_else(|error| {
             anstream::eprintln!("{}", error.chain());
             ExitCode::FAILURE
         }),
@@ -54,7 +62,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn soak(args: &Args, plan: &Plan, form: Form) -> Result<ExitCode, Error> {
+async fn soak(args: &Args, plan: &Plan, form: Form, source: Source) -> Result<ExitCode, Error> {
     let started = Instant::now();
     anstream::eprintln!(
         "seed {}, {} jobs; `soak --seed {} --jobs {}{} --plan` shows the plan",
@@ -67,6 +75,7 @@ async fn soak(args: &Args, plan: &Plan, form: Form) -> Result<ExitCode, Error> {
     let options = Options {
         base_port: free_ports()?,
         form,
+        source,
         keep: std::env::var("SOAK_KEEP").is_ok_and(|keep| keep == "1"),
     };
     let bar = bar();
@@ -104,7 +113,7 @@ fn bar() -> ProgressBar {
 
 fn show(bar: &ProgressBar, phase: Phase) {
     match phase {
-        Phase::Starting => bar.set_message("a cluster and six services start"),
+        Phase::Starting => bar.set_message("a cluster and the services start"),
         Phase::Playing { done, of } => {
             bar.set_length(of as u64);
             bar.set_position(done as u64);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mesh_events::{Event, EventType};
 
 use super::facts::{Facts, occurred, payload};
-use super::{Run, TYPES};
+use super::{Run, TYPES, used};
 use crate::soak::sacct::Row;
 use crate::soak::verdict::Verdict;
 
@@ -18,6 +18,7 @@ pub(super) fn judge(
 ) {
     let mut before: Option<(Run, &'static str)> = None;
     let mut open: Option<Run> = None;
+    let mut parts: Vec<&Row> = Vec::new();
     for row in life {
         let run = open.unwrap_or((row.job, row.task, row.submit));
         let is_task = row
@@ -28,6 +29,7 @@ pub(super) fn judge(
             continue;
         }
         if open.is_none() {
+            parts.clear();
             // The array's own is told of the array.
             if !is_task {
                 submitted(run, row, before, facts, verdict);
@@ -46,6 +48,7 @@ pub(super) fn judge(
                 );
             }
         }
+        parts.push(row);
         if row.state == "RESIZING" {
             let end = row.end.unwrap_or_default();
             match facts.take_at(run, "resized", end - 1, end + 1) {
@@ -68,8 +71,17 @@ pub(super) fn judge(
         };
         ended(run, word, end, row, facts, verdict);
         if row.ran() {
-            for (slot, kind) in [("finalized", "cost.finalized"), ("updated", "job.updated")] {
-                one(run, slot, kind, None, row, facts, verdict);
+            one(
+                run,
+                "finalized",
+                "cost.finalized",
+                None,
+                row,
+                facts,
+                verdict,
+            );
+            if let Some(event) = one(run, "updated", "job.updated", None, row, facts, verdict) {
+                used::judge(run, &parts, event, verdict);
             }
         }
         before = Some((run, word));

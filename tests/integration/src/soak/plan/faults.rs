@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Break, Fault};
+use super::{Break, Fault, Source};
 use crate::soak::random::Random;
 
 const fn seconds(seconds: u64) -> Duration {
@@ -10,11 +10,13 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 /// Everything that may be killed; ingest more often, it is what this is about.
-const KILLED: [&str; 8] = [
+const KILLED: [&str; 10] = [
     "ingest",
     "ingest",
-    "ingest",
+    "ingest-2",
+    "ingest-2",
     "node-watcher",
+    "node-watcher-2",
     "cost-engine",
     "ledger",
     "webhook-dispatcher",
@@ -41,23 +43,34 @@ fn spread(
         .collect()
 }
 
-pub(super) fn short(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
+/// What may break because the mesh asks Slurm so.
+fn of_source(source: Source) -> Option<Break> {
+    (source == Source::Rest).then_some(Break::Slurmrestd)
+}
+
+pub(super) fn short(random: &mut Random, span: Duration, source: Source) -> [Vec<Fault>; 2] {
     let services = [
         Break::Kill("ingest"),
         Break::Kill("ledger"),
-        Break::Kill("ingest"),
+        Break::Kill("ingest-2"),
     ];
-    let others = [Break::Nats, Break::Slurmctld, Break::HooksOff];
+    let mut others = vec![Break::Nats, Break::Slurmctld, Break::HooksOff];
+    others.extend(of_source(source));
     [
         spread(random, span, seconds(3), services.to_vec()),
-        spread(random, span, seconds(5), others.to_vec()),
+        spread(random, span, seconds(5), others),
     ]
 }
 
 /// One fault of each kind of sequence about every 20 seconds.
-pub(super) fn long(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
+pub(super) fn long(random: &mut Random, span: Duration, source: Source) -> [Vec<Fault>; 2] {
     let count = usize::try_from(span.as_secs() / 20).unwrap_or(0).max(3);
-    let mut services = vec![Break::Kill("ingest"), Break::Pause("ingest")];
+    let mut services = vec![
+        Break::Kill("ingest"),
+        Break::Pause("ingest"),
+        Break::Pause("ingest-2"),
+        Break::Kill("node-watcher"),
+    ];
     while services.len() < count {
         let name = random.pick(&KILLED).unwrap_or("ingest");
         services.push(if random.chance(75) {
@@ -78,6 +91,7 @@ pub(super) fn long(random: &mut Random, span: Duration) -> [Vec<Fault>; 2] {
         Break::SpoolFull,
         step(random),
     ];
+    others.extend(of_source(source));
     while others.len() < count {
         let clock = step(random);
         let known = [

@@ -92,7 +92,7 @@ impl<'a> Player<'a> {
             Kind::Exit { code, low: is_low } => {
                 // Every few use more than a second, so that there is something to measure.
                 let script = match code % 3 {
-                    0 if *code > 0 => format!("(ulimit -t 1; while :; do :; done); exit {code}"),
+                    0 if *code > 0 => format!("(ulimit -t 2; while :; do :; done); exit {code}"),
                     _ => format!("exit {code}"),
                 };
                 self.submit(work, &[NOT_ARENA, low(is_low)], &script)

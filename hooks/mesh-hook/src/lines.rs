@@ -79,9 +79,18 @@ pub fn doorbells(cluster: &str, host: &str, text: &str) -> Vec<Doorbell> {
         .partition(|line| line.probe.is_some());
     let mut jobs: BTreeMap<(u32, &str), Line<'_>> = BTreeMap::new();
     for line in lines {
-        let known = jobs.len() < MAX_JOBS;
-        let job_id = if known { line.job_id } else { 0 };
-        jobs.insert((job_id, line.hook), Line { job_id, ..line });
+        let fits = jobs.len() < MAX_JOBS || jobs.contains_key(&(line.job_id, line.hook));
+        let job_id = if fits { line.job_id } else { 0 };
+        // Without a job it asks for a sweep, which only a submission may.
+        let hook = if job_id == 0 { "JobSubmit" } else { line.hook };
+        jobs.insert(
+            (job_id, hook),
+            Line {
+                job_id,
+                hook,
+                ..line
+            },
+        );
     }
     jobs.values()
         .chain(probes.iter().take(MAX_JOBS))
@@ -260,6 +269,21 @@ mod tests {
         let rung = rung(&text);
         assert_eq!(rung.len(), MAX_JOBS + 1);
         assert!(rung.iter().any(|(_, job, _)| *job == 0));
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_asks_for_a_sweep_and_known_jobs_go_on_ringing() {
+        let mut text: String = (1..5000)
+            .map(|job| format!("1 cli 100 mallory {job}\n"))
+            .collect();
+        text.push_str("1 cli 101 bob 1\n");
+        let rung = rung(&text);
+        let without_job: Vec<_> = rung.iter().filter(|(_, job, _)| *job == 0).collect();
+        assert_eq!(
+            without_job,
+            [&("JobSubmit".to_owned(), 0, "mallory".to_owned())]
+        );
+        assert!(rung.contains(&("CliFilter".to_owned(), 1, "bob".to_owned())));
     }
 
     #[test]

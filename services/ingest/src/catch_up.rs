@@ -20,7 +20,7 @@ use crate::collector::{Collector, Debt, Reading};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
 use crate::proof::Question;
-use crate::sources::{SlurmSource, Weight, backoff};
+use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Most seconds one question is about: a site may have a million rows a day.
@@ -155,7 +155,8 @@ impl CatchUp {
                 start: UnixTime::from_secs(start),
                 end: next.map(UnixTime::from_secs),
             };
-            let pause = match self.slurm.accounting(&window).await {
+            let pause = match unless_stopped(&self.shutdown, self.slurm.accounting(&window)).await?
+            {
                 Ok(_) if std::mem::take(&mut away) => {
                     self.slurmdbd.up(Weight::Heavy).await?;
                     BACKLOG

@@ -28,12 +28,17 @@ use crate::users::{Logins, login};
 /// Stands for jobs that have no id yet: a sweep is to look for them.
 const NEW_JOBS: u32 = 0;
 
+/// When a doorbell comes again that could be neither believed nor refused. Meanwhile it keeps a slot of the consumer.
+const LATER: Duration = Duration::from_secs(5);
+
 /// A request to look at a job.
 pub struct Ring {
     /// Slurm's id of the record.
     pub job_id: u32,
     /// Which hook rang; `None` if it was no hook.
     pub hook: Option<String>,
+    /// The array whose task it is, if the hook tells.
+    pub array: Option<u32>,
     /// The end of a run that the hook tells.
     pub end: Option<Box<Sighting>>,
     /// Whether it told one; `end` is taken out once it is used.
@@ -50,6 +55,7 @@ impl Ring {
         Self {
             job_id,
             hook: None,
+            array: None,
             end: None,
             tells_end: false,
             done: None,
@@ -63,6 +69,8 @@ impl Ring {
 pub enum Answer {
     /// Its facts are stored, or there is nothing to tell, or a sweep will.
     Told,
+    /// It is to come again: what it tells can be neither believed nor refused yet.
+    Later,
     /// What it tells is not believed, for this reason.
     Refused(String),
 }
@@ -125,6 +133,7 @@ impl Handler for Doorbells {
         let ring = Ring {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
+            array: array_of(&bell),
             tells_end: evidence.end.is_some(),
             end: evidence.end,
             done: Some(done),
@@ -139,6 +148,7 @@ impl Handler for Doorbells {
         }
         match told.await {
             Ok(Answer::Told) => {}
+            Ok(Answer::Later) => return Outcome::Retry { after: LATER },
             Ok(Answer::Refused(reason)) => return Outcome::Reject { reason },
             Err(_) => return again,
         }
@@ -158,6 +168,19 @@ pub fn finish(rings: Vec<Ring>, outcome: &'static str) {
     }
 }
 
+/// Answers doorbells that must not be waited with. Those that bring the end of a job along come again; the others said only where to
+/// look, and a sweep or catching up tells what is there.
+pub fn postpone(rings: Vec<Ring>, outcome: &'static str) {
+    for ring in rings {
+        let later = if ring.tells_end {
+            Answer::Later
+        } else {
+            Answer::Told
+        };
+        answer(ring, outcome, later);
+    }
+}
+
 /// Answers doorbells that are not believed. Those that bring nothing along but the id of a job are done with.
 pub fn refuse(rings: Vec<Ring>, outcome: &'static str, reason: &str) {
     for ring in rings {
@@ -170,11 +193,57 @@ pub fn refuse(rings: Vec<Ring>, outcome: &'static str, reason: &str) {
     }
 }
 
+/// The array of a task, in the words of slurmctld's and of jobcomp's scripts.
+fn array_of(bell: &Doorbell) -> Option<u32> {
+    let names = ["SLURM_ARRAY_JOB_ID", "ARRAYJOBID"];
+    let mut values = names.iter().filter_map(|name| bell.environment.get(*name));
+    values.find_map(|id| id.parse().ok())
+}
+
 fn answer(ring: Ring, outcome: &'static str, answer: Answer) {
     metrics::doorbell(outcome);
     if let Some(done) = ring.done
         && done.send(answer).is_err()
     {
         tracing::trace!("nobody waits for this doorbell any more");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_postponed_comes_again_only_if_it_brings_an_end() {
+        let (rings, answers): (Vec<Ring>, Vec<_>) = [true, false]
+            .into_iter()
+            .map(|tells_end| {
+                let (done, answer) = oneshot::channel();
+                let ring = Ring {
+                    tells_end,
+                    done: Some(done),
+                    ..Ring::look(7)
+                };
+                (ring, answer)
+            })
+            .unzip();
+        postpone(rings, "limited");
+        let answers: Vec<Answer> = answers
+            .into_iter()
+            .map(|answer| answer.blocking_recv().unwrap())
+            .collect();
+        assert_eq!(answers, [Answer::Later, Answer::Told]);
+    }
+
+    #[test]
+    fn a_task_says_which_array_it_is_of() {
+        let bell = |name: &str, value: &str| Doorbell {
+            environment: [(name.to_owned(), value.to_owned())].into(),
+            ..Doorbell::default()
+        };
+        assert_eq!(array_of(&bell("SLURM_ARRAY_JOB_ID", "12")), Some(12));
+        assert_eq!(array_of(&bell("ARRAYJOBID", "12")), Some(12));
+        assert_eq!(array_of(&bell("ARRAYJOBID", "")), None);
+        assert_eq!(array_of(&bell("JOBID", "12")), None);
     }
 }

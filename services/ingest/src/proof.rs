@@ -11,19 +11,22 @@ use std::time::Duration;
 use slurm_client::{Query, Slurm};
 use slurm_types::JobId;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::collector::{Collector, Reading};
 use crate::domain::{Sighting, fold, provisional};
-use crate::doorbells::{Ring, finish, refuse};
+use crate::doorbells::{Ring, finish, postpone, refuse};
 use crate::envelope::Cause;
-use crate::sources::{SlurmSource, Weight};
+use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::turns::{Turn, Turns};
 use crate::{Error, metrics};
 
 /// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
 const IN_VAIN: u32 = 4;
+
+/// What became of doorbells that only accounting could answer.
+const AWAY: &str = "accounting_away";
 
 /// What a dead letter says of the end of a job that only its doorbell knows.
 const NOBODY_KNOWS: &str = "no record of Slurm knows this job, neither slurmctld's nor accounting's: forged, or of another cluster";
@@ -43,8 +46,9 @@ struct Open {
     evidence: Vec<Sighting>,
     rings: Vec<Ring>,
     asked: u32,
-    /// Someone waits for more than one answer.
-    stays: bool,
+    /// Asked for what the controller's record left open: that is looked at again after the answer. Who rings for a job that the
+    /// controller does not have would ask the same again and again.
+    look: bool,
 }
 
 /// Asks accounting.
@@ -70,20 +74,22 @@ impl Prover {
     /// If another ingest took over.
     pub async fn run(self, mut questions: mpsc::Receiver<Question>) -> Result<(), Error> {
         let mut open: BTreeMap<u32, Open> = BTreeMap::new();
-        let mut pause = Duration::ZERO;
+        let mut not_before = Instant::now();
         loop {
-            if open.is_empty() {
+            let away = not_before > Instant::now();
+            if open.is_empty() || away {
                 tokio::select! {
                     () = self.shutdown.cancelled() => return Ok(()),
+                    () = sleep_until(not_before), if away => {}
                     question = questions.recv() => match question {
+                        Some(question) if away && !question.rings.is_empty() => {
+                            postpone(question.rings, AWAY);
+                        }
                         Some(question) => note(&mut open, question),
                         None => return Ok(()),
                     },
                 }
-            }
-            tokio::select! {
-                () = self.shutdown.cancelled() => return Ok(()),
-                () = sleep(pause) => {}
+                continue;
             }
             let turn = tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
@@ -92,8 +98,8 @@ impl Prover {
             while let Ok(question) = questions.try_recv() {
                 note(&mut open, question);
             }
-            pause = match self.ask(&mut open, turn).await {
-                Ok(pause) => pause,
+            not_before = match self.ask(&mut open, turn).await {
+                Ok(pause) => Instant::now() + pause,
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -103,7 +109,8 @@ impl Prover {
     async fn ask(&self, open: &mut BTreeMap<u32, Open>, turn: Turn<'_>) -> Result<Duration, Error> {
         let ids: Vec<JobId> = open.keys().filter_map(|id| JobId::new(*id)).collect();
         let rows = if self.collector.config.accounting {
-            let answer = self.slurm.accounting(&Query::Jobs(ids)).await;
+            let query = Query::Jobs(ids);
+            let answer = unless_stopped(&self.shutdown, self.slurm.accounting(&query)).await?;
             drop(turn);
             match answer {
                 Ok(rows) => {
@@ -111,8 +118,11 @@ impl Prover {
                     rows
                 }
                 Err(error) => {
-                    // Nothing is proven; who waits goes on waiting, and unproven jobs are settled by their deadline.
-                    open.retain(|_, question| question.stays);
+                    // Nothing is proven. Doorbells that wait would keep all others from being heard; unproven jobs are settled by
+                    // their deadline, and what is not known is owed by catching up.
+                    for question in std::mem::take(open).into_values() {
+                        postpone(question.rings, AWAY);
+                    }
                     return self.slurmdbd.down(Weight::Light, &error).await;
                 }
             }
@@ -195,7 +205,7 @@ impl Prover {
             if let Some(question) = open.remove(&job_id) {
                 finish(question.rings, "answered");
                 // A newer run that waited for this proof can be told now.
-                if self.looks.try_send(Ring::look(job_id)).is_err() {
+                if question.look && self.looks.try_send(Ring::look(job_id)).is_err() {
                     metrics::drift("look_dropped");
                 }
             }
@@ -219,7 +229,7 @@ impl Prover {
 
 fn note(open: &mut BTreeMap<u32, Open>, question: Question) {
     let entry = open.entry(question.job_id).or_default();
-    entry.stays |= !question.rings.is_empty() || !question.evidence.is_empty();
+    entry.look |= question.rings.is_empty();
     entry.evidence.extend(question.evidence);
     entry.rings.extend(question.rings);
 }

@@ -1,5 +1,6 @@
 //! Whether Slurm's daemons answer: one log line and one event per change, a condition of readiness, and growing pauses meanwhile.
 
+use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use mesh_events::EventType;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::timestamp;
 use mesh_runtime::{Condition, chain};
+use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::collector::Collector;
@@ -147,6 +149,18 @@ impl SlurmSource {
         }
         Ok(backoff(failures))
     }
+}
+
+/// Waits for an answer of Slurm, but not beyond the shutdown: one that hangs is given up only after its deadline, up to a minute.
+///
+/// # Errors
+/// If told to stop.
+pub async fn unless_stopped<T>(
+    shutdown: &CancellationToken,
+    question: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let answer = shutdown.run_until_cancelled(question).await;
+    answer.ok_or(Error::Stopped)
 }
 
 /// How long to wait after so many failures in a row.

@@ -27,7 +27,7 @@ use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::identity::IdentityMap;
 use crate::proof::Question;
-use crate::sources::{SlurmSource, Weight};
+use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::{Error, metrics, queue};
 
 /// Sweeps the queue.
@@ -131,7 +131,7 @@ impl Sweeper {
     /// One sweep.
     async fn sweep(&self) -> Result<Swept, Error> {
         let began = Instant::now();
-        let sweep = match self.slurm.sweep().await {
+        let sweep = match unless_stopped(&self.shutdown, self.slurm.sweep()).await? {
             Ok(sweep) => sweep,
             Err(error) => {
                 return self
@@ -145,7 +145,7 @@ impl Sweeper {
         let number = self.collector.core().await.meta.sweep + 1;
         if sweep.rows.is_empty() && !self.collector.core().await.book.is_empty() {
             // An empty answer with status 0 proves nothing; a controller that is up confirms it.
-            match self.slurm.ping().await {
+            match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
                 Ok(_) => return Ok(Swept::Again(self.collector.config.sweep_interval)),
                 Err(error) => {
@@ -213,7 +213,7 @@ impl Sweeper {
         }
         let ids: BTreeSet<JobId> = changed.iter().map(|row| row.job_id).collect();
         let ids: Vec<JobId> = ids.into_iter().collect();
-        let answer = match self.slurm.jobs(&ids).await {
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&ids)).await? {
             Ok(answer) => answer,
             Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
         };
@@ -282,7 +282,7 @@ impl Sweeper {
         if missing.is_empty() {
             return Ok(None);
         }
-        let answer = match self.slurm.jobs(missing).await {
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(missing)).await? {
             Ok(answer) => answer,
             Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
         };
@@ -321,7 +321,7 @@ impl Sweeper {
             .filter_map(|array| JobId::new(array.run.job_id))
             .take(MISSING_AT_ONCE)
             .collect();
-        let answer = match self.slurm.jobs(&absent).await {
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
             Ok(answer) => answer,
             Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
         };

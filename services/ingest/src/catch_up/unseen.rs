@@ -4,42 +4,41 @@
 //! (`sacct -S`, 22.05 to 26.05). Asked by its id it tells of it, once it has ended. An id without any record is no fault: a
 //! submission that is only tested (`sbatch --test-only`) uses one up (22.05).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use slurm_client::{AccountingRecord, Query};
 use slurm_types::JobId;
 
-use super::CatchUp;
+use super::{BACKLOG, CatchUp};
 use crate::collector::{Reading, Unseen};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
-use crate::sources::{Weight, backoff};
+use crate::sources::{Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Ids in one question.
 const AT_ONCE: usize = 1_000;
 /// Between two questions.
 const APART: Duration = Duration::from_secs(1);
+/// How often it is asked about an id that no sweep has shown and that by accounting is not over: its end may be on its way.
+const ASKED: u32 = 4;
 
 impl CatchUp {
     /// Asks accounting about every id of the range that is still not known.
     pub(super) async fn look_up(&self, range: Unseen) -> Result<(), Error> {
         let ids: Vec<u32> = self.collector.unknown_of(range).await;
-        let (mut found, capture_since) = (0, self.collector.core().await.meta.capture_since);
-        for some in ids.chunks(AT_ONCE) {
-            let rows = self.rows_of(some).await?;
-            for job_id in provisional(&rows) {
-                self.ask(job_id).await;
+        let (mut found, mut open) = self.look_up_once(&ids).await?;
+        for _ in 1..ASKED {
+            if open.is_empty() {
+                break;
             }
-            found += rows.len();
-            let ended = fold(&self.collector.cluster, &rows)
-                .into_iter()
-                .filter(|run| {
-                    run.end_kind().is_some() && run.end.is_some_and(|end| end >= capture_since)
-                });
-            let readings = ended.map(Reading::new).collect();
-            self.collector.absorb(&Cause::Accounting, readings).await?;
-            self.pause(APART).await?;
+            self.pause(BACKLOG).await?;
+            let mut unknown = self.collector.unknown_of(range).await;
+            unknown.retain(|id| open.contains(id));
+            let more;
+            (more, open) = self.look_up_once(&unknown).await?;
+            found += more;
         }
         if !ids.is_empty() {
             tracing::info!(
@@ -53,18 +52,47 @@ impl CatchUp {
         self.collector.flush().await
     }
 
+    /// Returns how many ends were found, and the ids that by accounting are not over.
+    async fn look_up_once(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
+        let (mut found, mut open) = (0, BTreeSet::new());
+        let capture_since = self.collector.core().await.meta.capture_since;
+        for some in ids.chunks(AT_ONCE) {
+            let rows = self.rows_of(some).await?;
+            for job_id in provisional(&rows) {
+                self.ask(job_id).await;
+            }
+            let (ended, alive): (Vec<_>, Vec<_>) = fold(&self.collector.cluster, &rows)
+                .into_iter()
+                .partition(|run| run.end_kind().is_some());
+            open.extend(alive.iter().map(|run| run.raw_id));
+            found += ended.len();
+            let readings = ended
+                .into_iter()
+                .filter(|run| run.end.is_some_and(|end| end >= capture_since))
+                .map(Reading::new);
+            let readings = readings.collect();
+            self.collector.absorb(&Cause::Accounting, readings).await?;
+            self.pause(APART).await?;
+        }
+        Ok((found, open))
+    }
+
     async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
         let query = Query::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
-        let mut failures = 0;
+        let (mut failures, mut away) = (0, false);
         loop {
-            match self.slurm.accounting(&query).await {
+            match unless_stopped(&self.shutdown, self.slurm.accounting(&query)).await? {
+                Ok(_) if std::mem::take(&mut away) => {
+                    self.slurmdbd.up(Weight::Heavy).await?;
+                    self.pause(BACKLOG).await?;
+                }
                 Ok(rows) => {
                     self.slurmdbd.up(Weight::Heavy).await?;
                     return Ok(rows);
                 }
                 Err(error) => {
                     self.slurmdbd.down(Weight::Heavy, &error).await?;
-                    failures += 1;
+                    (away, failures) = (true, failures + 1);
                     self.pause(backoff(failures)).await?;
                 }
             }

@@ -10,12 +10,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{NEW_JOBS, Ring, Strangers, finish, refuse};
+use super::{NEW_JOBS, Ring, Strangers, finish, postpone};
 use crate::collector::{Collector, Reading};
 use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::proof::Question;
-use crate::sources::{SlurmSource, Weight};
+use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::sweep::Hooks;
 use crate::{Error, metrics};
 
@@ -23,16 +23,13 @@ use crate::{Error, metrics};
 const MOST_AT_ONCE: usize = 2_000;
 /// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
 const LOOKS: u32 = 8;
-/// What a dead letter says of the end of a job beyond the bound on strangers.
-const TOO_MANY: &str = "more jobs that nobody has heard of than ingest.unknown_jobs_per_minute allows to ask for; \
-    if there is such a job, a sweep or accounting tells what happened to it";
 
 /// A job somebody waits for.
 struct Waiting {
     rings: Vec<Ring>,
     due: Instant,
     looks: u32,
-    /// Whether nobody had heard of it; `None` until it is looked up.
+    /// Whether nobody had heard of it, nor of its array; `None` until it is looked up.
     stranger: Option<bool>,
 }
 
@@ -119,12 +116,17 @@ impl Reader {
             let Some(job) = waiting.get_mut(&id) else {
                 continue;
             };
-            let stranger = *job.stranger.get_or_insert_with(|| !core.book.knows(id));
-            if !stranger || job.looks > 0 || self.strangers.admit(now) {
+            // Once for every wait, however often it is looked at.
+            let is_admitted = job.stranger.is_some();
+            let is_known = |ring: &Ring| ring.array.is_some_and(|array| core.book.knows(array));
+            let stranger = *job
+                .stranger
+                .get_or_insert_with(|| !core.book.knows(id) && !job.rings.iter().any(is_known));
+            if is_admitted || !stranger || self.strangers.admit(now) {
                 admitted.push(id);
             } else if let Some(job) = waiting.remove(&id) {
                 refused = true;
-                refuse(job.rings, "limited", TOO_MANY);
+                postpone(job.rings, "limited");
             }
         }
         if refused {
@@ -140,7 +142,7 @@ impl Reader {
         waiting: &mut HashMap<u32, Waiting>,
     ) -> Result<Duration, Error> {
         let asked: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
-        let answer = match self.slurm.jobs(&asked).await {
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&asked)).await? {
             Ok(answer) => {
                 self.slurmctld.up(Weight::Light).await?;
                 answer
@@ -201,6 +203,10 @@ impl Reader {
         for id in missing {
             // Slurm has forgotten it: accounting knows, or else the evidence is all there is.
             if let Some(job) = waiting.remove(&id.get()) {
+                // Unless nobody rang: accounting has just been asked then, and its answer led here.
+                if job.rings.iter().all(|ring| ring.hook.is_none()) {
+                    continue;
+                }
                 self.ask_with(id.get(), job).await;
             }
         }

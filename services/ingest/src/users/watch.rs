@@ -22,7 +22,7 @@ use super::news::{Batch, Explained, News};
 use super::tell::Frame;
 use crate::config::Config;
 use crate::identity::{IdentityMap, Person};
-use crate::sources::{SlurmSource, Weight};
+use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::turns::Turns;
 use crate::{Error, metrics};
 
@@ -173,16 +173,15 @@ impl Watcher {
 
     /// What was logged lately; nothing if who we are may not see it.
     async fn log(&self, state: &mut State) -> Result<Answer<Option<Vec<Transaction>>>, Error> {
-        let _turn = self.turns.next().await;
+        let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
         let newest = match state.memory.meta.log_time {
             0 => Utc::now().timestamp(),
             time => time,
         };
-        match self
+        let log = self
             .slurm
-            .transactions(UnixTime::from_secs(newest - OVERLAP))
-            .await
-        {
+            .transactions(UnixTime::from_secs(newest - OVERLAP));
+        match unless_stopped(&self.shutdown, log).await? {
             Ok(log) => {
                 self.slurmdbd.up(Weight::Light).await?;
                 Ok(Ok(Some(log)))
@@ -196,8 +195,9 @@ impl Watcher {
 
     async fn read(&self, state: &mut State) -> Result<Answer<Everybody>, Error> {
         let comments = self.identities.wants_comments();
-        let _turn = self.turns.next().await;
-        match self.slurm.access(&self.cluster, comments).await {
+        let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
+        let records = self.slurm.access(&self.cluster, comments);
+        match unless_stopped(&self.shutdown, records).await? {
             Ok(records) => {
                 self.slurmdbd.up(Weight::Light).await?;
                 state.problem = None;

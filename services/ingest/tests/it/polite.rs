@@ -1,10 +1,11 @@
 //! What Slurm is asked, counted: whatever rings, it is little.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{subject, timestamp};
+use mesh_testkit::wait_for;
 use prost::Message as _;
 
 use crate::cluster::{self, NAME};
@@ -94,5 +95,52 @@ async fn f3_ten_thousand_forged_doorbells_cost_little_and_do_not_delay_real_ones
         |event: &mesh_events::Event| event.job().is_some_and(|job| job.job_id >= 50_000_000);
     assert!(!mesh.events().iter().any(forged));
     cluster.run("alice", &["scancel", &real.to_string()]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie(
+        "sacct",
+        "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
+    );
+    let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
+    let ingest = ingest.ready().await;
+    // More than are handled at the same time, and only accounting could answer them.
+    ring_all(&mesh, "forgotten", 50_000_000..50_000_600).await;
+    let real = cluster.sbatch(&["--hold"], "true").await;
+    ring_all(&mesh, "real", [real]).await;
+    mesh.wait_story(real, "submitted held").await;
+    cluster.run("alice", &["scancel", &real.to_string()]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_nobody_knows_is_asked_for_once() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
+    let ingest = ingest.ready().await;
+    let asked = |job: u32| {
+        let calls = stand_in.calls();
+        let about = |call: &&String| call.starts_with("sacct ") && call.contains(&job.to_string());
+        calls.iter().filter(about).count()
+    };
+    // Each is a turn at accounting of its own: whoever asks again without end is in all that follow.
+    let jobs = 51_000_000..51_000_006;
+    for job in jobs.clone() {
+        ring_all(&mesh, "unknown", [job]).await;
+        wait_for("accounting is asked", Duration::from_secs(60), async || {
+            (asked(job) > 0).then_some(())
+        })
+        .await;
+    }
+    // A doorbell may come twice.
+    let first = asked(jobs.start);
+    assert!(first <= 2, "asked {first} times: {:#?}", stand_in.calls());
     ingest.stop().await;
 }

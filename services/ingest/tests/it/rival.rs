@@ -37,6 +37,8 @@
 //! | 26 JSON changes with every release | `slurm-client`: `json::tests`, against answers of 22.05, 24.11 and 26.05 |
 //! | 27 JSON is slow and huge | `doubt`: no question asks for it; `make bench` |
 
+use std::time::{Duration, Instant};
+
 use crate::bell::ring;
 use crate::cluster::{self, NAME};
 use crate::mesh::Mesh;
@@ -181,6 +183,24 @@ async fn f12_accounting_that_hangs_holds_up_nobody_else() {
     .await;
     assert!(mesh.of_job(66_000_010).is_empty());
     ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f12_stopping_does_not_wait_for_accounting_that_hangs() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie("sacctmgr", "exec sleep 1000");
+    let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
+    let ingest = ingest.ready().await;
+    if stand_in.count("sacctmgr") == 0 {
+        stand_in.wait_calls("sacctmgr", 1).await;
+    }
+    let begun = Instant::now();
+    ingest.stop().await;
+    // The question itself would be given up after a minute.
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(30), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

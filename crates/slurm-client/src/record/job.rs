@@ -1,6 +1,7 @@
 //! The controller's full record of a job.
 
 use serde::{Deserialize, Serialize};
+use slurm_types::no_val::real_u32;
 use slurm_types::{ExitCode, JobId, JobRef, JobState, TaskSet, TimeLimit, Tres, UnixTime};
 
 /// Which tasks of an array a record is about.
@@ -14,14 +15,15 @@ pub enum ArrayTasks {
 }
 
 impl ArrayTasks {
-    /// Reads `4` or `2-9:2%4`; `None` for `N/A` and the empty text.
+    /// Reads `4` or `2-9:2%4`; `None` for `N/A` and the empty text, and for `NO_VAL`, which `scontrol` prints of an array whose rest was
+    /// cancelled as one of its owner's jobs (`scancel --user`, 22.05).
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim() {
             "" | "N/A" | "(null)" => None,
-            text => Some(
-                text.parse()
-                    .map_or_else(|_| Self::Remainder(text.to_owned()), Self::Task),
-            ),
+            text => match text.parse() {
+                Ok(task) => real_u32(task).map(Self::Task),
+                Err(_) => Some(Self::Remainder(text.to_owned())),
+            },
         }
     }
 
@@ -251,5 +253,20 @@ impl JobRecord {
     /// Whether nodes were ever allocated to this run: the only proof of a start.
     pub fn was_allocated(&self) -> bool {
         !self.nodes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn array_tasks_are_one_or_the_rest_or_not_there() {
+        assert_eq!(ArrayTasks::parse("4"), Some(ArrayTasks::Task(4)));
+        let rest = ArrayTasks::Remainder("2-9:2%4".to_owned());
+        assert_eq!(ArrayTasks::parse("2-9:2%4"), Some(rest));
+        for none in ["", "N/A", "4294967294"] {
+            assert_eq!(ArrayTasks::parse(none), None, "{none}");
+        }
     }
 }

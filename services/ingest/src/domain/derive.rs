@@ -275,12 +275,14 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
     fact.array_tasks = tasks.unwrap_or_default();
 }
 
-/// Accounting of 22.05 still lists tasks that already ran in an array's remainder, so what was seen last is better.
+/// Accounting of 22.05 still lists tasks that already ran in an array's remainder, and a record of the controller may have lost them
+/// with its end, so what was seen last is better.
 fn cancelled_tasks(tracked: &Tracked, sighting: &Sighting) -> Option<String> {
-    if sighting.record == Record::Accounting && tracked.remaining.is_some() {
-        return tracked.remaining.clone();
+    let listed = sighting.tasks.as_ref().map(slurm_types::TaskSet::to_string);
+    match sighting.record {
+        Record::Accounting => tracked.remaining.clone().or(listed),
+        _ => listed.or_else(|| tracked.remaining.clone()),
     }
-    sighting.tasks.as_ref().map(slurm_types::TaskSet::to_string)
 }
 
 /// A record that contradicts an inferred end corrects it; anything else about a run that is over says nothing new.

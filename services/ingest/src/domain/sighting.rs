@@ -95,12 +95,9 @@ impl Sighting {
         let allocated = record.was_allocated();
         let pending = record.state.is(JobBaseState::Pending);
         let never_ran = !allocated && record.restarts == 0;
-        let position = record.array_job_id.zip(record.array_tasks.as_ref());
-        let place = Place::of(
-            raw_id,
-            position.map(|(id, tasks)| (id.get(), tasks)),
-            never_ran,
-        );
+        let tasks = record.array_tasks.as_ref();
+        let position = record.array_job_id.map(|id| (id.get(), tasks));
+        let place = Place::of(raw_id, position, never_ran);
         let run = RunKey {
             cluster: cluster.to_owned(),
             job_id: place.root,
@@ -156,7 +153,7 @@ impl Sighting {
         let position = row
             .array
             .as_ref()
-            .map(|array| (array.array_job_id.get(), &array.tasks));
+            .map(|array| (array.array_job_id.get(), Some(&array.tasks)));
         let place = Place::of(raw_id, position, !allocated);
         let run = RunKey {
             cluster: cluster.to_owned(),
@@ -274,7 +271,11 @@ pub(super) struct Place {
 impl Place {
     /// The last task of an array keeps the array's own id, and Slurm prints a remainder of one task like a task (22.05). As long as it
     /// never ran, a record with the array's id is the array.
-    pub(super) fn of(raw_id: u32, array: Option<(u32, &ArrayTasks)>, never_ran: bool) -> Self {
+    pub(super) fn of(
+        raw_id: u32,
+        array: Option<(u32, Option<&ArrayTasks>)>,
+        never_ran: bool,
+    ) -> Self {
         let Some((root, tasks)) = array else {
             return Self {
                 root: raw_id,
@@ -284,7 +285,7 @@ impl Place {
             };
         };
         match tasks {
-            ArrayTasks::Task(task) if !(raw_id == root && never_ran) => Self {
+            Some(ArrayTasks::Task(task)) if !(raw_id == root && never_ran) => Self {
                 root,
                 task: Some(*task),
                 entity: EntityKind::Task,
@@ -294,7 +295,7 @@ impl Place {
                 root,
                 task: None,
                 entity: EntityKind::Array,
-                tasks: tasks.set(),
+                tasks: tasks.and_then(ArrayTasks::set),
             },
         }
     }

@@ -160,6 +160,8 @@ pub(super) fn display_id(job: &Job) -> String {
     match (&job.array, &job.het) {
         (Some(array), _) => match array.task_id {
             Some(task) => format!("{}_{task}", array.job_id),
+            // The record of an array may lose its tasks with its end.
+            None if array.tasks.is_empty() => array.job_id.to_string(),
             None => format!("{}_[{}]", array.job_id, array.tasks),
         },
         (None, Some(het)) => format!("{}+{}", het.job_id, het.offset),

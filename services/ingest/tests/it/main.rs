@@ -15,6 +15,7 @@ mod replicas;
 mod rest;
 mod rival;
 mod rows;
+mod scale;
 mod stand_in;
 mod start;
 mod transitions;

@@ -3,6 +3,7 @@
 //! What is owed is in the stored state and is taken from it only once its facts are stored: neither a restart nor accounting being away
 //! loses it.
 
+mod stride;
 mod unseen;
 
 use std::sync::Arc;
@@ -16,17 +17,16 @@ use slurm_types::{JobFlag, UnixTime};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::stride::Stride;
 use crate::collector::{Collector, Debt, Reading};
-use crate::domain::{fold, provisional};
+use crate::domain::{fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
 use crate::proof::Question;
 use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
-/// Most seconds one question is about: a site may have a million rows a day.
-const LONGEST: i64 = 3_600;
-/// A question about this many seconds that is not answered in time means that accounting is away, not that the answer is long.
-const SHORTEST: i64 = 60;
+/// Rows taken in at a time: what follows from them is in memory at once, and sweeps wait meanwhile.
+const ROWS_AT_ONCE: usize = 2_000;
 /// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
 const BACKLOG: Duration = Duration::from_secs(30);
 
@@ -107,11 +107,11 @@ impl CatchUp {
     /// Asks about all of it, part by part. Returns how many ends were news.
     async fn walk(&self, debt: &Debt) -> Result<u64, Error> {
         let since = self.since(debt).await;
-        let (mut start, mut slice, mut recovered) = (debt.from, LONGEST, 0);
+        let (mut start, mut stride, mut recovered) = (debt.from, Stride::new(), 0);
         // A resize is two rows; the second may be in the next part.
         let mut resized: Vec<AccountingRecord> = Vec::new();
         loop {
-            let part = self.part(start, &mut slice).await?;
+            let part = self.part(start, &mut stride).await?;
             for job_id in provisional(&part.rows) {
                 self.ask(job_id).await;
             }
@@ -119,12 +119,16 @@ impl CatchUp {
             rows.extend(part.rows);
             rows.sort_by_key(|row| (row.job_id, row.submit, row.db_index));
             rows.dedup_by_key(|row| (row.job_id, row.submit, row.db_index));
-            let ended = fold(&self.collector.cluster, &rows)
-                .into_iter()
-                .filter(|run| run.end_kind().is_some() && run.end.is_some_and(|end| end >= since));
-            let readings: Vec<Reading> = ended.map(Reading::new).collect();
-            recovered += self.collector.count_new(&readings).await;
-            self.collector.absorb(&Cause::Accounting, readings).await?;
+            for some in parts_of_jobs(&rows, ROWS_AT_ONCE) {
+                let ended = fold(&self.collector.cluster, some)
+                    .into_iter()
+                    .filter(|run| {
+                        run.end_kind().is_some() && run.end.is_some_and(|end| end >= since)
+                    });
+                let readings: Vec<Reading> = ended.map(Reading::new).collect();
+                recovered += self.collector.count_new(&readings).await;
+                self.collector.absorb(&Cause::Accounting, readings).await?;
+            }
             self.collector.flush().await?;
             let Some(next) = part.next else {
                 return Ok(recovered);
@@ -146,10 +150,10 @@ impl CatchUp {
 
     /// Asks accounting about the next part until it answers. The pauses are its own: a long answer that fails says nothing about
     /// short ones.
-    async fn part(&self, start: i64, slice: &mut i64) -> Result<Part, Error> {
+    async fn part(&self, start: i64, stride: &mut Stride) -> Result<Part, Error> {
         let (mut failures, mut away) = (0, false);
         loop {
-            let end = start.saturating_add(*slice);
+            let end = start.saturating_add(stride.secs());
             let next = (end < Utc::now().timestamp()).then_some(end);
             let window = Query::Window {
                 start: UnixTime::from_secs(start),
@@ -159,18 +163,24 @@ impl CatchUp {
             {
                 Ok(_) if std::mem::take(&mut away) => {
                     self.slurmdbd.up(Weight::Heavy).await?;
+                    *stride = Stride::new();
                     BACKLOG
                 }
                 Ok(rows) => {
                     self.slurmdbd.up(Weight::Heavy).await?;
                     metrics::provisional(provisional(&rows).len());
+                    stride.answered(rows.iter().filter(|row| row.ended()).count());
                     return Ok(Part { next, rows });
                 }
-                Err(slurm_client::Error::TimedOut { .. }) if *slice > SHORTEST => {
-                    *slice = (*slice / 4).max(SHORTEST);
+                // Or the answer is longer than Slurm's commands may print.
+                Err(
+                    error @ (slurm_client::Error::TimedOut { .. }
+                    | slurm_client::Error::Suspicious { .. }),
+                ) if stride.shorten() => {
                     tracing::warn!(
-                        seconds = *slice,
-                        "accounting takes too long, asking it about less time at once"
+                        seconds = stride.secs(),
+                        error = &error as &dyn std::error::Error,
+                        "asking accounting about less time at once"
                     );
                     Duration::ZERO
                 }

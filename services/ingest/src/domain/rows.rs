@@ -16,6 +16,19 @@ pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
     rows.filter_map(|row| Some(row.job_id?.get())).collect()
 }
 
+/// Rows that are sorted by job, in parts of so many or a few more: no job is in two of them.
+pub fn parts_of_jobs(
+    mut rows: &[AccountingRecord],
+    at_once: usize,
+) -> impl Iterator<Item = &[AccountingRecord]> {
+    std::iter::from_fn(move || {
+        let last = rows.iter().take(at_once.max(1)).last()?.job_id;
+        let (part, rest) = rows.split_at(rows.partition_point(|row| row.job_id <= last));
+        rows = rest;
+        Some(part)
+    })
+}
+
 /// The runs of some jobs from their rows (`sacct -D`), oldest run first per job. Stand-ins are left out.
 pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
     let rows: Vec<&AccountingRecord> = rows.iter().collect();
@@ -60,4 +73,37 @@ pub(super) fn fold_parts(cluster: &str, rows: &[&AccountingRecord]) -> Vec<(Sigh
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_types::JobId;
+
+    use super::*;
+
+    #[test]
+    fn parts_hold_every_row_once_and_jobs_whole() {
+        let rows = |ids: &[u32]| -> Vec<AccountingRecord> {
+            let row = |id: &u32| AccountingRecord {
+                job_id: JobId::new(*id),
+                ..AccountingRecord::default()
+            };
+            ids.iter().map(row).collect()
+        };
+        let rows = rows(&[1, 2, 2, 2, 3, 4, 4]);
+        for (at_once, lengths) in [
+            (0, vec![1, 3, 1, 2]),
+            (1, vec![1, 3, 1, 2]),
+            (2, vec![4, 3]),
+            (5, vec![5, 2]),
+            (6, vec![7]),
+            (100, vec![7]),
+        ] {
+            let parts: Vec<_> = parts_of_jobs(&rows, at_once).collect();
+            let found: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+            assert_eq!((at_once, found), (at_once, lengths));
+            assert_eq!(parts.concat(), rows);
+        }
+        assert_eq!(parts_of_jobs(&[], 3).count(), 0);
+    }
 }

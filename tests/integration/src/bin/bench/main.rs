@@ -5,6 +5,7 @@
 //! - [`memory`]: what `smesh up` and its nats-server hold.
 //! - [`publish`]: `publish_all` beside a raw pipelined publish of the same messages.
 //! - [`queue`]: ingest on a queue of 10,000 and 100,000 jobs.
+//! - [`controller`]: what slurmctld spends with and without `smesh up`.
 //! - [`ledger`]: durable appends beside a raw insert of the same rows.
 //!
 //! `make bench` builds what is measured and runs this. `benches/README.md` says how to read the result. Nothing here asserts a time:
@@ -12,6 +13,7 @@
 
 #![allow(clippy::print_stdout, reason = "the report is the program's output")]
 
+mod controller;
 mod hook;
 mod ledger;
 mod load;
@@ -65,6 +67,7 @@ enum Part {
     Publish,
     Ledger,
     Queue,
+    Controller,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -110,6 +113,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     if wanted(Part::Queue) {
         add(queue::measure(arguments).await?);
+    }
+    if wanted(Part::Controller) {
+        add(controller::measure(arguments).await?);
     }
     Ok(report)
 }

@@ -22,7 +22,7 @@ pub fn parts_of_jobs(
     at_once: usize,
 ) -> impl Iterator<Item = &[AccountingRecord]> {
     std::iter::from_fn(move || {
-        let last = rows.iter().take(at_once.max(1)).last()?.job_id;
+        let last = rows.iter().take(at_once.max(1)).next_back()?.job_id;
         let (part, rest) = rows.split_at(rows.partition_point(|row| row.job_id <= last));
         rows = rest;
         Some(part)

@@ -121,6 +121,14 @@ impl Bus {
                 source: "not connected".into(),
             });
         }
+        let version = self.client.server_info().version;
+        if is_too_old(&version) {
+            return Err(Error::JetStream {
+                action: "use",
+                name: "NATS".into(),
+                source: format!("needs nats-server 2.12 or newer, this one is {version}").into(),
+            });
+        }
         if self.config.provision {
             return self.provision().await;
         }
@@ -134,6 +142,15 @@ impl Bus {
             tracing::debug!(%error, "drain NATS connection");
         }
     }
+}
+
+/// Whether a nats-server does not have what [`crate::ClusterState`] builds on. A version that cannot be read is none to refuse.
+fn is_too_old(version: &str) -> bool {
+    let mut numbers = version
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
+    let (major, minor) = (numbers.next(), numbers.next());
+    major.zip(minor).is_some_and(|version| version < (2, 12))
 }
 
 fn password(config: &Config) -> Result<String, Error> {
@@ -161,6 +178,21 @@ fn log_event(role: &str, event: &Event) {
         // Client errors repeat with every attempt to connect; the first one was told as a disconnect.
         Event::ClientError(_) | Event::LameDuckMode | Event::Draining | Event::Closed => {
             tracing::debug!(role, %event, "NATS client");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_before_2_12_is_too_old() {
+        for version in ["1.4.1", "2.9.25", "2.11.8", "2.11.0-RC.1"] {
+            assert!(is_too_old(version), "{version}");
+        }
+        for version in ["2.12.0", "2.12.1-beta", "2.14.0", "3.0.0", "", "dev"] {
+            assert!(!is_too_old(version), "{version}");
         }
     }
 }

@@ -26,6 +26,8 @@ const ANSWER: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(500);
 /// Two looks further apart than this are no observation of the time between: the standby was paused, or NATS was away.
 const BLIND: Duration = Duration::from_secs(3);
+/// A look that takes longer is none: NATS was away, so the leader could not renew. Less is a slow server.
+const SLOW: Duration = Duration::from_secs(4);
 
 /// What a replica is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,10 +113,11 @@ impl Candidate {
     }
 
     async fn try_lead(&self, watched: &mut Watched) -> Result<Option<Lease>, Error> {
+        let began = Instant::now();
         let bucket = self.bus.bucket(catalogue::BUCKET_LEASES).await?;
         let key = format!("{}.{}", subject::token(&self.cluster), self.service);
         let entry = bucket.get(&key).await?;
-        if !watched.is_free(entry.as_ref(), Instant::now()) {
+        if !watched.is_free(entry.as_ref(), began, Instant::now()) {
             self.now(Role::Standby);
             return Ok(None);
         }
@@ -180,14 +183,17 @@ struct Watched {
 }
 
 impl Watched {
-    /// Whether nobody leads any more.
-    fn is_free(&mut self, entry: Option<&BucketEntry>, now: Instant) -> bool {
+    /// Whether nobody leads any more, after a look from one moment to another. Time counts from the end of the first look to the end of
+    /// the last: a renewal during the last makes the attempt to take the entry fail.
+    fn is_free(&mut self, entry: Option<&BucketEntry>, began: Instant, now: Instant) -> bool {
         let Some(entry) = entry.filter(|entry| !entry.value.is_empty()) else {
             return true;
         };
         let first = match self.seen {
             Some((revision, first, last))
-                if revision == entry.revision && now.duration_since(last) <= BLIND =>
+                if revision == entry.revision
+                    && began.duration_since(last) <= BLIND
+                    && now.duration_since(began) <= SLOW =>
             {
                 first
             }
@@ -292,14 +298,32 @@ mod tests {
 
     /// Looks at (milliseconds, revision); returns the times at which the lease was free.
     fn free_at(looks: &[(u64, u64)]) -> Vec<u64> {
+        let looks = looks.iter().map(|(at, revision)| (*at, *at, *revision));
+        free_after(&looks.collect::<Vec<_>>())
+    }
+
+    /// Looks that take a while: (begin, end, revision).
+    fn free_after(looks: &[(u64, u64, u64)]) -> Vec<u64> {
         let (mut watched, begin) = (Watched::default(), Instant::now());
-        let is_free = |(at, revision): &&(u64, u64)| {
-            watched.is_free(
-                Some(&entry(*revision, "holder")),
-                begin + Duration::from_millis(*at),
-            )
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let is_free = |(began, now, revision): &&(u64, u64, u64)| {
+            let entry = entry(*revision, "holder");
+            watched.is_free(Some(&entry), at(*began), at(*now))
         };
-        looks.iter().filter(is_free).map(|(at, _)| *at).collect()
+        let free = looks.iter().filter(is_free);
+        free.map(|(_, now, _)| *now).collect()
+    }
+
+    #[test]
+    fn a_slow_look_does_not_begin_anew() {
+        let looks = [(0, 10, 7), (510, 4_010, 7), (4_510, 7_600, 7)];
+        assert_eq!(free_after(&looks), [7_600]);
+    }
+
+    #[test]
+    fn a_look_during_which_nats_was_away_begins_anew() {
+        let looks = [(0, 10, 7), (510, 9_000, 7), (9_500, 9_510, 7)];
+        assert_eq!(free_after(&looks), [0; 0]);
     }
 
     #[test]
@@ -325,7 +349,8 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_lease_that_does_not_exist_or_was_given_up() {
         let mut watched = Watched::default();
-        assert!(watched.is_free(None, Instant::now()));
-        assert!(watched.is_free(Some(&entry(3, "")), Instant::now()));
+        let now = Instant::now();
+        assert!(watched.is_free(None, now, now));
+        assert!(watched.is_free(Some(&entry(3, "")), now, now));
     }
 }

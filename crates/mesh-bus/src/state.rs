@@ -18,6 +18,9 @@ use crate::{Bus, Error};
 const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// Who wrote, so that a write whose answer was lost is recognised.
 const WRITER: &str = "Mesh-Writer";
+/// The server refuses what is in order.
+const UNCLEAR: &str =
+    "refused as out of date, which it is not; does every nats-server have version 2.12 or newer?";
 /// Key suffix of the writer's mark.
 const MARK: &str = "writer";
 /// Keys that are read at the same time.
@@ -110,6 +113,10 @@ impl ClusterState {
                     key: key.to_owned(),
                 });
             };
+            if newest.sequence == self.last {
+                // Nothing came in between: a write of ours is on its way still, or the server compares with another subject.
+                return Err(self.bucket.error("write bucket")(UNCLEAR).into());
+            }
             self.last = newest.sequence;
             if newest.subject.as_str() == subject && newest.payload == value {
                 return Ok(());

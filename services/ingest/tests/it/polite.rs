@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{subject, timestamp};
-use mesh_testkit::wait_for;
 use prost::Message as _;
 
 use crate::cluster::{self, NAME};
@@ -132,15 +131,26 @@ async fn a_job_that_nobody_knows_is_asked_for_once() {
     };
     // Each is a turn at accounting of its own: whoever asks again without end is in all that follow.
     let jobs = 51_000_000..51_000_006;
+    let mut rung_first = 0;
     for job in jobs.clone() {
-        ring_all(&mesh, "unknown", [job]).await;
-        wait_for("accounting is asked", Duration::from_secs(60), async || {
-            (asked(job) > 0).then_some(())
-        })
-        .await;
+        // Rung again now and then: while accounting is away, as it may be on a busy machine, such a doorbell is not waited with.
+        let mut looks = 0;
+        while asked(job) == 0 {
+            assert!(looks < 1_200, "accounting is asked for {job}");
+            if looks % 100 == 0 {
+                ring_all(&mesh, &format!("unknown-{looks}"), [job]).await;
+                rung_first += usize::from(job == jobs.start);
+            }
+            looks += 1;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
     // A doorbell may come twice.
     let first = asked(jobs.start);
-    assert!(first <= 2, "asked {first} times: {:#?}", stand_in.calls());
+    assert!(
+        first <= 2 * rung_first,
+        "asked {first} times: {:#?}",
+        stand_in.calls()
+    );
     ingest.stop().await;
 }

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 pub use self::debt::Debt;
+use self::gaps::lost;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
 use self::outbox::Told;
@@ -83,6 +84,8 @@ struct Unproven {
     since: Instant,
     /// Answers of accounting since.
     answers: u32,
+    /// Whether the last of them has it as alive: with that nothing is proven.
+    alive: bool,
 }
 
 impl Unproven {
@@ -90,6 +93,7 @@ impl Unproven {
         Self {
             since: Instant::now(),
             answers: 0,
+            alive: false,
         }
     }
 }
@@ -99,16 +103,12 @@ struct UnprovenTasks {
     unproven: Unproven,
     /// Those that were missing when the wait began. Later ones wait for themselves.
     tasks: TaskSet,
-    /// Whether accounting has the array itself as alive.
-    alive: bool,
 }
 
 /// What readings told, before it is published.
 #[derive(Default)]
 struct Batch {
     told: Vec<Told>,
-    /// Runs whose end is in no record, and why.
-    lost: Vec<(RunKey, String)>,
     /// What goes through outboxes, by shard.
     outbox_bytes: HashMap<u32, usize>,
     /// The same in all of them.
@@ -234,20 +234,13 @@ impl Collector {
         for reading in readings {
             self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
             if batch.is_full() {
-                self.tell(&mut core, std::mem::take(&mut batch)).await?;
+                let full = std::mem::take(&mut batch);
+                self.publish(&mut core, full.told).await?;
             }
         }
         metrics::unproven(core.unproven.len() + core.unproven_tasks.len());
-        self.tell(&mut core, batch).await?;
+        self.publish(&mut core, batch.told).await?;
         Ok(asks)
-    }
-
-    async fn tell(&self, core: &mut Core, batch: Batch) -> Result<(), Error> {
-        self.publish(core, batch.told).await?;
-        for (run, message) in batch.lost {
-            self.lost(core, &run, message).await?;
-        }
-        Ok(())
     }
 
     fn take_in(
@@ -311,13 +304,6 @@ impl Collector {
         if decision.asks.contains(&Ask::Again) {
             asks.again.insert(sighting.raw_id);
         }
-        for run in &decision.lost {
-            let message = format!(
-                "{} is over, its id belongs to another job, and {accounting}",
-                run.entity_key()
-            );
-            batch.lost.push((run.clone(), message));
-        }
         let frame = Frame {
             now,
             cause,
@@ -343,6 +329,15 @@ impl Collector {
                 sighting.raw_id,
                 &links,
             ));
+        }
+        for run in &decision.lost {
+            let message = format!(
+                "{} is over, its id belongs to another job, and {accounting}",
+                run.entity_key()
+            );
+            // In one write with the run, which the books have as over.
+            let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
+            batch.told.push(Told::capture(run.clone(), gap));
         }
         let new = &batch.told[before..];
         if new.iter().any(Told::is_sampled) {

@@ -157,12 +157,9 @@ impl Ingest {
             shutdown.clone(),
         )
         .await?;
-        let slurmctld = Arc::new(SlurmSource::new(
-            "slurmctld",
-            collector.clone(),
-            Some(answers),
-        ));
-        let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None));
+        let slurmctld = SlurmSource::new("slurmctld", collector.clone(), Some(answers));
+        let slurmctld = Arc::new(slurmctld.await);
+        let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None).await);
         let (rings, ring_receiver) = mpsc::channel(CHANNEL);
         let (questions, question_receiver) = mpsc::channel(CHANNEL);
         let catch_up_questions = questions.clone();

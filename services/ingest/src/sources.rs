@@ -70,12 +70,22 @@ impl State {
 
 impl SlurmSource {
     /// A source by the name it has in events: `slurmctld`, `slurmdbd`. With a condition it counts for readiness.
-    pub fn new(name: &'static str, collector: Collector, condition: Option<Condition>) -> Self {
+    /// It is away if that is what was told of it last.
+    pub async fn new(
+        name: &'static str,
+        collector: Collector,
+        condition: Option<Condition>,
+    ) -> Self {
+        let told = collector.core().await.meta.down_since.get(name).copied();
+        let state = State {
+            down_since: told.and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0)),
+            ..State::default()
+        };
         Self {
             name,
             collector,
             condition,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 

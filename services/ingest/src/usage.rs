@@ -49,13 +49,10 @@ impl Settler {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
             }
-            pause = tokio::select! {
-                () = self.shutdown.cancelled() => return Ok(()),
-                pause = self.settle(&mut at_once) => match pause {
-                    Ok(pause) => pause,
-                    Err(error) if error.is_shutdown() => return Ok(()),
-                    Err(error) => return Err(error),
-                },
+            pause = match self.settle(&mut at_once).await {
+                Ok(pause) => pause,
+                Err(error) if error.is_shutdown() => return Ok(()),
+                Err(error) => return Err(error),
             };
         }
     }
@@ -66,9 +63,14 @@ impl Settler {
             return Ok(EVERY);
         }
         let jobs: Vec<_> = due.iter().map(|due| due.job.clone()).collect();
-        let answer = {
+        let ask = async {
             let _turn = self.turns.next().await;
             self.slurm.usage(&jobs).await
+        };
+        // Only the question is given up half way: what the books have must be told.
+        let answer = tokio::select! {
+            () = self.shutdown.cancelled() => return Err(Error::Stopped),
+            answer = ask => answer,
         };
         match answer {
             Ok(records) => {

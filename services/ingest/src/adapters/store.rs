@@ -45,6 +45,9 @@ pub struct Meta {
     /// Ids that accounting must still be asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Unseen>,
+    /// Since when sources do not answer, in Unix seconds, as it was told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub down_since: BTreeMap<String, i64>,
     /// How many of each capture event were told, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events on their way.

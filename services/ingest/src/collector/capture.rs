@@ -6,6 +6,7 @@ use chrono::Utc;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source, event::Payload};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+use tracing::Span;
 
 use super::{Collector, Core};
 use crate::adapters::store::Meta;
@@ -29,6 +30,32 @@ impl Collector {
         what: CaptureEvent,
         shard: Option<u32>,
     ) -> Result<(), Error> {
+        core.must_not_be_ahead()?;
+        core.ahead = true;
+        note_absence(&mut core.meta, kind, &what);
+        let event = self.counted(core, kind, what);
+        let Core {
+            store, meta, book, ..
+        } = core;
+        if let Some(shard) = shard {
+            let outbox = [(shard, event.clone())];
+            store.write(book, &BTreeSet::from([shard]), &outbox).await?;
+            store.write_meta(meta, &[]).await?;
+            // Its outbox is emptied with the next write.
+            core.dirty.insert(shard);
+        } else {
+            store.write_meta(meta, std::slice::from_ref(&event)).await?;
+        }
+        let span = span(&event);
+        self.bus
+            .publish_all_traced(vec![(event, span)], &self.shutdown)
+            .await?;
+        core.ahead = false;
+        Ok(())
+    }
+
+    /// An event about capture with the next number of its kind.
+    pub(super) fn counted(&self, core: &mut Core, kind: EventType, what: CaptureEvent) -> Event {
         let key = format!("capture/{}", what.source);
         let count = core
             .meta
@@ -38,7 +65,8 @@ impl Collector {
         *count += 1;
         let n = *count;
         let now = timestamp(Utc::now());
-        let event = Event {
+        metrics::fact(kind);
+        Event {
             id: EventId::sampled(&self.cluster, &key, kind, n).to_string(),
             cluster: self.cluster.clone(),
             r#type: kind.to_string(),
@@ -54,25 +82,25 @@ impl Collector {
             schema_version: SCHEMA_VERSION,
             payload: Some(Payload::Capture(what)),
             ..Event::default()
-        };
-        metrics::fact(kind);
-        let Core {
-            store, meta, book, ..
-        } = core;
-        if let Some(shard) = shard {
-            let outbox = [(shard, event.clone())];
-            store.write(book, &BTreeSet::from([shard]), &outbox).await?;
-            store.write_meta(meta, &[]).await?;
-            // Its outbox is emptied with the next write.
-            core.dirty.insert(shard);
-        } else {
-            store.write_meta(meta, std::slice::from_ref(&event)).await?;
         }
-        let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = %kind);
-        self.bus
-            .publish_all_traced(vec![(event, span)], &self.shutdown)
-            .await?;
-        Ok(())
+    }
+}
+
+/// The trace of an event about capture begins with it.
+pub(super) fn span(event: &Event) -> Span {
+    tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type)
+}
+
+/// Remembers since when a source does not answer, in the write that tells it: whoever comes next tells when it is back.
+fn note_absence(meta: &mut Meta, kind: EventType, what: &CaptureEvent) {
+    match (kind, &what.from) {
+        (EventType::CaptureSourceDown, Some(from)) => {
+            meta.down_since.insert(what.source.clone(), from.seconds);
+        }
+        (EventType::CaptureSourceUp, _) => {
+            meta.down_since.remove(&what.source);
+        }
+        _ => {}
     }
 }
 
@@ -116,5 +144,23 @@ mod tests {
             count_outbox(&mut meta, std::slice::from_ref(&event));
             assert_eq!(meta.counts[key], after);
         }
+    }
+
+    #[test]
+    fn an_absence_is_remembered_until_its_end_is_told() {
+        let mut meta = Meta::default();
+        let of = |source: &str| CaptureEvent {
+            source: source.to_owned(),
+            from: Some(timestamp(chrono::DateTime::UNIX_EPOCH)),
+            ..CaptureEvent::default()
+        };
+        note_absence(&mut meta, EventType::CaptureSourceDown, &of("slurmctld"));
+        note_absence(&mut meta, EventType::CaptureSourceDown, &of("slurmdbd"));
+        note_absence(&mut meta, EventType::CaptureGapClosed, &of("slurmctld"));
+        let stored = serde_json::to_vec(&meta).unwrap();
+        let mut meta: Meta = serde_json::from_slice(&stored).unwrap();
+        assert_eq!(meta.down_since.len(), 2);
+        note_absence(&mut meta, EventType::CaptureSourceUp, &of("slurmctld"));
+        assert_eq!(meta.down_since.keys().collect::<Vec<_>>(), ["slurmdbd"]);
     }
 }

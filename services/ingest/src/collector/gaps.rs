@@ -16,8 +16,13 @@ impl Collector {
     /// If told to stop, or if another ingest took over.
     pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
+        core.must_not_be_ahead()?;
         let unproven = core.unproven.entry(raw_id).or_insert_with(Unproven::now);
-        if unproven.since.elapsed() < self.config.settle_within || !self.was_answered(unproven) {
+        // A record that is gone here and alive there is a contradiction, as from a backup slurmctld with an old state.
+        if unproven.since.elapsed() < self.config.settle_within
+            || !self.was_answered(unproven)
+            || unproven.alive
+        {
             return Ok(true);
         }
         let accounting = self.accounting_says(core.unproven.remove(&raw_id).as_ref());
@@ -40,25 +45,9 @@ impl Collector {
                 "{} is gone from the controller, and {accounting}",
                 run.entity_key()
             );
-            self.lost(&mut core, &run, message).await?;
+            self.gap(&mut core, &run, lost(&run, message)).await?;
         }
         Ok(false)
-    }
-
-    /// Tells that the end of a run, which the books have as over, is in no record.
-    pub(super) async fn lost(
-        &self,
-        core: &mut Core,
-        run: &RunKey,
-        message: String,
-    ) -> Result<(), Error> {
-        metrics::lost();
-        tracing::warn!(
-            run = run.entity_key(),
-            "the end of this run is in no record of Slurm"
-        );
-        let not_recoverable = format!("how and when {} ended", run.entity_key());
-        self.gap(core, run, message, not_recoverable).await
     }
 
     /// Tells a gap together with what the books say of the run.
@@ -66,16 +55,8 @@ impl Collector {
         &self,
         core: &mut Core,
         run: &RunKey,
-        message: String,
-        not_recoverable: String,
+        what: CaptureEvent,
     ) -> Result<(), Error> {
-        let what = CaptureEvent {
-            source: "slurmctld".to_owned(),
-            message,
-            to: Some(timestamp(Utc::now())),
-            not_recoverable,
-            ..CaptureEvent::default()
-        };
         let shard = core.book.get(run).map(Store::shard_of);
         self.capture_locked(core, EventType::CaptureGapClosed, what, shard)
             .await
@@ -96,4 +77,25 @@ impl Collector {
     pub(super) fn was_answered(&self, unproven: &Unproven) -> bool {
         unproven.answers > 0 || !self.config.accounting
     }
+}
+
+/// What the records of Slurm should have shown and do not.
+pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEvent {
+    CaptureEvent {
+        source: "slurmctld".to_owned(),
+        message,
+        to: Some(timestamp(Utc::now())),
+        not_recoverable,
+        ..CaptureEvent::default()
+    }
+}
+
+/// The end of a run that the books have as over is in no record.
+pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
+    metrics::lost();
+    tracing::warn!(
+        run = run.entity_key(),
+        "the end of this run is in no record of Slurm"
+    );
+    not_shown(message, format!("how and when {} ended", run.entity_key()))
 }

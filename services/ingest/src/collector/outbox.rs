@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, RunKey, Slot};
 use prost::Message as _;
 use tracing::Span;
 
-use super::{Collector, Core};
+use super::{Collector, Core, capture};
 use crate::adapters::store::Store;
 use crate::domain::{Fact, FactId};
 use crate::{Error, metrics};
@@ -14,6 +15,7 @@ use crate::{Error, metrics};
 impl Collector {
     /// Publishes what was decided.
     pub(super) async fn publish(&self, core: &mut Core, told: Vec<Told>) -> Result<(), Error> {
+        core.must_not_be_ahead()?;
         if told.is_empty() {
             return Ok(());
         }
@@ -48,8 +50,13 @@ impl Collector {
                     ))
                 })
                 .collect();
-            let Core { store, book, .. } = core;
+            let Core {
+                store, book, meta, ..
+            } = core;
             store.write(book, &shards, &outbox).await?;
+            if counted.iter().any(Told::is_capture) {
+                store.write_meta(meta, &[]).await?;
+            }
             self.bus
                 .publish_all_traced(
                     counted.into_iter().map(Told::into_parts).collect(),
@@ -83,6 +90,17 @@ impl Collector {
         store.write(book, dirty, &[]).await?;
         dirty.clear();
         store.write_meta(meta, &[]).await
+    }
+}
+
+impl Core {
+    /// Refuses when something was decided and its publishing was given up. What is stored from here on would say that it was told;
+    /// after a restart it is told again.
+    pub(super) const fn must_not_be_ahead(&self) -> Result<(), Error> {
+        if self.ahead {
+            return Err(Error::Stopped);
+        }
+        Ok(())
     }
 }
 
@@ -120,6 +138,21 @@ impl Told {
             event,
             span,
         }
+    }
+
+    /// Something about capture that is told of a run, stored in one write with it.
+    pub(super) fn capture(run: RunKey, event: Event) -> Self {
+        let span = capture::span(&event);
+        Self {
+            run,
+            sampled: true,
+            event,
+            span,
+        }
+    }
+
+    const fn is_capture(&self) -> bool {
+        matches!(self.event.payload, Some(Payload::Capture(_)))
     }
 
     /// Whether it must be stored before it is published.

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use chrono::Utc;
 use mesh_events::RunKey;
 
+use super::gaps::not_shown;
 use super::outbox::Told;
-use super::{Collector, Reading, Unproven, UnprovenTasks};
+use super::{Collector, Core, Reading, Unproven, UnprovenTasks};
 use crate::adapters::store::Store;
 use crate::domain::{self, Remainder, settle_remainder};
 use crate::envelope::{Cause, Frame};
@@ -31,12 +32,19 @@ impl Collector {
         for (array, missing) in &mut core.unproven_tasks {
             if ids.contains(&array.job_id) {
                 missing.unproven.answers += 1;
-                missing.alive = alive.contains(array);
+                missing.unproven.alive = alive.contains(array);
             }
         }
+        let Core { book, unproven, .. } = &mut *core;
         for id in ids {
-            if let Some(unproven) = core.unproven.get_mut(id) {
+            if let Some(unproven) = unproven.get_mut(id) {
                 unproven.answers += 1;
+                unproven.alive = book.by_raw_id(*id).iter().any(|known| {
+                    alive.iter().any(|run| {
+                        (run.job_id, run.task_id, run.submit_time)
+                            == (known.job_id, known.task_id, known.submit_time)
+                    })
+                });
             }
         }
     }
@@ -52,13 +60,14 @@ impl Collector {
         record_gone: bool,
     ) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
+        core.must_not_be_ahead()?;
         let waiting = core.unproven_tasks.get(array);
         let given_up = waiting
             .filter(|missing| {
                 // A record that is gone here and alive there is a contradiction, and proves nothing.
                 self.given_up(&missing.unproven)
                     && self.was_answered(&missing.unproven)
-                    && !(record_gone && missing.alive)
+                    && !(record_gone && missing.unproven.alive)
             })
             .map(|missing| missing.tasks.clone());
         let answered = waiting.is_some_and(|missing| self.asked_in_vain(&missing.unproven));
@@ -86,14 +95,8 @@ impl Collector {
                 let tasks = next.left_tasks().unwrap_or_default();
                 if of_others || !core.unproven_tasks.contains_key(array) {
                     let unproven = Unproven::now();
-                    core.unproven_tasks.insert(
-                        array.clone(),
-                        UnprovenTasks {
-                            unproven,
-                            tasks,
-                            alive: false,
-                        },
-                    );
+                    core.unproven_tasks
+                        .insert(array.clone(), UnprovenTasks { unproven, tasks });
                 }
                 (*next, None, !answered || of_others)
             }
@@ -121,7 +124,8 @@ impl Collector {
             let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
             let message = format!("{tasks} are gone from the controller, and {accounting}");
             let not_recoverable = format!("whether {tasks} were cancelled, and when");
-            self.gap(&mut core, array, message, not_recoverable).await?;
+            self.gap(&mut core, array, not_shown(message, not_recoverable))
+                .await?;
         }
         Ok(ask)
     }

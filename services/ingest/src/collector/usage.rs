@@ -10,6 +10,7 @@ use mesh_events::RunKey;
 use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
+use super::gaps::not_shown;
 use super::{Collector, Core, Reading};
 use crate::adapters::store::Store;
 use crate::config::Config;
@@ -191,7 +192,8 @@ impl Collector {
         let named = named.join(", ");
         let message = format!("accounting has no ended record of {named}");
         let not_recoverable = format!("what {named} used");
-        self.gap(core, first, message, not_recoverable).await
+        self.gap(core, first, not_shown(message, not_recoverable))
+            .await
     }
 }
 

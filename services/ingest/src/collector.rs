@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
 use mesh_events::{EventType, RunKey};
+use mesh_runtime::Condition;
 use slurm_types::TaskSet;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
@@ -171,9 +172,10 @@ impl Collector {
         cluster: &str,
         config: Arc<Config>,
         identities: Arc<IdentityMap>,
+        condition: Condition,
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
-        let (store, loaded) = Store::load(&bus, cluster, &shutdown).await?;
+        let (store, loaded) = Store::load(&bus, cluster, condition, &shutdown).await?;
         let now = Utc::now().timestamp();
         let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,

@@ -68,7 +68,12 @@ impl Service for IngestService {
         let conditions = Conditions {
             slurmctld: condition("slurmctld"),
             swept: condition("first_sweep"),
+            state: condition("state"),
+            users_state: condition("users_state"),
         };
+        // They tell what goes wrong; that it goes well, the first sweep tells.
+        conditions.state.ok();
+        conditions.users_state.ok();
         let run = Ingest {
             context,
             conditions,
@@ -100,6 +105,8 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
 struct Conditions {
     slurmctld: Condition,
     swept: Condition,
+    state: Condition,
+    users_state: Condition,
 }
 
 struct Ingest {
@@ -123,6 +130,8 @@ impl Ingest {
         let standby = || {
             conditions.slurmctld.ok();
             conditions.swept.ok();
+            conditions.state.ok();
+            conditions.users_state.ok();
         };
         let ingest = Arc::new(self);
         let term = |stop| Self::lead(Arc::clone(&ingest), stop);
@@ -147,6 +156,8 @@ impl Ingest {
         let Conditions {
             slurmctld: answers,
             swept,
+            state,
+            users_state,
         } = self.conditions.clone();
         swept.fail("the first sweep is under way");
         let collector = Collector::load(
@@ -154,6 +165,7 @@ impl Ingest {
             &self.context.mesh.cluster,
             Arc::clone(&self.config),
             Arc::clone(&self.identities),
+            state,
             shutdown.clone(),
         )
         .await?;
@@ -211,6 +223,7 @@ impl Ingest {
             cluster: collector.cluster.clone(),
             config: Arc::clone(&self.config),
             identities: Arc::clone(&self.identities),
+            state_health: users_state,
             shutdown: shutdown.clone(),
         };
         let logins = Logins::new(

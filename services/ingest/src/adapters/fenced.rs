@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use mesh_bus::{BucketEntry, Bus, ClusterState, PutError};
 use mesh_events::Event;
+use mesh_runtime::{Condition, chain};
 use prost::Message as _;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,42 @@ use crate::Error;
 pub struct Fenced {
     state: ClusterState,
     name: &'static str,
+    health: Health,
     shutdown: CancellationToken,
+}
+
+/// Whether the bucket does what it is asked: one log line per change, and a condition of readiness.
+struct Health {
+    condition: Condition,
+    failing: bool,
+}
+
+impl Health {
+    const fn new(condition: Condition) -> Self {
+        Self {
+            condition,
+            failing: false,
+        }
+    }
+
+    fn works(&mut self, bucket: &str) {
+        self.condition.ok();
+        if std::mem::take(&mut self.failing) {
+            tracing::info!(bucket, "the state is read and written again");
+        }
+    }
+
+    fn fails(&mut self, bucket: &str, error: &mesh_bus::Error) {
+        let reason = chain(error);
+        if !std::mem::replace(&mut self.failing, true) {
+            tracing::warn!(
+                bucket,
+                reason,
+                "the state cannot be read or written, so nothing is told; trying again until it works"
+            );
+        }
+        self.condition.fail(reason);
+    }
 }
 
 impl Fenced {
@@ -29,25 +65,25 @@ impl Fenced {
         bus: &Bus,
         name: &'static str,
         prefix: &str,
+        condition: Condition,
         shutdown: &CancellationToken,
     ) -> Result<(Self, Vec<BucketEntry>), Error> {
+        let mut health = Health::new(condition);
         let mut delay = Duration::from_millis(50);
         loop {
             match bus.take_over(name, prefix).await {
                 Ok((state, entries)) => {
+                    health.works(name);
                     let fenced = Self {
                         state,
                         name,
+                        health,
                         shutdown: shutdown.clone(),
                     };
                     return Ok((fenced, entries));
                 }
                 Err(error) => {
-                    tracing::debug!(
-                        error = &error as &dyn std::error::Error,
-                        bucket = name,
-                        "read state, trying again"
-                    );
+                    health.fails(name, &error);
                     pause(shutdown, &mut delay).await?;
                 }
             }
@@ -66,18 +102,16 @@ impl Fenced {
         let mut delay = Duration::from_millis(50);
         loop {
             match self.state.put(&key, value.clone()).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.health.works(self.name);
+                    return Ok(());
+                }
                 Err(PutError::Conflict { key }) => {
                     let bucket = self.name;
                     return Err(Error::Fenced { key, bucket });
                 }
                 Err(PutError::Bus(error)) => {
-                    tracing::debug!(
-                        error = &error as &dyn std::error::Error,
-                        bucket = self.name,
-                        key,
-                        "write state, trying again"
-                    );
+                    self.health.fails(self.name, &error);
                     pause(&self.shutdown, &mut delay).await?;
                 }
             }

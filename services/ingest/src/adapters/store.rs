@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mesh_bus::Bus;
 use mesh_events::catalogue::BUCKET_INGEST;
 use mesh_events::{Event, RunKey, subject};
+use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -87,10 +88,12 @@ impl Store {
     pub async fn load(
         bus: &Bus,
         cluster: &str,
+        condition: Condition,
         shutdown: &CancellationToken,
     ) -> Result<(Self, Loaded), Error> {
         let prefix = subject::token(cluster);
-        let (bucket, entries) = Fenced::load(bus, BUCKET_INGEST, &prefix, shutdown).await?;
+        let (bucket, entries) =
+            Fenced::load(bus, BUCKET_INGEST, &prefix, condition, shutdown).await?;
         let store = Self { bucket, prefix };
         let mut loaded = Loaded {
             book: Book::default(),

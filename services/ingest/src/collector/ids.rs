@@ -7,6 +7,8 @@ use crate::domain::{EntityKind, Record, Sighting};
 
 /// More ids between two jobs are no jobs that were missed: numbers of another cluster of a federation, or a restart of the count.
 const MOST: u32 = 100_000;
+/// Ranges kept apart while accounting is away: they are stored in one value.
+const MOST_RANGES: usize = 1_000;
 
 /// The job that was submitted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,6 +35,15 @@ fn between(before: Newest, now: Newest) -> Option<Unseen> {
         first: before.id + 1,
         last: now.id - 1,
     })
+}
+
+/// Adds a range. Of too many the newest grows: of what is between, the known ids are not asked for.
+fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
+    let full = ranges.len() >= MOST_RANGES;
+    match ranges.last_mut() {
+        Some(newest) if full && newest.last < range.first => newest.last = range.last,
+        _ => ranges.push(range),
+    }
 }
 
 /// The job itself, if the reading shows when it got its id: a requeued job keeps its own, and a task gets one long after its submit.
@@ -62,7 +73,9 @@ impl Core {
         let unseen = between(before, now).filter(|range| {
             (range.first..=range.last).any(|id| self.book.by_raw_id(id).is_empty())
         });
-        self.meta.unseen.extend(unseen);
+        if let Some(range) = unseen {
+            add(&mut self.meta.unseen, range);
+        }
         unseen.is_some()
     }
 }
@@ -104,5 +117,20 @@ mod tests {
         check((1, 67_000_000), (2, 1), None);
         check((1, 10), (2, 10 + (1 << 26)), None);
         check((1, 10), (1, 10), None);
+    }
+
+    #[test]
+    fn ranges_stay_few_and_cover_every_id() {
+        let mut ranges = Vec::new();
+        for n in 0..3_000 {
+            let (first, last) = (n * 10 + 1, n * 10 + 4);
+            add(&mut ranges, Unseen { first, last });
+        }
+        assert_eq!(ranges.len(), MOST_RANGES);
+        let newest = ranges[MOST_RANGES - 1];
+        assert_eq!((newest.first, newest.last), (9_991, 29_994));
+        // The count began again.
+        add(&mut ranges, Unseen { first: 5, last: 6 });
+        assert_eq!(ranges.len(), MOST_RANGES + 1);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use mesh_bus::Bus;
 use mesh_events::catalogue::BUCKET_USERS;
 use mesh_events::{Event, subject};
+use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -75,10 +76,12 @@ impl Memory {
     pub async fn load(
         bus: &Bus,
         cluster: &str,
+        condition: Condition,
         shutdown: &CancellationToken,
     ) -> Result<(Self, Vec<Event>), Error> {
         let prefix = subject::token(cluster);
-        let (bucket, entries) = Fenced::load(bus, BUCKET_USERS, &prefix, shutdown).await?;
+        let (bucket, entries) =
+            Fenced::load(bus, BUCKET_USERS, &prefix, condition, shutdown).await?;
         let mut memory = Self {
             bucket,
             prefix,

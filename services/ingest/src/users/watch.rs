@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_runtime::chain;
+use mesh_runtime::{Condition, chain};
 use slurm_client::{Slurm, Transaction};
 use slurm_types::UnixTime;
 use tokio::time::{Instant, sleep};
@@ -52,6 +52,8 @@ pub struct Watcher {
     pub config: Arc<Config>,
     /// Who people are.
     pub identities: Arc<IdentityMap>,
+    /// Whether what is remembered can be read and written.
+    pub state_health: Condition,
     /// Stop.
     pub shutdown: CancellationToken,
 }
@@ -83,7 +85,13 @@ impl Watcher {
     }
 
     async fn watch(&self) -> Result<(), Error> {
-        let (memory, outbox) = Memory::load(&self.bus, &self.cluster, &self.shutdown).await?;
+        let (memory, outbox) = Memory::load(
+            &self.bus,
+            &self.cluster,
+            self.state_health.clone(),
+            &self.shutdown,
+        )
+        .await?;
         self.bus.publish_all(outbox, &self.shutdown).await?;
         let mut state = State {
             memory,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mesh_events::Event;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Source};
 use mesh_testkit::wait_for;
@@ -104,12 +105,8 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
     all_forgotten(cluster).await;
     for restart in 0..2 {
         let ingest = mesh.ingest(cluster, &settings).await.ready().await;
-        mesh.wait_event("slurmdbd is down", |_| {
-            let downs = mesh.events();
-            let downs = downs
-                .iter()
-                .filter(|event| event.r#type == "capture.source_down");
-            downs.count() > restart
+        mesh.wait_event("slurmdbd is down", |event| {
+            event.r#type == "capture.source_down"
         })
         .await;
         // Sweeps go on and move the watermark.
@@ -125,6 +122,20 @@ async fn an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_re
             .await;
         mesh.wait_story(unseen, "submitted started failed").await;
         mesh.wait_story(known, "submitted started cancelled").await;
+        // It was told to be away by the ingest before.
+        let from = |event: &Event| match &event.payload {
+            Some(Payload::Capture(what)) => what.from.map(|from| from.seconds),
+            _ => None,
+        };
+        let down = mesh.events();
+        let mut down = down
+            .iter()
+            .filter(|event| event.r#type == "capture.source_down");
+        let down = down.next().and_then(from);
+        mesh.wait_event("slurmdbd is back", |event| {
+            event.r#type == "capture.source_up" && from(event) == down
+        })
+        .await;
         ingest.stop().await;
     }
     mesh.assert_no_duplicates();

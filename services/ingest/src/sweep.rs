@@ -102,6 +102,7 @@ impl Sweeper {
         let config = Arc::clone(&self.collector.config);
         let interval = config.sweep_interval;
         let (mut pause, mut at_least) = (interval, SHORTEST_PAUSE);
+        let mut before = Duration::ZERO;
         loop {
             let wanted = async {
                 sleep(at_least).await;
@@ -117,7 +118,9 @@ impl Sweeper {
                 Ok(Swept::Again(pause)) => (pause.max(interval), pause.max(interval)),
                 // How long publishing took says nothing about Slurm.
                 Ok(Swept::Done { answer }) => {
-                    let polite = politeness(answer, self.hooks.ring_well(), &config)
+                    // One slow answer is no load: squeue waits ten seconds for a controller that hands over to its backup (22.05).
+                    let usual = answer.min(std::mem::replace(&mut before, answer));
+                    let polite = politeness(usual, self.hooks.ring_well(), &config)
                         .max(self.slurm.least_pause(answer));
                     let pause = interval.saturating_sub(began.elapsed()).max(polite);
                     (pause, polite.max(SHORTEST_PAUSE))

@@ -34,12 +34,17 @@ pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
     (cluster, mesh)
 }
 
-/// Waits until the ledger tells of these jobs what accounting tells, run by run and word by word, then gives all facts.
+/// Waits until accounting has all these jobs and the ledger tells of them what accounting tells, run by run and word by word, then gives all
+/// facts.
 /// Nothing about other jobs, nothing twice, the chain whole.
 pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
     let outcome = integration::wait_for("ledger and accounting agree", PATIENCE, async || {
         let accounting = accounting::words(&accounting::runs(cluster, jobs).await);
         let facts = mesh.facts("").await?;
+        // slurmdbd hears of a job a moment later, and nothing would agree with nothing.
+        let there = jobs
+            .iter()
+            .all(|job| accounting.keys().any(|run| run.0 == *job));
         let ended = accounting
             .iter()
             .filter(|(run, words)| run.1.is_none() && words.len() < 2)
@@ -49,7 +54,7 @@ pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
                     .keys()
                     .any(|other| other.0 == run.0 && other.1.is_some())
             });
-        Ok((ended && accounting == lives(&facts)).then_some(facts))
+        Ok((there && ended && accounting == lives(&facts)).then_some(facts))
     })
     .await;
     let facts = match outcome {

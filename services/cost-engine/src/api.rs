@@ -1,7 +1,7 @@
 //! `GET /v1/costs/live` and `GET /v1/costs`: what runs now costs, and what was spent.
 //!
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
-//! administrators everybody's.
+//! coordinators their accounts', auditors and administrators everybody's.
 
 mod answer;
 
@@ -59,9 +59,11 @@ async fn live(
 ) -> Result<Json<LiveAnswer>, Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let filter = Filter {
+        sight: caller.sight(),
         cluster: query.cluster,
-        user: visible(&caller, query.user)?,
-        ..Filter::default()
+        user: asked(&caller, query.user)?,
+        since: None,
+        until: None,
     };
     let runs = api
         .store
@@ -78,8 +80,9 @@ async fn spent(
 ) -> Result<Json<SpentAnswer>, Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let filter = Filter {
+        sight: caller.sight(),
         cluster: query.cluster,
-        user: visible(&caller, query.user)?,
+        user: asked(&caller, query.user)?,
         since: moment("since", query.since.as_deref())?,
         until: moment("until", query.until.as_deref())?,
     };
@@ -114,15 +117,13 @@ impl Api {
     }
 }
 
-/// The user whose jobs are asked for: anybody's for administrators, one's own for others.
-fn visible(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
+/// The user whose jobs are asked for, if they may be.
+fn asked(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
     match user {
-        Some(user) if caller.may_see(&user) => Ok(Some(user)),
-        Some(user) => Err(Problem::forbidden(format!(
-            "only administrators see what jobs of {user:?} cost"
+        Some(user) if !caller.may_ask_about(&user) => Err(Problem::forbidden(format!(
+            "you may not see what jobs of {user:?} cost; leave the filter out or ask an administrator"
         ))),
-        None if caller.is_admin() => Ok(None),
-        None => Ok(Some(caller.user.clone())),
+        user => Ok(user),
     }
 }
 

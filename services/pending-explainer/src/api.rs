@@ -1,4 +1,4 @@
-//! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs wait, as of now, for their owners and administrators.
+//! `GET /v1/queue` and `GET /v1/queue/{cluster}/{job}`: why jobs wait, as of now, for those who may see the job.
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
@@ -117,7 +117,7 @@ async fn list(
         shard.read(|runs| {
             let visible = runs
                 .iter()
-                .filter(|(_, run)| run.left_at.is_none() && caller.may_see(&run.owner.user));
+                .filter(|(_, run)| run.left_at.is_none() && may_see(&caller, shard.cluster(), run));
             for (key, run) in visible.filter(|(_, run)| {
                 filter
                     .user
@@ -134,6 +134,10 @@ async fn list(
     jobs.sort_by(|a, b| (a.submitted_at, &a.run).cmp(&(b.submitted_at, &b.run)));
     jobs.truncate(filter.limit.unwrap_or(MOST).min(MOST));
     Ok(Json(List { jobs, total }))
+}
+
+fn may_see(caller: &Caller, cluster: &str, run: &Run) -> bool {
+    caller.may_see(cluster, &run.owner.user, &run.owner.account)
 }
 
 fn row(cluster: &str, run: &Run, explanation: Explanation) -> Row {
@@ -177,7 +181,7 @@ async fn one(
         shard.read(|runs| {
             let wanted = runs
                 .values()
-                .filter(|run| is_called(run, &job) && caller.may_see(&run.owner.user));
+                .filter(|run| is_called(run, &job) && may_see(&caller, &cluster, run));
             for run in wanted {
                 if found.as_ref().is_none_or(|best| rank(run) > rank(best)) {
                     found = Some(run.clone());

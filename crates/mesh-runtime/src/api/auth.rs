@@ -1,58 +1,18 @@
 //! Who calls: by the uid of a Unix socket's peer, or by a bearer token over TCP.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
-use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::Problem;
 use super::server::{Access, Peer};
+use super::{Accounts, Caller, Means, Problem, Role};
 
-/// What a caller may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Sees what concerns their own jobs.
-    User,
-    /// Sees and does everything.
-    Admin,
-}
-
-/// Who calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Unix user name; `token` for bearers of the service token.
-    pub user: String,
-    /// Unix uid, over a Unix socket.
-    pub uid: Option<u32>,
-    /// What they may do.
-    pub role: Role,
-}
-
-impl Caller {
-    /// True if the caller may see what belongs to a Unix user.
-    pub fn may_see(&self, owner: &str) -> bool {
-        self.is_admin() || (!owner.is_empty() && self.user == owner)
-    }
-
-    /// True for administrators.
-    pub fn is_admin(&self) -> bool {
-        self.role == Role::Admin
-    }
-}
-
-impl<S: Sync> FromRequestParts<S> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        parts.extensions.get().cloned().ok_or_else(unauthorized)
-    }
-}
-
-fn unauthorized() -> Problem {
+pub(super) fn unauthorized() -> Problem {
     Problem::new(
         StatusCode::UNAUTHORIZED,
         "show the service token: `Authorization: Bearer <token>`, or call over the Unix socket",
@@ -71,13 +31,17 @@ pub(super) async fn authenticate(
         Peer::Tcp => bearer(&request)
             .filter(|token| access.is_token(token))
             .map(|_| Caller {
-                user: "token".to_owned(),
-                uid: None,
+                name: "token:token_file".to_owned(),
                 role: Role::Admin,
+                users: BTreeSet::new(),
+                accounts: Accounts::new(),
+                means: Means::Token,
+                request: String::new(),
             }),
     };
     match caller {
-        Some(caller) => {
+        Some(mut caller) => {
+            caller.request = asked(&request);
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -95,11 +59,16 @@ fn unix_caller(uid: u32, access: &Access) -> Caller {
     } else {
         Role::User
     };
-    Caller {
-        user,
-        uid: Some(uid),
-        role,
-    }
+    Caller::peer(user, uid, role)
+}
+
+/// What is asked, for the audit.
+fn asked(request: &Request) -> String {
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("", |path| path.as_str());
+    format!("{} {path}", request.method())
 }
 
 fn bearer(request: &Request) -> Option<&str> {

@@ -189,10 +189,12 @@ pub(crate) async fn serve(
 
 /// Labels name endpoints and the like: nothing for everybody.
 fn render(caller: &Caller, metrics: &PrometheusHandle) -> Result<String, Problem> {
-    if caller.is_admin() {
+    if caller.sees_everything() {
         Ok(metrics.render())
     } else {
-        Err(Problem::forbidden("metrics are for administrators"))
+        Err(Problem::forbidden(
+            "metrics are for administrators and auditors",
+        ))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Questions to the tables: sums of final costs, and the runs that still go on.
 
 use mesh_events::proto::mesh::job::v1::Job;
+use mesh_runtime::api::Sight;
 use sqlx::{QueryBuilder, Sqlite};
 
 use super::Store;
@@ -37,8 +38,10 @@ impl By {
 }
 
 /// Which costs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Filter {
+    /// Only what the caller may see.
+    pub sight: Sight,
     /// Only this cluster.
     pub cluster: Option<String>,
     /// Only jobs of this user.
@@ -102,6 +105,7 @@ impl Store {
               CAST(SUM(charged_seconds) AS BIGINT) AS seconds
               FROM costs WHERE kind = 'finalized'",
         );
+        visible(&mut query, &filter.sight);
         if let Some(cluster) = &filter.cluster {
             query.push(" AND cluster = ").push_bind(cluster);
         }
@@ -135,6 +139,7 @@ impl Store {
         let mut query = QueryBuilder::<Sqlite>::new(
             "SELECT cluster, run, user_name, account, job FROM runs WHERE 1 = 1",
         );
+        visible(&mut query, &filter.sight);
         if let Some(cluster) = &filter.cluster {
             query.push(" AND cluster = ").push_bind(cluster);
         }
@@ -178,4 +183,29 @@ impl Store {
         }
         Ok(open)
     }
+}
+
+fn visible(query: &mut QueryBuilder<Sqlite>, sight: &Sight) {
+    let Sight::Of { users, accounts } = sight else {
+        return;
+    };
+    query.push(" AND (user_name IN (");
+    let mut list = query.separated(", ");
+    for user in users {
+        list.push_bind(user.clone());
+    }
+    query.push(")");
+    for (cluster, accounts) in accounts {
+        query.push(" OR (account IN (");
+        let mut list = query.separated(", ");
+        for account in accounts {
+            list.push_bind(account.clone());
+        }
+        query.push(")");
+        if let Some(cluster) = cluster {
+            query.push(" AND cluster = ").push_bind(cluster.clone());
+        }
+        query.push(")");
+    }
+    query.push(")");
 }

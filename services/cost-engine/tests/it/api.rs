@@ -20,11 +20,7 @@ pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value)
     } else {
         Role::User
     };
-    let caller = Caller {
-        user: user.to_owned(),
-        uid: None,
-        role,
-    };
+    let caller = Caller::peer(user, 20_001, role);
     let request = Request::get(path).body(Body::empty()).unwrap();
     let response = router
         .clone()

@@ -6,6 +6,6 @@ mod read;
 mod sqlite;
 mod verify;
 
-pub use read::{Row, Scope};
+pub use read::Row;
 pub use sqlite::Store;
 pub use verify::{Progress, VerifyError, verify_database};

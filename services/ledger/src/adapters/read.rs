@@ -1,5 +1,6 @@
 //! Queries over the history.
 
+use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 use sqlx::{FromRow, QueryBuilder, Sqlite};
 
@@ -7,15 +8,6 @@ use super::sqlite::Store;
 use crate::domain::fact::AUDIT;
 use crate::domain::query::{Query, TypePattern};
 use crate::error::Error;
-
-/// Whose entries may be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Everything, audit entries and nodes included.
-    Everything,
-    /// Only what belongs to this Unix user.
-    Owned(String),
-}
 
 /// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
@@ -33,9 +25,9 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn list(&self, query: &Query, scope: &Scope) -> Result<Vec<Row>, Error> {
+    pub async fn list(&self, query: &Query, sight: &Sight) -> Result<Vec<Row>, Error> {
         let mut sql = select();
-        owned(&mut sql, scope);
+        visible(&mut sql, sight);
         if let Some(cluster) = &query.cluster {
             sql.push(" AND i.cluster = ").push_bind(cluster);
         }
@@ -78,11 +70,11 @@ impl Store {
         &self,
         cluster: &str,
         job: &JobRef,
-        scope: &Scope,
+        sight: &Sight,
         limit: u32,
     ) -> Result<Vec<Row>, Error> {
         let mut sql = select();
-        owned(&mut sql, scope);
+        visible(&mut sql, sight);
         sql.push(" AND i.cluster = ").push_bind(cluster);
         job_is(&mut sql, job);
         sql.push(" ORDER BY i.seq LIMIT ")
@@ -100,13 +92,30 @@ fn select() -> QueryBuilder<Sqlite> {
     )
 }
 
-fn owned(sql: &mut QueryBuilder<Sqlite>, scope: &Scope) {
-    match scope {
-        Scope::Everything => {}
-        Scope::Owned(user) => {
-            sql.push(" AND i.user_name = ").push_bind(user.clone());
-        }
+/// Only what the caller may see. Audit entries and nodes belong to nobody.
+fn visible(sql: &mut QueryBuilder<Sqlite>, sight: &Sight) {
+    let Sight::Of { users, accounts } = sight else {
+        return;
+    };
+    sql.push(" AND (i.user_name IN (");
+    let mut list = sql.separated(", ");
+    for user in users {
+        list.push_bind(user.clone());
     }
+    sql.push(")");
+    for (cluster, accounts) in accounts {
+        sql.push(" OR (i.account IN (");
+        let mut list = sql.separated(", ");
+        for account in accounts {
+            list.push_bind(account.clone());
+        }
+        sql.push(")");
+        if let Some(cluster) = cluster {
+            sql.push(" AND i.cluster = ").push_bind(cluster.clone());
+        }
+        sql.push(")");
+    }
+    sql.push(")");
 }
 
 fn types(sql: &mut QueryBuilder<Sqlite>, patterns: &[TypePattern]) {

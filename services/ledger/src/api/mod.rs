@@ -1,7 +1,8 @@
 //! The Events API: one trait, and REST and gRPC as thin adapters over it.
 //!
-//! Who sees what: administrators see everything. A user sees what belongs to them: events of their own jobs, their costs, explanations
-//! and access. Another's job does not exist for them, and node, capture and audit entries are not shown.
+//! Who sees what: administrators and auditors see everything. A user sees what belongs to them: events of their own jobs, their costs,
+//! explanations and access; a coordinator also what belongs to the account. Another's job does not exist for them, and node, capture
+//! and audit entries are not shown.
 
 mod grpc;
 mod rest;
@@ -18,7 +19,7 @@ use mesh_runtime::api::Caller;
 use prost::Message as _;
 use tokio::sync::watch;
 
-use crate::adapters::{Row, Scope, Store};
+use crate::adapters::{Row, Store};
 use crate::domain::append::Head;
 use crate::domain::fact::AUDIT;
 use crate::domain::query::{Invalid, ListRequest, job_ref};
@@ -137,14 +138,14 @@ impl Events {
 impl EventsApi for Events {
     async fn list(&self, caller: &Caller, request: ListRequest) -> Result<Page, ApiError> {
         if let Some(user) = &request.user
-            && !caller.may_see(user)
+            && !caller.may_ask_about(user)
         {
             return Err(ApiError::Forbidden(
                 "user: you see your own events only; leave the filter out or ask an administrator",
             ));
         }
         let query = request.check(Utc::now(), self.max_page)?;
-        let mut rows = self.store.list(&query, &scope(caller)).await?;
+        let mut rows = self.store.list(&query, &caller.sight()).await?;
         let more = rows.len() > query.limit as usize;
         rows.truncate(query.limit as usize);
         let next_cursor = rows
@@ -178,7 +179,7 @@ impl EventsApi for Events {
         let parsed = job_ref(job)?;
         let mut rows = self
             .store
-            .story(cluster, &parsed, &scope(caller), self.max_story + 1)
+            .story(cluster, &parsed, &caller.sight(), self.max_story + 1)
             .await?;
         if rows.is_empty() {
             return Err(ApiError::NoJob {
@@ -208,14 +209,6 @@ impl EventsApi for Events {
 
     async fn head(&self) -> Result<Head, ApiError> {
         Ok(self.store.head().await?)
-    }
-}
-
-fn scope(caller: &Caller) -> Scope {
-    if caller.is_admin() {
-        Scope::Everything
-    } else {
-        Scope::Owned(caller.user.clone())
     }
 }
 

@@ -438,6 +438,53 @@ async fn users_see_what_is_theirs_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn coordinators_see_their_accounts_on_their_cluster() {
+    let in_account = |account: &str, mut event: Event| {
+        event.owner.as_mut().unwrap().account = account.into();
+        event
+    };
+    let of_bob = |job| of_user("bob", EventType::JobSubmitted, build::job(job));
+    let api = Api::with(&[
+        in_account("physics", of_bob(1)),
+        in_account("chemistry", of_bob(2)),
+        in_account(
+            "biology",
+            of_user("carol", EventType::JobSubmitted, build::job(3)),
+        ),
+        node_event("n1", 1),
+    ])
+    .await;
+    let carol = user("carol");
+    for (caller, jobs) in [
+        (carol.clone(), vec![3]),
+        (carol.clone().coordinating(CLUSTER, "physics"), vec![1, 3]),
+        (carol.clone().coordinating("elsewhere", "physics"), vec![3]),
+    ] {
+        let url = serve(&api.store, caller.clone(), 1000, 100).await;
+        let (status, page) = get(&url, "/v1/events").await;
+        assert_eq!(status, 200, "{page}");
+        let seen: Vec<u64> = page["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(job_id)
+            .collect();
+        assert_eq!(seen, jobs, "{:?}", caller.accounts);
+        // Asking about somebody shows what may be seen of them, and is refused if that is certainly nothing.
+        let (status, page) = get(&url, "/v1/events?user=bob").await;
+        match caller.accounts.is_empty() {
+            true => assert_eq!(status, 403),
+            false => assert_eq!(
+                page["entries"].as_array().unwrap().len(),
+                usize::from(jobs.contains(&1))
+            ),
+        }
+        let another = get(&url, &format!("/v1/jobs/{CLUSTER}/2")).await.0;
+        assert_eq!(another, 404);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer() {
     use sqlx::{ConnectOptions as _, Executor as _};
     let folder = tempfile::tempdir().unwrap();

@@ -224,19 +224,11 @@ pub async fn store(folder: &Path) -> Store {
 }
 
 pub fn admin() -> Caller {
-    Caller {
-        user: "root".into(),
-        uid: Some(0),
-        role: Role::Admin,
-    }
+    Caller::peer("root", 0, Role::Admin)
 }
 
 pub fn user(name: &str) -> Caller {
-    Caller {
-        user: name.into(),
-        uid: Some(20_001),
-        role: Role::User,
-    }
+    Caller::peer(name, 20_001, Role::User)
 }
 
 /// Serves the API to one caller over TCP, as the runtime would after it has found out who calls. Gives the address.

@@ -15,11 +15,9 @@ use crate::harness::{DEADLINE, Running, bus, explained, row, snapshot, waiting};
 
 async fn get(router: &Router, path: &str, user: &str, role: Role) -> (StatusCode, Value) {
     let mut request = Request::get(path).body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Caller {
-        user: user.into(),
-        uid: Some(20_001),
-        role,
-    });
+    request
+        .extensions_mut()
+        .insert(Caller::peer(user, 20_001, role));
     let response = router.clone().oneshot(request).await.unwrap();
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -191,11 +191,7 @@ impl Mesh {
             .uri(path)
             .body(Body::empty())
             .unwrap();
-        request.extensions_mut().insert(Caller {
-            user: user.into(),
-            uid: Some(1),
-            role,
-        });
+        request.extensions_mut().insert(Caller::peer(user, 1, role));
         let response = self
             .running
             .as_ref()

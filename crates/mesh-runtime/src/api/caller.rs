@@ -1,0 +1,221 @@
+//! Who calls, and what they may see and do. Every service decides by these functions and by nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::Problem;
+use super::auth::unauthorized;
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sees their own jobs, and those of the accounts they coordinate.
+    User,
+    /// Sees everything, changes nothing.
+    Auditor,
+    /// Sees and does everything.
+    Admin,
+}
+
+/// Accounts by Slurm's ClusterName; `None` for the accounts of these names on every cluster.
+pub type Accounts = BTreeMap<Option<String>, BTreeSet<String>>;
+
+/// How we know who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// The kernel says who is at the other end of the Unix socket.
+    Peer {
+        /// Their uid.
+        uid: u32,
+    },
+    /// They showed a service token of the configuration.
+    Token,
+    /// They showed a token of an OIDC provider.
+    Oidc {
+        /// `iss`.
+        issuer: String,
+        /// `sub`.
+        subject: String,
+    },
+}
+
+impl Means {
+    /// `unix`, `token` or `oidc`.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Peer { .. } => "unix",
+            Self::Token => "token",
+            Self::Oidc { .. } => "oidc",
+        }
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Who they are, for people: a Unix user, `token:<name>`, or the name or subject of an OIDC identity.
+    pub name: String,
+    /// What they may do.
+    pub role: Role,
+    /// The Unix users they are: one over the Unix socket, any number otherwise.
+    pub users: BTreeSet<String>,
+    /// Accounts whose jobs they may see: as coordinators, or because a token says so.
+    pub accounts: Accounts,
+    /// How we know.
+    pub means: Means,
+    /// What they ask, as `GET /v1/events?user=alice`.
+    pub request: String,
+}
+
+/// What somebody may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Everything, also what belongs to nobody.
+    Everything,
+    /// What belongs to one of these users or accounts. Nothing, if there is none.
+    Of {
+        /// Unix users.
+        users: BTreeSet<String>,
+        /// Accounts.
+        accounts: Accounts,
+    },
+}
+
+impl Caller {
+    /// A Unix user, as the Unix socket knows them.
+    pub fn peer(user: impl Into<String>, uid: u32, role: Role) -> Self {
+        let user = user.into();
+        Self {
+            name: user.clone(),
+            role,
+            users: [user].into(),
+            accounts: Accounts::new(),
+            means: Means::Peer { uid },
+            request: String::new(),
+        }
+    }
+
+    /// The same caller, who coordinates an account of a cluster.
+    #[must_use]
+    pub fn coordinating(mut self, cluster: &str, account: &str) -> Self {
+        self.accounts
+            .entry(Some(cluster.to_owned()))
+            .or_default()
+            .insert(account.to_owned());
+        self
+    }
+
+    /// What the caller may see.
+    pub fn sight(&self) -> Sight {
+        match self.role {
+            Role::Admin | Role::Auditor => Sight::Everything,
+            Role::User => Sight::Of {
+                users: self.users.clone(),
+                accounts: self.accounts.clone(),
+            },
+        }
+    }
+
+    /// True if the caller may see everything, also what belongs to nobody.
+    pub const fn sees_everything(&self) -> bool {
+        matches!(self.role, Role::Admin | Role::Auditor)
+    }
+
+    /// True if the caller may see what belongs to a user and an account of a cluster; an empty one is nobody's.
+    pub fn may_see(&self, cluster: &str, user: &str, account: &str) -> bool {
+        self.sees_everything() || self.is(user) || self.coordinates(cluster, account)
+    }
+
+    /// True if the caller may ask what belongs to a user: it may be that only some of it is shown.
+    pub fn may_ask_about(&self, user: &str) -> bool {
+        self.sees_everything() || self.is(user) || !self.accounts.is_empty()
+    }
+
+    /// True if the caller is this user: what is theirs may be read without an entry in the audit.
+    pub fn is(&self, user: &str) -> bool {
+        !user.is_empty() && self.users.contains(user)
+    }
+
+    /// True if the caller may change something or make the mesh act.
+    pub const fn may_write(&self) -> bool {
+        matches!(self.role, Role::Admin)
+    }
+
+    /// `user`, `coordinator`, `auditor` or `admin`.
+    pub fn role_name(&self) -> &'static str {
+        match self.role {
+            Role::User if self.accounts.is_empty() => "user",
+            Role::User => "coordinator",
+            Role::Auditor => "auditor",
+            Role::Admin => "admin",
+        }
+    }
+
+    fn coordinates(&self, cluster: &str, account: &str) -> bool {
+        !account.is_empty()
+            && self.accounts.iter().any(|(of, accounts)| {
+                of.as_deref().is_none_or(|of| of == cluster) && accounts.contains(account)
+            })
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        parts.extensions.get().cloned().ok_or_else(unauthorized)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_see_their_own_and_coordinators_their_accounts_on_their_cluster() {
+        let alice = Caller::peer("alice", 1000, Role::User);
+        let carol = Caller::peer("carol", 1001, Role::User).coordinating("c1", "physics");
+        for (caller, cluster, user, account, seen) in [
+            (&alice, "c1", "alice", "physics", true),
+            (&alice, "c2", "alice", "", true),
+            (&alice, "c1", "bob", "physics", false),
+            (&alice, "c1", "", "", false),
+            (&carol, "c1", "bob", "physics", true),
+            (&carol, "c1", "", "physics", true),
+            (&carol, "c2", "bob", "physics", false),
+            (&carol, "c1", "bob", "chemistry", false),
+            (&carol, "c1", "bob", "", false),
+        ] {
+            let asked = (&caller.name, cluster, user, account);
+            assert_eq!(caller.may_see(cluster, user, account), seen, "{asked:?}");
+        }
+        assert!(carol.may_ask_about("bob") && !alice.may_ask_about("bob"));
+        assert_eq!(
+            (alice.role_name(), carol.role_name()),
+            ("user", "coordinator")
+        );
+    }
+
+    #[test]
+    fn nobody_at_all_sees_nothing_that_is_nobodys() {
+        let mut nobody = Caller::peer("x", 1, Role::User);
+        nobody.users.clear();
+        assert!(!nobody.may_see("c", "", ""));
+        nobody.users.insert(String::new());
+        nobody.accounts.insert(None, [String::new()].into());
+        assert!(!nobody.may_see("c", "", ""));
+    }
+
+    #[test]
+    fn auditors_see_everything_and_change_nothing() {
+        let auditor = Caller::peer("eve", 2, Role::Auditor);
+        let admin = Caller::peer("root", 0, Role::Admin);
+        for caller in [&auditor, &admin] {
+            assert_eq!(caller.sight(), Sight::Everything);
+            assert!(caller.may_see("c", "", "") && !caller.is("alice"));
+        }
+        assert!(!auditor.may_write() && admin.may_write());
+    }
+}

@@ -8,6 +8,7 @@
 //! - [`catalogue`]: streams, consumers, key-value buckets and roles as data.
 //! - [`cloudevents`]: the one mapping of an event to CloudEvents 1.0 headers and JSON.
 //! - [`chain`]: the bytes of ledger entries, leaves and the chain.
+//! - [`merkle`]: the tree over the leaves, and its proofs.
 //!
 //! Deliberately absent: IO, async, clocks and randomness. `docs/events.md` specifies the bytes.
 
@@ -17,6 +18,7 @@ pub mod cloudevents;
 mod event_type;
 pub mod hooks;
 pub mod ids;
+pub mod merkle;
 pub mod subject;
 mod time;
 

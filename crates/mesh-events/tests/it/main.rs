@@ -6,4 +6,5 @@
 )]
 
 mod json;
+mod merkle;
 mod subjects;

@@ -1,8 +1,10 @@
 //! The pure core: what an entry is, how the chain grows and is verified, what can be asked. No IO, no async, no clock.
 
 pub mod append;
+pub mod checkpoint;
 pub mod cursor;
 pub mod fact;
+pub mod note;
 pub mod query;
 pub mod story;
 pub mod verify;

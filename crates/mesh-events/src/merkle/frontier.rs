@@ -1,0 +1,93 @@
+//! A tree that grows at its right edge.
+
+use super::{EMPTY, Node, Range, parent};
+use crate::chain::Hash;
+
+/// The left edge of a tree: the hashes of the complete subtrees that its leaves make, from the largest to the smallest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frontier {
+    size: u64,
+    peaks: Vec<Hash>,
+}
+
+/// Hashes that are not those of a frontier.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a tree of {size} leaves has {} complete subtrees at its edge, not {given}", size.count_ones())]
+pub struct NotAFrontier {
+    /// Leaves.
+    pub size: u64,
+    /// Hashes that were given.
+    pub given: usize,
+}
+
+impl Frontier {
+    /// The frontier of a tree, from the hashes of the complete subtrees at its edge, the largest first.
+    ///
+    /// # Errors
+    /// If a tree of that size has another number of them.
+    pub fn new(size: u64, peaks: Vec<Hash>) -> Result<Self, NotAFrontier> {
+        if peaks.len() == size.count_ones() as usize {
+            Ok(Self { size, peaks })
+        } else {
+            Err(NotAFrontier {
+                size,
+                given: peaks.len(),
+            })
+        }
+    }
+
+    /// Number of leaves.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Hashes of the complete subtrees at the edge, the largest first.
+    pub fn peaks(&self) -> &[Hash] {
+        &self.peaks
+    }
+
+    /// The complete subtrees at the edge of a tree of some size, the largest first.
+    pub fn nodes(size: u64) -> Vec<Node> {
+        Range {
+            start: 0,
+            end: size,
+        }
+        .nodes()
+    }
+
+    /// Adds a leaf.
+    pub fn push(&mut self, leaf: Hash) {
+        self.push_seen(leaf, |_, _| {});
+    }
+
+    /// Adds a leaf and shows every subtree that it completes, the leaf itself first.
+    pub fn push_seen(&mut self, leaf: Hash, mut completed: impl FnMut(Node, &Hash)) {
+        let mut hash = leaf;
+        completed(
+            Node {
+                level: 0,
+                index: self.size,
+            },
+            &hash,
+        );
+        // As adding one to a binary number: every one at its end is carried.
+        for level in 1..=self.size.trailing_ones() {
+            let Some(left) = self.peaks.pop() else { break };
+            hash = parent(&left, &hash);
+            completed(
+                Node {
+                    level: level as u8,
+                    index: self.size >> level,
+                },
+                &hash,
+            );
+        }
+        self.peaks.push(hash);
+        self.size += 1;
+    }
+
+    /// The root of the tree.
+    pub fn root(&self) -> Hash {
+        Range::hash(&self.peaks).unwrap_or(EMPTY)
+    }
+}

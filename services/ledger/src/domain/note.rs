@@ -1,0 +1,410 @@
+//! Signed notes: a text, and Ed25519 signatures below it. The format is C2SP's `signed-note` (<https://c2sp.org/signed-note>), that of keys
+//! Go's `golang.org/x/mod/sumdb/note`.
+//!
+//! A public key as text (*vkey*) is `<name>+<key id>+<base64>`, a private one `PRIVATE+KEY+` and the same of the seed. The base64 holds a
+//! byte 01 for Ed25519 and the 32 bytes of the key; the key id is the beginning of SHA-256(name ‖ LF ‖ 01 ‖ public key), in hexadecimal.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
+use sha2::{Digest as _, Sha256};
+
+/// The signature type Ed25519.
+const ED25519: u8 = 1;
+/// What a signature line begins with: an em dash and a space.
+const DASH: &str = "\u{2014} ";
+const PRIVATE: &str = "PRIVATE+KEY+";
+/// A note with more signatures, or longer, is refused unread.
+const MOST_SIGNATURES: usize = 100;
+const LONGEST: usize = 64 << 10;
+
+/// Why a key or a note is not what it should be.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NoteError {
+    /// Not a key.
+    #[error("not a key of the form <name>+<key id>+<base64>: {0}")]
+    Key(&'static str),
+    /// Not a name of a key.
+    #[error("{0:?} is no name of a key; allowed: text without spaces and plus signs")]
+    Name(String),
+    /// Not a signed note.
+    #[error("not a signed note: {0}")]
+    Form(&'static str),
+    /// None of the keys that are trusted has signed it.
+    #[error("signed by {} only, none of which is a key that was given", .0.join(" and "))]
+    Untrusted(Vec<String>),
+    /// It bears a trusted key's name and id, but that key did not sign this text.
+    #[error("the signature of {0} is not of this text: it is forged, or the note was changed")]
+    Forged(String),
+}
+
+/// A public key and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey {
+    name: String,
+    key: VerifyingKey,
+}
+
+impl PublicKey {
+    /// The name, which is the origin of the checkpoints it signs.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name and key id, as signature lines and messages show a key.
+    pub fn label(&self) -> String {
+        label(&self.name, self.id())
+    }
+
+    /// The key id.
+    pub fn id(&self) -> [u8; 4] {
+        let mut hash = Sha256::new();
+        hash.update(self.name.as_bytes());
+        hash.update([b'\n', ED25519]);
+        hash.update(self.key.as_bytes());
+        let [a, b, c, d, ..] = <[u8; 32]>::from(hash.finalize());
+        [a, b, c, d]
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.label(), encoded(self.key.as_bytes()))
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = NoteError;
+
+    fn from_str(text: &str) -> Result<Self, NoteError> {
+        let (name, id, bytes) = key_fields(text)?;
+        let key = VerifyingKey::from_bytes(&bytes)
+            .map_err(|_| NoteError::Key("it is no point of the curve"))?;
+        let key = Self {
+            name: name.to_owned(),
+            key,
+        };
+        same_id(key, id)
+    }
+}
+
+/// A private key and its name.
+#[derive(Clone)]
+pub struct PrivateKey {
+    name: String,
+    key: ed25519_dalek::SigningKey,
+}
+
+impl PrivateKey {
+    /// A key from 32 random bytes.
+    ///
+    /// # Errors
+    /// If the name is not allowed.
+    pub fn new(name: &str, seed: &[u8; 32]) -> Result<Self, NoteError> {
+        Ok(Self {
+            name: checked_name(name)?.to_owned(),
+            key: ed25519_dalek::SigningKey::from_bytes(seed),
+        })
+    }
+
+    /// Its public key.
+    pub fn public(&self) -> PublicKey {
+        PublicKey {
+            name: self.name.clone(),
+            key: self.key.verifying_key(),
+        }
+    }
+
+    /// The secret as text, for the key's file and nothing else.
+    pub fn to_secret_text(&self) -> String {
+        format!(
+            "{PRIVATE}{}+{}",
+            self.public().label(),
+            encoded(&self.key.to_bytes())
+        )
+    }
+}
+
+/// Shows which key it is, never the secret.
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateKey({})", self.public().label())
+    }
+}
+
+impl FromStr for PrivateKey {
+    type Err = NoteError;
+
+    fn from_str(text: &str) -> Result<Self, NoteError> {
+        let public_form = text
+            .strip_prefix(PRIVATE)
+            .ok_or(NoteError::Key("it does not begin with PRIVATE+KEY+"))?;
+        let (name, id, seed) = key_fields(public_form)?;
+        let key = Self::new(name, &seed)?;
+        same_id(key.public(), id)?;
+        Ok(key)
+    }
+}
+
+/// Signs a text with every key.
+///
+/// # Errors
+/// If the text cannot be one of a note.
+pub fn sign(text: &str, keys: &[&PrivateKey]) -> Result<String, NoteError> {
+    checked_text(text)?;
+    let mut note = format!("{text}\n");
+    for key in keys {
+        let public = key.public();
+        let mut signature = public.id().to_vec();
+        signature.extend(key.key.sign(text.as_bytes()).to_bytes());
+        note.push_str(&format!(
+            "{DASH}{} {}\n",
+            public.name,
+            STANDARD.encode(signature)
+        ));
+    }
+    Ok(note)
+}
+
+/// Reads a note that one of the keys must have signed: its text, and the keys that signed it.
+///
+/// # Errors
+/// If it is no note, no given key has signed it, or a given key's signature is not of this text.
+pub fn open<'a, 'k>(
+    note: &'a str,
+    keys: &'k [PublicKey],
+) -> Result<(&'a str, Vec<&'k PublicKey>), NoteError> {
+    let (text, signatures) = split(note)?;
+    let mut signed_by: Vec<&PublicKey> = Vec::new();
+    let mut others = Vec::new();
+    for (name, id, signature) in signatures {
+        let Some(key) = keys.iter().find(|key| key.name == name && key.id() == id) else {
+            others.push(label(name, id));
+            continue;
+        };
+        let valid = Signature::from_slice(&signature)
+            .is_ok_and(|signature| key.key.verify_strict(text.as_bytes(), &signature).is_ok());
+        if !valid {
+            return Err(NoteError::Forged(key.label()));
+        }
+        if !signed_by.contains(&key) {
+            signed_by.push(key);
+        }
+    }
+    if signed_by.is_empty() {
+        return Err(NoteError::Untrusted(others));
+    }
+    Ok((text, signed_by))
+}
+
+/// The text of a note whose signatures are not looked at.
+///
+/// # Errors
+/// If it is no note.
+pub fn unverified_text(note: &str) -> Result<&str, NoteError> {
+    Ok(split(note)?.0)
+}
+
+type SignatureLine<'a> = (&'a str, [u8; 4], Vec<u8>);
+
+fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteError> {
+    if note.len() > LONGEST {
+        return Err(NoteError::Form("it is longer than 64 KiB"));
+    }
+    // The last empty line: the text may have some of its own.
+    let at = note.rfind("\n\n").ok_or(NoteError::Form(
+        "an empty line above the signatures is missing",
+    ))?;
+    let (text, lines) = (&note[..=at], &note[at + 2..]);
+    checked_text(text)?;
+    let lines = lines
+        .strip_suffix('\n')
+        .ok_or(NoteError::Form("the last line does not end"))?;
+    let mut signatures = Vec::new();
+    for line in lines.split('\n') {
+        let form = NoteError::Form("a line below the text is no signature");
+        let (name, encoded) = line
+            .strip_prefix(DASH)
+            .and_then(|line| line.split_once(' '))
+            .ok_or(form.clone())?;
+        checked_name(name)?;
+        let decoded = STANDARD.decode(encoded).map_err(|_| form.clone())?;
+        let (id, signature) = decoded.split_first_chunk::<4>().ok_or(form)?;
+        signatures.push((name, *id, signature.to_vec()));
+        if signatures.len() > MOST_SIGNATURES {
+            return Err(NoteError::Form("it has more than 100 signatures"));
+        }
+    }
+    Ok((text, signatures))
+}
+
+fn checked_text(text: &str) -> Result<(), NoteError> {
+    if !text.ends_with('\n') || text.contains(|char: char| char < ' ' && char != '\n') {
+        return Err(NoteError::Form(
+            "its text does not end with a line, or has control characters",
+        ));
+    }
+    Ok(())
+}
+
+fn checked_name(name: &str) -> Result<&str, NoteError> {
+    if name.is_empty() || name.contains(|char: char| char.is_whitespace() || char == '+') {
+        return Err(NoteError::Name(name.to_owned()));
+    }
+    Ok(name)
+}
+
+/// Name, key id and key of `<name>+<key id>+<base64>`.
+fn key_fields(text: &str) -> Result<(&str, &str, [u8; 32]), NoteError> {
+    // A name has no plus sign, base64 may have some.
+    let mut fields = text.trim_end().splitn(3, '+');
+    let (Some(name), Some(id), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
+        return Err(NoteError::Key("it has fewer than three fields"));
+    };
+    checked_name(name)?;
+    let key = STANDARD
+        .decode(key)
+        .map_err(|_| NoteError::Key("its third field is no base64"))?;
+    match key.split_first() {
+        Some((&ED25519, key)) => match key.try_into() {
+            Ok(key) => Ok((name, id, key)),
+            Err(_) => Err(NoteError::Key("an Ed25519 key has 32 bytes")),
+        },
+        _ => Err(NoteError::Key("it is of another kind than Ed25519")),
+    }
+}
+
+fn same_id(key: PublicKey, id: &str) -> Result<PublicKey, NoteError> {
+    if hex::encode(key.id()) == id {
+        Ok(key)
+    } else {
+        Err(NoteError::Key("its key id is not the one of name and key"))
+    }
+}
+
+fn encoded(key: &[u8; 32]) -> String {
+    let mut bytes = vec![ED25519];
+    bytes.extend(key);
+    STANDARD.encode(bytes)
+}
+
+fn label(name: &str, id: [u8; 4]) -> String {
+    format!("{name}+{}", hex::encode(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use signed_note::{Note, StandardSigner, StandardVerifier, VerifierList};
+
+    use super::*;
+
+    fn key(n: u8) -> PrivateKey {
+        PrivateKey::new("example.org/ledger", &[n; 32]).unwrap()
+    }
+
+    const TEXT: &str = "first\n\nlast\n";
+
+    #[test]
+    fn keys_and_notes_are_those_of_another_implementation() {
+        let key = key(7);
+        let note = sign(TEXT, &[&key]).unwrap();
+        let verifier = StandardVerifier::new(&key.public().to_string()).unwrap();
+        let theirs = Note::from_bytes(note.as_bytes()).unwrap();
+        let (valid, _) = theirs
+            .verify(&VerifierList::new(vec![Box::new(verifier)]))
+            .unwrap();
+        assert_eq!(valid.len(), 1);
+
+        let signer = StandardSigner::new(&key.to_secret_text()).unwrap();
+        let mut theirs = Note::new(TEXT.as_bytes(), &[]).unwrap();
+        theirs.add_sigs(&[&signer]).unwrap();
+        assert_eq!(String::from_utf8(theirs.to_bytes()).unwrap(), note);
+        assert_eq!(open(&note, &[key.public()]).unwrap().0, TEXT);
+    }
+
+    #[test]
+    fn the_example_of_the_specification_is_read() {
+        // https://c2sp.org/signed-note; its public key is not given there.
+        let note = "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned è subito sera.\n\n\
+                    — quasimodo.example/salvatore NnugSzTjtVAewIS+Z/iJhUPeFDkO/5QQ2i5ddnGITLlC+EhfLW9oJKONrMouFSQU0xMcXxj99ihAQwaqP3ZekRwNtIc=\n";
+        assert!(unverified_text(note).unwrap().ends_with("subito sera.\n"));
+        assert_eq!(
+            open(note, &[key(1).public()]),
+            Err(NoteError::Untrusted(vec![
+                "quasimodo.example/salvatore+367ba04b".into()
+            ]))
+        );
+    }
+
+    #[test]
+    fn keys_survive_as_text_and_wrong_ones_are_refused() {
+        let key = key(1);
+        let text = key.public().to_string();
+        assert_eq!(text.parse(), Ok(key.public()));
+        let secret: PrivateKey = key.to_secret_text().parse().unwrap();
+        assert_eq!(secret.public(), key.public());
+        assert!(!format!("{key:?}").contains(&key.to_secret_text()[40..]));
+        let id = hex::encode(key.public().id());
+        for wrong in [
+            "",
+            "name",
+            "name+00000000",
+            "a b+00000000+AQ==",
+            &text.replace(&id, "00000000"),
+            &text[..text.len() - 4],
+            &key.to_secret_text(),
+        ] {
+            assert!(wrong.parse::<PublicKey>().is_err(), "{wrong:?}");
+        }
+        assert!(PrivateKey::new("a+b", &[0; 32]).is_err());
+        assert!(text.parse::<PrivateKey>().is_err());
+    }
+
+    #[test]
+    fn every_signature_of_a_given_key_must_be_right() {
+        let (one, two) = (key(1), key(2));
+        let note = sign(TEXT, &[&one, &two]).unwrap();
+        let both = [one.public(), two.public()];
+        assert_eq!(open(&note, &both).unwrap().1.len(), 2);
+        assert_eq!(open(&note, &both[..1]).unwrap().1, [&both[0]]);
+        let third = [key(3).public()];
+        let untrusted = open(&note, &third);
+        assert!(matches!(untrusted, Err(NoteError::Untrusted(labels)) if labels.len() == 2));
+
+        let changed = note.replace("last", "Last");
+        assert!(matches!(open(&changed, &both), Err(NoteError::Forged(_))));
+        // One right signature does not make up for a wrong one.
+        let other = sign("other\n", &[&two]).unwrap();
+        let mixed = format!(
+            "{}{}",
+            sign(TEXT, &[&one]).unwrap(),
+            other.split_once("\n\n").unwrap().1
+        );
+        assert!(matches!(open(&mixed, &both), Err(NoteError::Forged(_))));
+    }
+
+    #[test]
+    fn what_is_no_note_is_refused() {
+        let note = sign(TEXT, &[&key(1)]).unwrap();
+        let keys = [key(1).public()];
+        for wrong in [
+            String::new(),
+            "text\n".into(),
+            "text\n\n".into(),
+            note.trim_end().into(),
+            note.replace('\u{2014}', "-"),
+            note.replace(" example.org", "  example.org"),
+            format!("{note}\n"),
+            format!("{note}x\n"),
+            format!("\t{note}"),
+            format!("{}{note}", "x".repeat(LONGEST)),
+        ] {
+            assert!(open(&wrong, &keys).is_err(), "{wrong:?}");
+        }
+        assert!(sign("no end", &[&key(1)]).is_err());
+        assert!(sign("bell\u{7}\n", &[&key(1)]).is_err());
+    }
+}

@@ -40,20 +40,23 @@ use crate::{Error, fact};
 
 /// How long jobs may take to end by themselves once everything is played: a time limit is found within 30 s, a requeued job waits 6 s.
 const ENDING: Duration = Duration::from_secs(75);
-/// How long the mesh may take to tell what accounting has. An end that no source has is waited for 30 s (`proof_patience`).
-const SETTLING: Duration = Duration::from_secs(150);
-/// How long nothing more may come once everything is told.
-const QUIET: Duration = Duration::from_secs(4);
+/// How long the mesh may take to tell what accounting has, and slurmdbd to have what slurmctld told it. An end that no source has is waited
+/// for 30 s (`proof_patience`), and over slurmrestd sweeps are 30 s apart.
+const SETTLING: Duration = Duration::from_secs(300);
+
+/// How long nothing more may come once everything is told: some sweeps.
+const fn quiet(source: Source) -> Duration {
+    Duration::from_secs(match source {
+        Source::Commands => 4,
+        Source::Rest => 40,
+    })
+}
 
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// First of the cluster's hundred ports.
     pub base_port: u16,
-    /// How much is broken.
-    pub form: Form,
-    /// How the mesh asks Slurm.
-    pub source: Source,
     /// Whether the cluster's folder is kept, with everything that was compared in it.
     pub keep: bool,
 }
@@ -86,8 +89,12 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Types that must be compared, and of which there was none.
     pub none_of: Vec<&'static str>,
+    /// Types that need not be compared with this source, and were not.
+    pub left_out: Vec<&'static str>,
     /// Works that could not be done as planned.
     pub given_up: usize,
+    /// Slurm's version.
+    pub slurm: String,
     /// The folder, if it was kept.
     pub kept: Option<PathBuf>,
 }
@@ -109,7 +116,7 @@ pub async fn run(
     progress: impl Fn(Phase),
 ) -> Result<Outcome, Error> {
     progress(Phase::Starting);
-    let mut stage = Stage::set(options.base_port, options.form, options.source).await?;
+    let mut stage = Stage::set(options.base_port, plan.form, plan.source).await?;
     let kept = options.keep.then(|| stage.cluster.keep().to_owned());
     let stage = stage;
     let player = Player::new(&stage);
@@ -143,13 +150,18 @@ pub async fn run(
     let (played, ()) = join(acts, stage.look()).await;
     played?;
     let mut told = Told::default();
-    let verdict = compare(&stage, &mut told, &progress).await?;
+    let verdict = compare(&stage, quiet(plan.source), &mut told, &progress).await?;
     if let Some(folder) = &kept {
         write(folder, plan, &stage, &told, &verdict).await?;
     }
+    let (left_out, needed): (Vec<_>, Vec<_>) = judge::TYPES
+        .into_iter()
+        .partition(|kind| judge::left_out(plan.source).contains(kind));
     Ok(Outcome {
-        none_of: verdict.none_of(&judge::TYPES),
+        none_of: verdict.none_of(needed),
+        left_out: verdict.none_of(left_out),
         verdict,
+        slurm: stage.cluster.fact("slurm_version").unwrap_or_default(),
         given_up: player.done().1,
         kept,
     })
@@ -158,6 +170,7 @@ pub async fn run(
 /// Compares until nothing differs and nothing more comes, or for as long as the mesh may take.
 async fn compare(
     stage: &Stage,
+    quiet: Duration,
     told: &mut Told,
     progress: impl Fn(Phase),
 ) -> Result<Verdict, Error> {
@@ -172,11 +185,11 @@ async fn compare(
             left: verdict.count(),
         });
         agreed = match agreed {
-            _ if !whole || !verdict.is_settled() => None,
+            _ if !whole || !verdict.is_clean() => None,
             Some((since, before)) if before == count => Some((since, before)),
             _ => Some((Instant::now(), count)),
         };
-        let is_quiet = agreed.is_some_and(|(since, _)| since.elapsed() >= QUIET);
+        let is_quiet = agreed.is_some_and(|(since, _)| since.elapsed() >= quiet);
         if is_quiet || began.elapsed() > SETTLING {
             return Ok(verdict);
         }

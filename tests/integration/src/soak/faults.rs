@@ -14,11 +14,9 @@ use crate::Error;
 pub(super) async fn play(stage: &Stage, began: Instant, faults: &[Fault]) -> Result<(), Error> {
     for fault in faults {
         sleep_until(began + fault.at).await;
-        let (from, what) = (now(), format!("{:?}", fault.what));
-        stage.note(format!(
-            "fault: {what} for {:.1} s",
-            fault.lasts.as_secs_f64()
-        ));
+        let (from, what) = (now(), fault.what);
+        let lasts = fault.lasts.as_secs_f64();
+        stage.note(format!("fault: {what} for {lasts:.1} s"));
         perform(stage, fault).await?;
         stage.note(format!("fault over: {what}"));
         stage.log.borrow_mut().broken.push(Broken {
@@ -35,15 +33,9 @@ async fn perform(stage: &Stage, fault: &Fault) -> Result<(), Error> {
     let (cluster, hook) = (&stage.cluster, stage.hook_config("hook"));
     match what {
         Break::Kill(name) => kill(stage, name, lasts).await,
-        Break::Pause(name) => {
-            if let Some(service) = stage.services.get(name) {
-                let service = service.lock().await;
-                service.signal(Signal::STOP)?;
-                sleep(lasts).await;
-                service.signal(Signal::CONT)?;
-            }
-            Ok(())
-        }
+        Break::KillLeader(service) => kill(stage, stage.leader(service).await, lasts).await,
+        Break::Pause(name) => pause(stage, name, lasts).await,
+        Break::PauseLeader(service) => pause(stage, stage.leader(service).await, lasts).await,
         Break::Nats => {
             let mut nats = stage.nats.lock().await;
             nats.kill();
@@ -99,4 +91,15 @@ async fn kill(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), 
     sleep(lasts).await;
     *service = start(&stage.mesh, name, &stage.environment).await?;
     Ok(())
+}
+
+/// Stops a service and lets it go on.
+async fn pause(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), Error> {
+    let Some(service) = stage.services.get(name) else {
+        return Ok(());
+    };
+    let service = service.lock().await;
+    service.signal(Signal::STOP)?;
+    sleep(lasts).await;
+    service.signal(Signal::CONT)
 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::facts::{by_run, occurred};
 use super::log::Log;
+use super::plan::Source;
 use super::sacct::Row;
 use super::told::Told;
 use super::verdict::Verdict;
@@ -48,11 +49,34 @@ pub(super) const TYPES: [&str; 27] = [
     "ledger",
 ];
 
+/// Those that only sweeps show: of no use as a measure where these are far apart.
+const SAMPLED: [&str; 7] = [
+    "job.pending",
+    "job.held",
+    "job.released",
+    "queue.explained",
+    "node.drained",
+    "node.down",
+    "node.recovered",
+];
+
+/// What need not be compared with this source.
+pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
+    match source {
+        Source::Commands => &[],
+        Source::Rest => &SAMPLED,
+    }
+}
+
 /// Compares.
 pub(super) fn judge(rows: &[Row], log: &Log, told: &Told) -> Verdict {
     let mut verdict = Verdict::default();
     once_each(told, &mut verdict);
     let rows = with_witnesses(rows, log);
+    let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
+    for job in log.jobs.difference(&known) {
+        verdict.open.push(format!("job {job} has no row"));
+    }
     let mut facts = by_run(told, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
@@ -111,14 +135,12 @@ fn once_each(told: &Told, verdict: &mut Verdict) {
 /// Accounting's rows, and what slurmctld showed of jobs that accounting never lists.
 fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
     let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
-    let unknown = log
-        .witnesses
-        .iter()
-        .filter(|witness| !known.contains(&witness.job));
-    let added = unknown.map(|witness| Row {
-        job: witness.job,
+    let witnesses = log.witnesses.iter();
+    let unknown = witnesses.filter(|(job, _)| !known.contains(job));
+    let added = unknown.map(|(job, witness)| Row {
+        job: *job,
         task: None,
-        is_remainder: log.arrays.contains_key(&witness.job),
+        is_remainder: log.arrays.contains_key(job),
         user: witness.user.clone(),
         state: witness.state.clone(),
         submit: witness.submit,

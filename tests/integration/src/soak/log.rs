@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use chrono::Utc;
 
+use super::plan::Break;
+
 /// A job that was seen waiting for one reason until sweeps must have seen it.
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
@@ -49,10 +51,9 @@ pub(super) struct NodeAct {
     pub(super) seen: bool,
 }
 
-/// A job as slurmctld showed it at its end, for those that accounting never lists.
+/// A cancelled job as slurmctld showed it, for those that accounting never lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
-    pub(super) job: u32,
     pub(super) user: String,
     pub(super) submit: i64,
     pub(super) end: i64,
@@ -62,7 +63,7 @@ pub(super) struct Witness {
 /// A fault, with the times it began and ended (Unix seconds).
 #[derive(Clone, Debug)]
 pub(super) struct Broken {
-    pub(super) what: String,
+    pub(super) what: Break,
     pub(super) from: i64,
     pub(super) until: i64,
 }
@@ -81,7 +82,8 @@ pub(super) struct Log {
     /// Tasks that were cancelled while they waited, each alone.
     pub(super) cancelled_tasks: Vec<(u32, u32)>,
     pub(super) nodes: Vec<NodeAct>,
-    pub(super) witnesses: Vec<Witness>,
+    /// By job.
+    pub(super) witnesses: BTreeMap<u32, Witness>,
     pub(super) broken: Vec<Broken>,
     lines: Vec<String>,
 }
@@ -97,7 +99,7 @@ impl Log {
             pauses: Vec::new(),
             cancelled_tasks: Vec::new(),
             nodes: Vec::new(),
-            witnesses: Vec::new(),
+            witnesses: BTreeMap::new(),
             broken: Vec::new(),
             lines: Vec::new(),
         }
@@ -110,13 +112,12 @@ impl Log {
         self.lines.push(line);
     }
 
-    /// Whether something that matters to `name` was broken at some time between these.
-    pub(super) fn was_broken(&self, names: &[&str], from: i64, until: i64) -> bool {
-        self.broken.iter().any(|broken| {
-            names.iter().any(|name| broken.what.contains(name))
-                && broken.from <= until
-                && broken.until >= from
-        })
+    /// Whether something of this kind was broken at some time between these.
+    pub(super) fn was_broken(&self, is: impl Fn(Break) -> bool, from: i64, until: i64) -> bool {
+        let broken = self.broken.iter();
+        broken
+            .filter(|broken| broken.from <= until && broken.until >= from)
+            .any(|broken| is(broken.what))
     }
 
     /// All lines.

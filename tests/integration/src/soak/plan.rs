@@ -6,6 +6,7 @@
 mod faults;
 mod works;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -118,8 +119,12 @@ pub(super) struct Work {
 pub(super) enum Break {
     /// A service is killed (-9).
     Kill(&'static str),
+    /// The one of this service's replicas that leads is killed (-9).
+    KillLeader(&'static str),
     /// A service stands still (SIGSTOP).
     Pause(&'static str),
+    /// The one of this service's replicas that leads stands still, until after another has taken over.
+    PauseLeader(&'static str),
     /// nats-server is killed (-9).
     Nats,
     /// slurmctld is restarted.
@@ -136,6 +141,34 @@ pub(super) enum Break {
     Clock(i64),
 }
 
+impl Break {
+    /// What faults are counted by.
+    pub(super) fn kind(self) -> String {
+        match self {
+            Self::Clock(_) => "clock of the mesh wrong".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Break {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill(name) => write!(f, "{name} killed"),
+            Self::KillLeader(name) => write!(f, "leading {name} killed"),
+            Self::Pause(name) => write!(f, "{name} paused"),
+            Self::PauseLeader(name) => write!(f, "leading {name} paused"),
+            Self::Nats => write!(f, "nats-server killed"),
+            Self::Slurmctld => write!(f, "slurmctld restarted"),
+            Self::Slurmdbd => write!(f, "slurmdbd killed"),
+            Self::Slurmrestd => write!(f, "slurmrestd killed"),
+            Self::HooksOff => write!(f, "hooks off"),
+            Self::SpoolFull => write!(f, "nats-server killed and the hooks' spool full"),
+            Self::Clock(offset) => write!(f, "clock of the mesh wrong by {offset:+} s"),
+        }
+    }
+}
+
 /// Something that breaks at some time, for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
@@ -149,8 +182,12 @@ pub(super) struct Fault {
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// How many jobs and tasks at least.
+    /// How many jobs and tasks.
     pub jobs: u32,
+    /// How much is broken.
+    pub form: Form,
+    /// How the mesh asks Slurm.
+    pub source: Source,
     pub(super) works: Vec<Work>,
     /// Two sequences that go on at the same time: faults of services, and of everything around them.
     pub(super) faults: [Vec<Fault>; 2],
@@ -161,15 +198,23 @@ impl Plan {
     pub fn draw(seed: u64, jobs: u32, form: Form, source: Source) -> Self {
         let mut random = Random::new(seed);
         let mut kinds = works::at_least(&mut random, form);
+        kinds.retain_mut(|kind| works::fit(kind, source));
         let mut count: u32 = kinds.iter().map(Kind::jobs).sum();
         while count < jobs {
-            let kind = works::more(&mut random, jobs - count, form);
-            count += kind.jobs();
-            kinds.push(kind);
+            let mut kind = works::more(&mut random, jobs - count, form);
+            if works::fit(&mut kind, source) {
+                count += kind.jobs();
+                kinds.push(kind);
+            }
         }
         random.shuffle(&mut kinds);
-        // About three jobs a second: what two processors do while everything else goes on.
-        let span = Duration::from_millis(u64::from(jobs) * 300);
+        let pace = match source {
+            // About three jobs a second: what two processors do while everything else goes on.
+            Source::Commands => 300,
+            // Several sweeps go on meanwhile, which are 30 s apart.
+            Source::Rest => 1_500,
+        };
+        let span = Duration::from_millis(u64::from(jobs) * pace);
         let mut works: Vec<Work> = kinds
             .into_iter()
             .map(|kind| Work {
@@ -198,9 +243,31 @@ impl Plan {
         Self {
             seed,
             jobs: count,
+            form,
+            source,
             works,
             faults,
         }
+    }
+
+    /// What breaks when, a line each.
+    pub fn schedule(&self) -> String {
+        let mut faults: Vec<&Fault> = self.faults.iter().flatten().collect();
+        faults.sort_by_key(|fault| fault.at);
+        let lines = faults.into_iter().map(|fault| {
+            let (at, lasts) = (fault.at.as_secs_f64(), fault.lasts.as_secs_f64());
+            format!("{at:7.1} s  fault: {} for {lasts:.1} s\n", fault.what)
+        });
+        lines.collect()
+    }
+
+    /// How many of each kind break.
+    pub fn faults(&self) -> BTreeMap<String, usize> {
+        let mut kinds = BTreeMap::new();
+        for fault in self.faults.iter().flatten() {
+            *kinds.entry(fault.what.kind()).or_default() += 1;
+        }
+        kinds
     }
 }
 
@@ -214,17 +281,14 @@ impl fmt::Display for Plan {
                 work.number, work.user, work.kind
             )?;
         }
-        for fault in self.faults.iter().flatten() {
-            let (at, lasts) = (fault.at.as_secs_f64(), fault.lasts.as_secs_f64());
-            writeln!(f, "{at:7.1} s  fault {:?} for {lasts:.1} s", fault.what)?;
-        }
-        Ok(())
+        f.write_str(&self.schedule())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Service;
 
     fn draw(seed: u64, form: Form) -> Plan {
         Plan::draw(seed, 300, form, Source::Commands)
@@ -245,6 +309,41 @@ mod tests {
             let jobs: u32 = plan.works.iter().map(|work| work.kind.jobs()).sum();
             assert!((250..260).contains(&jobs), "{jobs} jobs with seed {seed}");
             assert_eq!(plan.jobs, jobs);
+        }
+    }
+
+    #[test]
+    fn the_long_form_breaks_everything() {
+        for seed in 0..50 {
+            let faults = draw(seed, Form::Long).faults();
+            for service in Service::ALL {
+                let killed = faults.keys().filter(|kind| kind.ends_with("killed"));
+                assert!(killed.clone().any(|kind| kind.contains(service)));
+            }
+            for kind in [
+                "leading ingest paused",
+                "leading node-watcher paused",
+                "nats-server killed",
+                "slurmctld restarted",
+                "slurmdbd killed",
+                "hooks off",
+                "nats-server killed and the hooks' spool full",
+                "clock of the mesh wrong",
+            ] {
+                assert!(faults.contains_key(kind), "{kind} with seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn by_slurmrestd_nothing_is_done_that_only_sweeps_would_show() {
+        for seed in 0..50 {
+            let plan = Plan::draw(seed, 250, Form::Long, Source::Rest);
+            assert!(plan.faults().contains_key("slurmrestd killed"));
+            assert!(!plan.works.iter().any(|work| matches!(
+                work.kind,
+                Kind::TaskCancelled { .. } | Kind::Suspended { twice: true, .. }
+            )));
         }
     }
 

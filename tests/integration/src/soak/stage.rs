@@ -10,7 +10,7 @@ use mesh_testkit::NatsServer;
 use tokio::sync::{Mutex, RwLock, watch};
 use tokio::time::{Instant, sleep};
 
-use super::log::Log;
+use super::log::{Log, Witness};
 use super::plan::{Form, Source};
 use crate::cluster::set_mode;
 use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario};
@@ -19,6 +19,8 @@ use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// What else runs: a second one of each service of which one leads and the others stand by.
 const REPLICAS: [&str; 2] = ["ingest-2", "node-watcher-2"];
+/// How long it may take until one of them leads again.
+const ELECTED: Duration = Duration::from_secs(20);
 /// How often the queue is looked at.
 const LOOK: Duration = Duration::from_millis(400);
 
@@ -36,6 +38,7 @@ pub(super) struct Stage {
     pub(super) gate: RwLock<()>,
     /// Given to every service at its start.
     pub(super) environment: Vec<(&'static str, OsString)>,
+    source: Source,
     queue: watch::Sender<Queue>,
     looking: Cell<bool>,
 }
@@ -98,6 +101,7 @@ impl Stage {
             log: RefCell::new(Log::new()),
             gate: RwLock::new(()),
             environment,
+            source,
             queue: watch::Sender::default(),
             looking: Cell::new(true),
         };
@@ -166,14 +170,43 @@ impl Stage {
 
     /// Looks at the queue until told to stop.
     pub(super) async fn look(&self) {
-        let command = ["squeue", "-h", "-a", "-t", "all", "-o", "%i|%T|%r"];
+        let command = [
+            "env",
+            "SLURM_TIME_FORMAT=%s",
+            "squeue",
+            "-h",
+            "-a",
+            "-t",
+            "all",
+            "-o",
+            "%i|%T|%r|%A|%u|%V|%e",
+        ];
         while self.looking.get() {
             if let Ok(text) = self.ask("root", &command).await {
-                let rows = text.lines().filter_map(|line| {
-                    let mut columns = line.splitn(3, '|').map(str::to_owned);
-                    Some((columns.next()?, (columns.next()?, columns.next()?)))
-                });
-                self.queue.send_replace(rows.collect());
+                let mut queue = Queue::new();
+                for line in text.lines() {
+                    let columns: Vec<&str> = line.split('|').collect();
+                    let [id, state, reason, job, user, submit, end] = columns[..] else {
+                        continue;
+                    };
+                    queue.insert(id.to_owned(), (state.to_owned(), reason.to_owned()));
+                    // Of an array its own id, also for what is left of it.
+                    let job = id.split_once('_').map_or(job, |(array, _)| array);
+                    if let (Ok(job), Ok(submit), Ok(end)) =
+                        (job.parse(), submit.parse(), end.parse())
+                        && state == "CANCELLED"
+                    {
+                        let (user, state) = (user.to_owned(), state.to_owned());
+                        let witness = Witness {
+                            user,
+                            submit,
+                            end,
+                            state,
+                        };
+                        self.log.borrow_mut().witnesses.insert(job, witness);
+                    }
+                }
+                self.queue.send_replace(queue);
             }
             sleep(LOOK).await;
         }
@@ -223,8 +256,13 @@ impl Stage {
 
     /// Waits until a service has looked at Slurm so often that at least two looks began after now: its own count says so, as long as it is
     /// the same process; one that stands by does not look. False if it does not come to that.
+    ///
+    /// Over slurmrestd looks are 30 s apart: nobody waits for them there, and nothing that only they show is compared.
     pub(super) async fn swept(&self, program: &str) -> bool {
         const LOOKS: f64 = 4.0;
+        if self.source == Source::Rest {
+            return false;
+        }
         let line = match program {
             "ingest" => "ingest_sweep_seconds_count",
             _ => "node_watcher_sweep_seconds_count",
@@ -249,6 +287,22 @@ impl Stage {
             }
         }
         false
+    }
+
+    /// Which of a service's replicas leads; the first one if none says so, as while NATS is away.
+    pub(super) async fn leader(&self, service: &'static str) -> &'static str {
+        let began = Instant::now();
+        while began.elapsed() < ELECTED {
+            let all = self.services.iter();
+            for (name, replica) in all.filter(|(name, _)| program_of(name) == service) {
+                if replica.lock().await.metric("mesh_leader").await == Some(1.0) {
+                    self.note(format!("{name} leads"));
+                    return name;
+                }
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+        service
     }
 }
 

@@ -20,7 +20,9 @@ pub struct Verdict {
     pub duplicates: Vec<String>,
     /// What was told otherwise than it is.
     pub wrong: Vec<String>,
-    /// What could not be judged, and why.
+    /// What accounting does not have, so that nothing could be compared with it.
+    pub open: Vec<String>,
+    /// What cannot be judged, and why.
     pub unjudged: Vec<String>,
 }
 
@@ -29,30 +31,26 @@ impl Verdict {
         *self.compared.entry(kind).or_default() += 1;
     }
 
-    /// True if nothing is missing, too much, twice or wrong.
+    /// True if nothing is missing, too much, twice or wrong, and accounting has all of it.
     pub const fn is_clean(&self) -> bool {
-        self.missing.is_empty()
-            && self.extra.is_empty()
-            && self.duplicates.is_empty()
-            && self.wrong.is_empty()
+        self.count() == 0
     }
 
-    /// True if it is clean, and nothing waits for accounting.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_clean() && self.unjudged.is_empty()
-    }
-
-    /// How many differences there are.
+    /// How many differences there are, with those that accounting may settle yet.
     pub const fn count(&self) -> usize {
-        self.missing.len() + self.extra.len() + self.duplicates.len() + self.wrong.len()
+        self.missing.len()
+            + self.extra.len()
+            + self.duplicates.len()
+            + self.wrong.len()
+            + self.open.len()
     }
 
-    /// Types of which nothing was compared, and that must not be so.
-    pub fn none_of<'a>(&self, types: &[&'a str]) -> Vec<&'a str> {
-        let none = types
-            .iter()
-            .filter(|kind| !self.compared.contains_key(**kind));
-        none.copied().collect()
+    /// Types of which nothing was compared.
+    pub(super) fn none_of<'a>(&self, types: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+        let types = types.into_iter();
+        types
+            .filter(|kind| !self.compared.contains_key(kind))
+            .collect()
     }
 
     /// `missing=0 extra=0 duplicates=0 wrong=0`
@@ -73,6 +71,7 @@ impl Verdict {
             ("extra", &self.extra),
             ("duplicate", &self.duplicates),
             ("wrong", &self.wrong),
+            ("accounting", &self.open),
         ];
         let mut lines = Vec::new();
         for (kind, found) in kinds {
@@ -87,5 +86,32 @@ impl Verdict {
             }
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_accounting_does_not_have_is_no_success() {
+        let mut verdict = Verdict::default();
+        assert!(verdict.is_clean());
+        verdict.open.push("job 7 has no row".to_owned());
+        assert!(!verdict.is_clean());
+        assert_eq!(verdict.differences(), ["accounting: job 7 has no row"]);
+        // The line has four numbers, whatever else is said before it.
+        assert_eq!(
+            verdict.closing_line(),
+            "missing=0 extra=0 duplicates=0 wrong=0"
+        );
+    }
+
+    #[test]
+    fn a_type_that_was_not_compared_is_named() {
+        let mut verdict = Verdict::default();
+        verdict.right("job.started");
+        let types = ["job.started", "job.timeout"];
+        assert_eq!(verdict.none_of(types), ["job.timeout"]);
     }
 }

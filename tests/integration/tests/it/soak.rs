@@ -11,8 +11,6 @@ async fn every_fact_is_told_once_whatever_breaks() {
     let plan = Plan::draw(SEED, JOBS, Form::Short, Source::Commands);
     let options = Options {
         base_port: 28_000,
-        form: Form::Short,
-        source: Source::Commands,
         keep: false,
     };
     let outcome = run(&plan, &options, |_| ()).await.unwrap();

@@ -1,7 +1,8 @@
 //! `make soak SEED=n JOBS=n`: the differential test with faults, see [`integration::soak`].
 //!
 //! Ends with how many facts of each type were compared and the line `missing=0 extra=0 duplicates=0 wrong=0`, and with exit status 1 if
-//! a number is another or a type was not compared at all. `SOAK_SOURCE=rest` has the mesh ask slurmrestd. `SOAK_KEEP=1` keeps the cluster's folder with everything that was compared.
+//! a number is another, a type was not compared at all, or accounting has no end of a run. `SOAK_SOURCE=rest` has the mesh ask
+//! slurmrestd. `SOAK_KEEP=1` keeps the cluster's folder with everything that was compared.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ async fn main() -> ExitCode {
     }
     // Everything that was started ends with the future, whichever of the two is first.
     tokio::select! {
-        outcome = soak(&args, &plan, form, source) => outcome.unwrap_or_else(|error| {
+        outcome = soak(&args, &plan) => outcome.unwrap_or_else(|error| {
             anstream::eprintln!("{}", error.chain());
             ExitCode::FAILURE
         }),
@@ -62,32 +63,26 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn soak(args: &Args, plan: &Plan, form: Form, source: Source) -> Result<ExitCode, Error> {
+async fn soak(args: &Args, plan: &Plan) -> Result<ExitCode, Error> {
     let started = Instant::now();
-    anstream::eprintln!(
-        "seed {}, {} jobs; `soak --seed {} --jobs {}{} --plan` shows the plan",
-        plan.seed,
-        plan.jobs,
-        args.seed,
-        args.jobs,
-        if args.short { " --short" } else { "" }
-    );
+    anstream::eprintln!("{} jobs; the same again: {}", plan.jobs, again(args, plan));
+    anstream::eprint!("{}", plan.schedule());
     let options = Options {
         base_port: free_ports()?,
-        form,
-        source,
         keep: std::env::var("SOAK_KEEP").is_ok_and(|keep| keep == "1"),
     };
     let bar = bar();
     let outcome = run(plan, &options, |phase| show(&bar, phase)).await;
     bar.finish_and_clear();
     let outcome = outcome?;
-    report(&outcome, started.elapsed());
+    report(args, plan, &outcome, started.elapsed());
     if args.json {
         let summary = serde_json::json!({
             "seed": plan.seed,
             "jobs": plan.jobs,
             "seconds": started.elapsed().as_secs(),
+            "slurm": outcome.slurm,
+            "faults": plan.faults(),
             "given_up": outcome.given_up,
             "not_compared": outcome.none_of,
             "verdict": outcome.verdict,
@@ -99,6 +94,22 @@ async fn soak(args: &Args, plan: &Plan, form: Form, source: Source) -> Result<Ex
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The command that plays the same plan.
+fn again(args: &Args, plan: &Plan) -> String {
+    let source = match plan.source {
+        Source::Commands => "",
+        Source::Rest => "SOAK_SOURCE=rest ",
+    };
+    let form = match plan.form {
+        Form::Short => " SOAK=--short",
+        Form::Long => "",
+    };
+    format!(
+        "{source}make soak SEED={} JOBS={}{form}",
+        args.seed, args.jobs
+    )
 }
 
 /// Shown on a terminal only.
@@ -124,13 +135,22 @@ fn show(bar: &ProgressBar, phase: Phase) {
     }
 }
 
-fn report(outcome: &Outcome, took: Duration) {
+fn report(args: &Args, plan: &Plan, outcome: &Outcome, took: Duration) {
     let verdict = &outcome.verdict;
+    for (kind, count) in plan.faults() {
+        anstream::eprintln!("{count:7}  fault: {kind}");
+    }
     for (kind, count) in &verdict.compared {
         anstream::eprintln!("{count:7}  {kind}");
     }
     for kind in &outcome.none_of {
         anstream::eprintln!("{:7}  {kind}: none was compared", 0);
+    }
+    for kind in &outcome.left_out {
+        anstream::eprintln!(
+            "{:7}  {kind}: only sweeps show it, and over slurmrestd they are too far apart to say what must be told",
+            "-"
+        );
     }
     for line in &verdict.unjudged {
         anstream::eprintln!("not judged: {line}");
@@ -151,6 +171,13 @@ fn report(outcome: &Outcome, took: Duration) {
         }
         None => {}
     }
-    anstream::eprintln!("{:.0} s", took.as_secs_f64());
+    anstream::eprintln!("Slurm {}, {:.0} s", outcome.slurm, took.as_secs_f64());
+    if !verdict.open.is_empty() {
+        let open = verdict.open.len();
+        anstream::eprintln!("of {open} runs accounting has no end: nothing is proven about them");
+    }
+    if !outcome.is_clean() {
+        anstream::eprintln!("again: {}", again(args, plan));
+    }
     anstream::eprintln!("{}", verdict.closing_line());
 }

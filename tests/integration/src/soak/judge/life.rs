@@ -65,8 +65,8 @@ pub(super) fn judge(
             facts.take(run, "end");
             facts.take(run, "finalized");
             facts.take(run, "updated");
-            let text = format!("{run:?}: accounting has no end: {}", row.line);
-            verdict.unjudged.push(text);
+            let text = format!("{run:?} has no end: {}", row.line);
+            verdict.open.push(text);
             continue;
         };
         ended(run, word, end, row, facts, verdict);

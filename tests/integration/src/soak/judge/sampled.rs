@@ -8,6 +8,7 @@ use mesh_events::{Event, EventType};
 use super::facts::Facts;
 use crate::fact;
 use crate::soak::log::Log;
+use crate::soak::plan::Break;
 use crate::soak::told::Told;
 use crate::soak::verdict::Verdict;
 
@@ -68,10 +69,16 @@ pub(super) fn waits(log: &Log, told: &Told, verdict: &mut Verdict) {
             })
             .any(|explanation| explanation.reason == wait.reason);
         // It explains what waits now, not what has waited.
-        let names = ["pending-explainer", "Nats", "SpoolFull"];
+        let stops = |what| {
+            let services = [
+                Break::Kill("pending-explainer"),
+                Break::Pause("pending-explainer"),
+            ];
+            matches!(what, Break::Nats | Break::SpoolFull) || services.contains(&what)
+        };
         if explained {
             verdict.right("queue.explained");
-        } else if !log.was_broken(&names, wait.from, wait.until) {
+        } else if !log.was_broken(stops, wait.from, wait.until) {
             verdict.missing.push(missing("queue.explained"));
         }
     }

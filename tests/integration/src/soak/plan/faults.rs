@@ -23,6 +23,9 @@ const KILLED: [&str; 10] = [
     "pending-explainer",
 ];
 
+/// A standby leads after six seconds without a renewal (docs/adr/0005-leadership.md).
+const TAKEN_OVER: Duration = seconds(8);
+
 /// These, in some order, spread over the time.
 fn spread(
     random: &mut Random,
@@ -37,7 +40,10 @@ fn spread(
         .zip(0u32..)
         .map(|(what, place)| Fault {
             at: share * place + random.time(Duration::ZERO, share / 2),
-            lasts: random.time(seconds(1), longest),
+            lasts: match what {
+                Break::PauseLeader(_) => random.time(TAKEN_OVER, TAKEN_OVER * 2),
+                _ => random.time(seconds(1), longest),
+            },
             what,
         })
         .collect()
@@ -50,9 +56,9 @@ fn of_source(source: Source) -> Option<Break> {
 
 pub(super) fn short(random: &mut Random, span: Duration, source: Source) -> [Vec<Fault>; 2] {
     let services = [
-        Break::Kill("ingest"),
+        Break::KillLeader("ingest"),
         Break::Kill("ledger"),
-        Break::Kill("ingest-2"),
+        Break::PauseLeader("ingest"),
     ];
     let mut others = vec![Break::Nats, Break::Slurmctld, Break::HooksOff];
     others.extend(of_source(source));
@@ -66,42 +72,43 @@ pub(super) fn short(random: &mut Random, span: Duration, source: Source) -> [Vec
 pub(super) fn long(random: &mut Random, span: Duration, source: Source) -> [Vec<Fault>; 2] {
     let count = usize::try_from(span.as_secs() / 20).unwrap_or(0).max(3);
     let mut services = vec![
-        Break::Kill("ingest"),
-        Break::Pause("ingest"),
-        Break::Pause("ingest-2"),
-        Break::Kill("node-watcher"),
+        Break::KillLeader("ingest"),
+        Break::PauseLeader("ingest"),
+        Break::KillLeader("node-watcher"),
+        Break::PauseLeader("node-watcher"),
+        Break::Kill("cost-engine"),
+        Break::Kill("ledger"),
+        Break::Kill("webhook-dispatcher"),
+        Break::Kill("pending-explainer"),
     ];
     while services.len() < count {
         let name = random.pick(&KILLED).unwrap_or("ingest");
-        services.push(if random.chance(75) {
-            Break::Kill(name)
-        } else {
-            Break::Pause(name)
+        services.push(match random.between(1, 100) {
+            1..=55 => Break::Kill(name),
+            56..=75 => Break::Pause(name),
+            76..=88 => Break::KillLeader("ingest"),
+            _ => Break::PauseLeader("ingest"),
         });
     }
     let step = |random: &mut Random| {
         let size = i64::from(random.between(30, 1_200));
         Break::Clock(if random.chance(50) { size } else { -size })
     };
-    let mut others = vec![
-        Break::Nats,
-        Break::Slurmctld,
-        Break::Slurmdbd,
-        Break::HooksOff,
-        Break::SpoolFull,
-        step(random),
-    ];
-    others.extend(of_source(source));
-    while others.len() < count {
-        let clock = step(random);
-        let known = [
+    let every = |random: &mut Random| {
+        let mut whats = vec![
             Break::Nats,
             Break::Slurmctld,
             Break::Slurmdbd,
             Break::HooksOff,
             Break::SpoolFull,
-            clock,
+            step(random),
         ];
+        whats.extend(of_source(source));
+        whats
+    };
+    let mut others = every(random);
+    while others.len() < count {
+        let known = every(random);
         others.extend(random.pick(&known));
     }
     [

@@ -1,6 +1,6 @@
 //! Draws what is done.
 
-use super::{FAILING, Form, Kind, STEADY};
+use super::{FAILING, Form, Kind, STEADY, Source};
 use crate::soak::random::Random;
 
 /// What every soak has, so that no type of event is compared none.
@@ -126,5 +126,19 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
             signal: random.pick(&[9, 15, 6]).unwrap_or(9),
         },
         _ => small(random),
+    }
+}
+
+/// Makes it something that can be compared with this source, or says that there is no such thing: sweeps over slurmrestd are 30 s apart.
+/// An array's task that is cancelled alone before any sweep has seen it leaves no trace, and of several suspensions between two sweeps
+/// Slurm knows the last one only.
+pub(super) const fn fit(kind: &mut Kind, source: Source) -> bool {
+    match (source, kind) {
+        (Source::Rest, Kind::TaskCancelled { .. }) => false,
+        (Source::Rest, Kind::Suspended { twice, .. }) => {
+            *twice = false;
+            true
+        }
+        _ => true,
     }
 }

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 use super::hands::{open, row};
 use super::{FIRST_STAYS, NOT_ARENA, OLD_ENOUGH, Player, STEADY};
 use crate::Error;
-use crate::soak::log::{Hold, Pause, Witness, now};
+use crate::soak::log::{Hold, Pause, now};
 use crate::soak::plan::Work;
 use crate::soak::stage::PATIENCE;
 
@@ -50,47 +50,15 @@ impl Player<'_> {
         self.cancel_waiting(work.user, job).await
     }
 
-    /// Accounting may never list what was cancelled before it could run, so slurmctld is read at once.
+    /// Accounting may never list what was cancelled before it could run, so slurmctld must have shown it.
     pub(super) async fn cancel_waiting(&self, user: &str, job: u32) -> Result<(), Error> {
-        let id = job.to_string();
-        self.tell(user, &["scancel", &id]).await?;
+        self.tell(user, &["scancel", &job.to_string()]).await?;
         let what = format!("job {job} is cancelled");
         self.stage
             .see(&what, PATIENCE, |queue| {
                 (row(queue, job)?.0 == "CANCELLED").then_some(())
             })
-            .await?;
-        let command = [
-            "env",
-            "SLURM_TIME_FORMAT=%s",
-            "squeue",
-            "-h",
-            "-a",
-            "-t",
-            "all",
-            "-j",
-            &id,
-            "-o",
-            "%u|%V|%e|%T",
-        ];
-        let line = self.stage.ask("root", &command).await?;
-        let columns: Vec<&str> = line.split('|').collect();
-        let [user, submit, end, state] = columns[..] else {
-            return Err(Error::Machine(format!("squeue printed {line:?}")));
-        };
-        let number = |text: &str| {
-            text.parse()
-                .map_err(|_| Error::Machine(format!("squeue printed the time {text:?}")))
-        };
-        let witness = Witness {
-            job,
-            user: user.to_owned(),
-            submit: number(submit)?,
-            end: number(end)?,
-            state: state.to_owned(),
-        };
-        self.stage.log.borrow_mut().witnesses.push(witness);
-        Ok(())
+            .await
     }
 
     pub(super) async fn held(

@@ -17,10 +17,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::Identity;
 use serde::{Deserialize, Serialize};
 use slurm_client::AssociationRecord;
+use tokio_util::sync::CancellationToken;
 
 use self::comment::Comments;
 pub use self::config::Config;
@@ -117,6 +119,22 @@ impl IdentityMap {
     /// # Errors
     /// [`NotKnown`] if a source that counts has not answered yet.
     pub fn ask(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+        self.first_who_knows(user, Getent::ask)
+    }
+
+    /// The same without having anybody looked up.
+    ///
+    /// # Errors
+    /// As [`IdentityMap::ask`].
+    pub fn peek(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+        self.first_who_knows(user, Getent::peek)
+    }
+
+    fn first_who_knows(
+        &self,
+        user: &str,
+        look_up: impl Fn(&Getent, &str) -> Result<Option<Person>, NotKnown>,
+    ) -> Result<Option<Person>, NotKnown> {
         if let Some(person) = self.file.get(user) {
             return Ok(Some(person));
         }
@@ -124,7 +142,7 @@ impl IdentityMap {
             return Err(NotKnown);
         }
         if let Some(getent) = &self.getent
-            && let Some(person) = getent.ask(user)?
+            && let Some(person) = look_up(getent, user)?
         {
             return Ok(Some(person));
         }
@@ -162,6 +180,17 @@ impl IdentityMap {
         }
         if let Some(getent) = &self.getent {
             getent.refresh().await;
+        }
+    }
+
+    /// Keeps up with who people are, until told to stop.
+    pub async fn keep_up(&self, every: Duration, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(every) => {}
+            }
+            self.refresh().await;
         }
     }
 

@@ -19,6 +19,8 @@ const PROVENANCE: &str = "getent";
 const AT_A_TIME: usize = 16;
 /// Users that are remembered; more than any cluster has.
 const MOST: usize = 200_000;
+/// Who was not asked for this long, nor for three times as long as an answer counts, is forgotten.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Status of getent if the database answers that there is no such user.
 const NO_SUCH_USER: i32 = 2;
 
@@ -74,15 +76,28 @@ pub struct Getent {
     field: Field,
     timeout: Duration,
     cache: Duration,
+    kept: Duration,
     state: Mutex<BTreeMap<String, Entry>>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Entry {
     /// `None` without an answer so far.
     answer: Option<Option<Person>>,
     /// When it was tried last.
     tried: Option<Instant>,
+    /// When somebody asked last.
+    asked: Instant,
+}
+
+impl Entry {
+    fn new() -> Self {
+        Self {
+            answer: None,
+            tried: None,
+            asked: Instant::now(),
+        }
+    }
 }
 
 impl Getent {
@@ -95,6 +110,7 @@ impl Getent {
             field,
             timeout: config.getent_timeout,
             cache: config.getent_cache,
+            kept: KEPT.max(config.getent_cache.saturating_mul(3)),
             state: Mutex::default(),
         })
     }
@@ -110,13 +126,24 @@ impl Getent {
             return Ok(None);
         }
         let mut state = self.lock();
-        if let Some(entry) = state.get(user) {
+        if let Some(entry) = state.get_mut(user) {
+            entry.asked = Instant::now();
             return entry.answer.clone().ok_or(NotKnown);
         }
         if state.len() < MOST {
-            state.insert(user.to_owned(), Entry::default());
+            state.insert(user.to_owned(), Entry::new());
         }
         Err(NotKnown)
+    }
+
+    /// The same without asking: nobody is looked up, and nobody is remembered for longer.
+    pub fn peek(&self, user: &str) -> Result<Option<Person>, NotKnown> {
+        if !is_name(user) {
+            return Ok(None);
+        }
+        let state = self.lock();
+        let entry = state.get(user).ok_or(NotKnown)?;
+        entry.answer.clone().ok_or(NotKnown)
     }
 
     /// Everybody who was asked for.
@@ -129,12 +156,14 @@ impl Getent {
         self.lock().values().all(|entry| entry.tried.is_some())
     }
 
-    /// Looks up some of those who are due, new ones first.
+    /// Looks up some of those who are due, new ones first, and forgets whom nobody asks for.
     pub async fn refresh(&self) {
+        let kept = self.kept;
+        self.lock().retain(|_, entry| entry.asked.elapsed() <= kept);
         for user in self.due() {
             let found = self.look_up(&user).await;
             let mut state = self.lock();
-            let entry = state.entry(user).or_default();
+            let entry = state.entry(user).or_insert_with(Entry::new);
             entry.tried = Some(Instant::now());
             // getent says "no such user" also while sssd or LDAP is away: that unlinks nobody who was known.
             let gone = found == Some(None) && entry.answer.as_ref().is_some_and(Option::is_some);
@@ -259,6 +288,33 @@ mod tests {
         assert_eq!(getent.get("nobody-of-that-name"), None);
         assert_eq!(getent.users(), ["nobody-of-that-name", "root"]);
         assert_eq!(getent.due(), BTreeSet::new());
+    }
+
+    #[tokio::test]
+    async fn whom_nobody_asks_for_is_forgotten() {
+        let mut getent = getent("uid");
+        for user in ["root", "daemon"] {
+            assert_eq!(getent.ask(user), Err(NotKnown));
+        }
+        getent.refresh().await;
+        let asked = |getent: &Getent, user: &str| getent.lock()[user].asked;
+        let [root, daemon] = ["root", "daemon"].map(|user| asked(&getent, user));
+        // To be seen is not to be asked for.
+        assert!(getent.peek("daemon").unwrap().is_some());
+        assert!(getent.get("root").is_some());
+        assert!(asked(&getent, "daemon") == daemon && asked(&getent, "root") > root);
+        let later = Instant::now() + KEPT;
+        getent.lock().get_mut("root").unwrap().asked = later;
+        getent.kept = Duration::ZERO;
+        getent.refresh().await;
+        assert_eq!(getent.users(), ["root"]);
+        assert_eq!(getent.peek("daemon"), Err(NotKnown));
+        assert_eq!(getent.users(), ["root"]);
+        // Who comes back is looked up again.
+        getent.kept = KEPT;
+        assert_eq!(getent.ask("daemon"), Err(NotKnown));
+        getent.refresh().await;
+        assert_eq!(getent.get("daemon").unwrap().subject, "1");
     }
 
     #[tokio::test]

@@ -2,8 +2,9 @@
 
 use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use futures_util::TryStreamExt as _;
 
+use crate::state::MARK;
 use crate::{Bus, Error};
 
 /// A key-value bucket.
@@ -117,29 +118,7 @@ impl Bucket {
         }
     }
 
-    /// Writes a key whatever it held: for values that only one writer has and nobody counts on.
-    ///
-    /// # Errors
-    /// If NATS does not do it.
-    pub async fn put_any(&self, key: &str, value: Bytes) -> Result<u64, Error> {
-        self.store
-            .put(key, value)
-            .await
-            .map_err(self.error("write bucket"))
-    }
-
-    /// Deletes a key.
-    ///
-    /// # Errors
-    /// If NATS does not do it.
-    pub async fn delete(&self, key: &str) -> Result<(), Error> {
-        self.store
-            .delete(key)
-            .await
-            .map_err(self.error("delete from bucket"))
-    }
-
-    /// Every key that begins with `<prefix>.`, with its value.
+    /// Every key that begins with `<prefix>.`, with its value; not the mark of who writes them ([`crate::ClusterState`]).
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -152,38 +131,15 @@ impl Bucket {
             .info_with_subjects(format!("{subjects}>"))
             .await
             .map_err(self.error("read bucket"))?;
+        let mark = format!("{prefix}.{MARK}");
         let mut entries = Vec::new();
         while let Some((subject, _)) = found.try_next().await.map_err(self.error("read bucket"))? {
-            if let Some(key) = subject.strip_prefix(&self.store.prefix) {
+            let key = subject.strip_prefix(&self.store.prefix);
+            if let Some(key) = key.filter(|key| *key != mark) {
                 entries.extend(self.get(key).await?);
             }
         }
         entries.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(entries)
-    }
-
-    /// Every change of a key that begins with `<prefix>.`, beginning with the present values.
-    ///
-    /// # Errors
-    /// If NATS does not answer.
-    pub async fn watch(
-        &self,
-        prefix: &str,
-    ) -> Result<impl Stream<Item = Result<BucketEntry, Error>> + use<>, Error> {
-        let watch = self
-            .store
-            .watch_with_history(format!("{prefix}.>"))
-            .await
-            .map_err(self.error("watch bucket"))?;
-        let bucket = self.clone();
-        Ok(watch.map(move |entry| {
-            entry
-                .map(|entry| BucketEntry {
-                    key: entry.key,
-                    value: entry.value,
-                    revision: entry.revision,
-                })
-                .map_err(bucket.error("watch bucket"))
-        }))
     }
 }

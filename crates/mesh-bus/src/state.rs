@@ -22,7 +22,9 @@ const WRITER: &str = "Mesh-Writer";
 const UNCLEAR: &str =
     "refused as out of date, which it is not; does every nats-server have version 2.12 or newer?";
 /// Key suffix of the writer's mark.
-const MARK: &str = "writer";
+pub(crate) const MARK: &str = "writer";
+/// A delete is a message without a value, and with this header.
+const OPERATION: (&str, &str) = ("KV-Operation", "DEL");
 /// Keys that are read at the same time.
 const READS: usize = 32;
 
@@ -81,9 +83,29 @@ impl ClusterState {
     /// # Errors
     /// [`PutError::Conflict`] if somebody else has taken the state over. After any other error the same write may be tried again.
     pub async fn put(&mut self, key: &str, value: Bytes) -> Result<(), PutError> {
+        self.write(key, value, &self.headers()).await
+    }
+
+    /// Deletes a key of the cluster.
+    ///
+    /// # Errors
+    /// As [`ClusterState::put`].
+    pub async fn delete(&mut self, key: &str) -> Result<(), PutError> {
+        let mut headers = self.headers();
+        let (name, value) = OPERATION;
+        headers.insert(name, value);
+        self.write(key, Bytes::new(), &headers).await
+    }
+
+    async fn write(
+        &mut self,
+        key: &str,
+        value: Bytes,
+        headers: &HeaderMap,
+    ) -> Result<(), PutError> {
         let subject = self.subject(key);
         loop {
-            let mut headers = self.headers();
+            let mut headers = headers.clone();
             headers.insert(
                 NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
                 self.last.to_string().as_str(),
@@ -154,8 +176,7 @@ impl ClusterState {
 
     async fn read(&self, key: String) -> Result<Option<BucketEntry>, Error> {
         let newest = self.newest(&key).await?;
-        // A delete is a message without a value.
-        let stored = newest.filter(|message| message.headers.get("KV-Operation").is_none());
+        let stored = newest.filter(|message| message.headers.get(OPERATION.0).is_none());
         Ok(stored.map(|message| BucketEntry {
             key,
             value: message.payload,

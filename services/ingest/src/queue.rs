@@ -1,13 +1,16 @@
 //! The queue snapshot of a sweep, for those who need the waiting jobs.
 
-use mesh_bus::Bus;
+use mesh_bus::{Bus, ClusterState, PutError};
 use mesh_events::catalogue::BUCKET_QUEUE;
 use mesh_events::proto::mesh::queue::v1::{QueueSnapshot, QueuedJob};
 use mesh_events::{RunKey, subject, timestamp};
 use prost::Message as _;
 use slurm_client::{ArrayTasks, Sweep, SweepRow};
 use slurm_types::{JobBaseState, JobRef, UnixTime};
+use tokio_util::sync::CancellationToken;
 
+use crate::Error;
+use crate::adapters::fenced::{FIRST_PAUSE, pause};
 use crate::domain::Book;
 
 /// Jobs per chunk.
@@ -99,31 +102,86 @@ fn display_id(row: &SweepRow) -> JobRef {
     }
 }
 
-/// Publishes the chunks. The next sweep brings newer ones, so a failure is only noted.
-pub async fn publish(bus: &Bus, cluster: &str, chunks: Vec<QueueSnapshot>) {
-    let result = async {
-        let bucket = bus.bucket(BUCKET_QUEUE).await?;
+/// The snapshot in its bucket, written by one ingest at a time.
+pub struct Published {
+    state: ClusterState,
+    prefix: String,
+    /// How many chunks there may be.
+    chunks: usize,
+}
+
+impl Published {
+    /// Takes over what is there: a former leader writes no snapshot any more.
+    ///
+    /// # Errors
+    /// If told to stop.
+    pub async fn take_over(
+        bus: &Bus,
+        cluster: &str,
+        shutdown: &CancellationToken,
+    ) -> Result<Self, Error> {
         let prefix = subject::token(cluster);
-        for chunk in &chunks {
-            bucket
-                .put_any(
-                    &format!("{prefix}.{}", chunk.chunk),
-                    chunk.encode_to_vec().into(),
-                )
-                .await?;
+        let mut delay = FIRST_PAUSE;
+        loop {
+            match bus.take_over(BUCKET_QUEUE, &prefix).await {
+                Ok((state, entries)) => {
+                    let numbers = entries.iter().filter_map(|entry| {
+                        let number = entry.key.rsplit_once('.')?.1;
+                        number.parse::<usize>().ok()
+                    });
+                    let chunks = numbers.max().map_or(0, |last| last + 1);
+                    return Ok(Self {
+                        state,
+                        prefix,
+                        chunks,
+                    });
+                }
+                Err(error) => {
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "take over the queue snapshot"
+                    );
+                    pause(shutdown, &mut delay).await?;
+                }
+            }
+        }
+    }
+
+    /// Writes the chunks. The next sweep brings newer ones, so what NATS does not take is only noted.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn publish(&mut self, chunks: &[QueueSnapshot]) -> Result<(), Error> {
+        match self.write(chunks).await {
+            Ok(()) => Ok(()),
+            Err(PutError::Conflict { key }) => Err(Error::Fenced {
+                bucket: BUCKET_QUEUE,
+                key,
+            }),
+            Err(PutError::Bus(error)) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "publish queue snapshot"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    async fn write(&mut self, chunks: &[QueueSnapshot]) -> Result<(), PutError> {
+        self.chunks = self.chunks.max(chunks.len());
+        for chunk in chunks {
+            let key = format!("{}.{}", self.prefix, chunk.chunk);
+            self.state.put(&key, chunk.encode_to_vec().into()).await?;
         }
         // Chunks of a longer queue before.
-        let mut rest = chunks.len();
-        while bucket.get(&format!("{prefix}.{rest}")).await?.is_some() {
-            bucket.delete(&format!("{prefix}.{rest}")).await?;
-            rest += 1;
+        while self.chunks > chunks.len() {
+            let last = self.chunks - 1;
+            self.state
+                .delete(&format!("{}.{last}", self.prefix))
+                .await?;
+            self.chunks = last;
         }
-        Ok::<(), mesh_bus::Error>(())
-    };
-    if let Err(error) = result.await {
-        tracing::debug!(
-            error = &error as &dyn std::error::Error,
-            "publish queue snapshot"
-        );
+        Ok(())
     }
 }

@@ -1,7 +1,6 @@
 //! From the configuration to running loops, in this order: NATS, leadership, state, first sweep, then everything else.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use axum::Router;
@@ -21,6 +20,7 @@ use crate::config::{Config, DEFAULTS};
 use crate::doorbells::{Doorbells, Reader, Strangers};
 use crate::identity::IdentityMap;
 use crate::proof::Prover;
+use crate::queue;
 use crate::sources::SlurmSource;
 use crate::sweep::{Hooks, Sweeper};
 use crate::turns::Turns;
@@ -176,15 +176,15 @@ impl Ingest {
         let (questions, question_receiver) = mpsc::channel(CHANNEL);
         let catch_up_questions = questions.clone();
         let (hooks, nudge) = (Arc::new(Hooks::default()), Arc::new(Notify::new()));
-        let sweeper = Sweeper {
+        let queue = queue::Published::take_over(&self.bus, &collector.cluster, &shutdown).await?;
+        let mut sweeper = Sweeper {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld: Arc::clone(&slurmctld),
             questions: questions.clone(),
-            bus: self.bus.clone(),
-            identities: Arc::clone(&self.identities),
-            live: AtomicBool::new(false),
-            asked: AtomicU32::new(0),
+            queue,
+            live: false,
+            asked: 0,
             hooks: Arc::clone(&hooks),
             nudge: Arc::clone(&nudge),
             shutdown: shutdown.clone(),
@@ -261,7 +261,7 @@ impl Ingest {
         let (identities, stop) = (Arc::clone(&self.identities), shutdown.clone());
         let every = self.config.identity_poll;
         tasks.spawn(async move {
-            Sweeper::watch_identities(identities, every, stop).await;
+            identities.keep_up(every, stop).await;
             Ok(())
         });
         let mut result = Ok(());

@@ -5,27 +5,22 @@
 
 mod choice;
 mod hooks;
+mod look;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use mesh_bus::Bus;
-use mesh_events::RunKey;
-use slurm_client::{ArrayTasks, JobRecord, JobsAnswer, Slurm, Sweep, SweepRow};
-use slurm_types::JobId;
+use slurm_client::Slurm;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::choice::{ArrayRecord, MISSING_AT_ONCE, OpenArray, arrays, changed, missing};
+use self::choice::{arrays, changed, missing};
 pub use self::hooks::Hooks;
-use crate::collector::{Collector, Reading};
+use crate::collector::Collector;
 use crate::config::Config;
-use crate::domain::Sighting;
 use crate::envelope::Cause;
-use crate::identity::IdentityMap;
 use crate::proof::Question;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::{Error, metrics, queue};
@@ -40,14 +35,12 @@ pub struct Sweeper {
     pub slurmctld: Arc<SlurmSource>,
     /// Questions for accounting.
     pub questions: mpsc::Sender<Question>,
-    /// The bus, for the queue snapshot.
-    pub bus: Bus,
-    /// Who people are.
-    pub identities: Arc<IdentityMap>,
+    /// Where the queue snapshot is.
+    pub queue: queue::Published,
     /// Whether the first sweep is done.
-    pub live: AtomicBool,
+    pub live: bool,
     /// The last of the missing jobs that were asked for.
-    pub asked: AtomicU32,
+    pub asked: u32,
     /// Whether hooks ring.
     pub hooks: Arc<Hooks>,
     /// Somebody wants a sweep, soon.
@@ -67,12 +60,6 @@ enum Swept {
     Again(Duration),
 }
 
-/// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
-const READ_AT_ONCE: usize = 2_000;
-
-/// Digests of rows, by Slurm's id of the record and its submit time.
-type Digests = HashMap<(u32, Option<i64>), u64>;
-
 /// Shortest pause before a sweep that somebody wants.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -81,10 +68,10 @@ impl Sweeper {
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
-    pub async fn first(&self) -> Result<(), Error> {
+    pub async fn first(&mut self) -> Result<(), Error> {
         loop {
             let Swept::Again(pause) = self.sweep().await? else {
-                self.live.store(true, Ordering::Relaxed);
+                self.live = true;
                 return Ok(());
             };
             tokio::select! {
@@ -98,7 +85,7 @@ impl Sweeper {
     ///
     /// # Errors
     /// If another ingest took over.
-    pub async fn run(self) -> Result<(), Error> {
+    pub async fn run(mut self) -> Result<(), Error> {
         let config = Arc::clone(&self.collector.config);
         let interval = config.sweep_interval;
         let (mut pause, mut at_least) = (interval, SHORTEST_PAUSE);
@@ -132,17 +119,11 @@ impl Sweeper {
     }
 
     /// One sweep.
-    async fn sweep(&self) -> Result<Swept, Error> {
+    async fn sweep(&mut self) -> Result<Swept, Error> {
         let began = Instant::now();
         let sweep = match unless_stopped(&self.shutdown, self.slurm.sweep()).await? {
             Ok(sweep) => sweep,
-            Err(error) => {
-                return self
-                    .slurmctld
-                    .down(Weight::Heavy, &error)
-                    .await
-                    .map(Swept::Again);
-            }
+            Err(error) => return self.away(&error).await.map(Swept::Again),
         };
         let answer = began.elapsed();
         let number = self.collector.core().await.meta.sweep + 1;
@@ -151,13 +132,7 @@ impl Sweeper {
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
                 Ok(_) => return Ok(Swept::Again(self.collector.config.sweep_interval)),
-                Err(error) => {
-                    return self
-                        .slurmctld
-                        .down(Weight::Heavy, &error)
-                        .await
-                        .map(Swept::Again);
-                }
+                Err(error) => return self.away(&error).await.map(Swept::Again),
             }
         }
         self.slurmctld.up(Weight::Heavy).await?;
@@ -168,17 +143,12 @@ impl Sweeper {
             let core = self.collector.core().await;
             (
                 changed(&core.book, &sweep),
-                missing(
-                    &core.book,
-                    &sweep,
-                    &rows,
-                    self.asked.load(Ordering::Relaxed),
-                ),
+                missing(&core.book, &sweep, &rows, self.asked),
                 arrays(&core.book, &sweep),
             )
         };
         if let Some(last) = missing.last() {
-            self.asked.store(last.get(), Ordering::Relaxed);
+            self.asked = last.get();
         }
         let cause = Cause::Sweep(number);
         metrics::sweep(began.elapsed(), sweep.rows.len(), changed.len());
@@ -195,204 +165,17 @@ impl Sweeper {
         self.collector.swept(number, now).await;
         self.collector.forget().await;
         self.collector.flush().await?;
-        {
+        let chunks = {
             let core = self.collector.core().await;
-            let chunks = queue::snapshot(&self.collector.cluster, &core.book, &sweep);
-            drop(core);
-            queue::publish(&self.bus, &self.collector.cluster, chunks).await;
-        }
+            queue::snapshot(&self.collector.cluster, &core.book, &sweep)
+        };
+        self.queue.publish(&chunks).await?;
         Ok(Swept::Done { answer })
     }
 
-    /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
-    async fn read(
-        &self,
-        cause: &Cause,
-        sweep: &Sweep,
-        changed: &[&SweepRow],
-    ) -> Result<Option<Duration>, Error> {
-        if changed.is_empty() {
-            return Ok(None);
-        }
-        let ids: BTreeSet<JobId> = changed.iter().map(|row| row.job_id).collect();
-        let ids: Vec<JobId> = ids.into_iter().collect();
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&ids)).await? {
-            Ok(answer) => answer,
-            Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
-        };
-        for (id, problem) in &answer.unclear {
-            tracing::debug!(
-                job.id = id.get(),
-                problem,
-                "no clear answer, read again at the next sweep"
-            );
-        }
-        let digests: Digests = sweep
-            .rows
-            .iter()
-            .map(|row| {
-                (
-                    (
-                        row.job_id.get(),
-                        row.submit.map(slurm_types::UnixTime::as_secs),
-                    ),
-                    row.digest,
-                )
-            })
-            .collect();
-        let wanted: BTreeSet<JobId> = ids.into_iter().collect();
-        let mut records = answer.found;
-        records.retain(|record| record.job_id.is_some_and(|id| wanted.contains(&id)));
-        // An array before its tasks, an earlier id before a later one.
-        records.sort_by_key(|record| {
-            let task = record.array_tasks.as_ref().and_then(ArrayTasks::task);
-            (record.submit, record.array_job_id.or(record.job_id), task)
-        });
-        let mut records = records.into_iter().peekable();
-        while records.peek().is_some() {
-            let some = records.by_ref().take(READ_AT_ONCE);
-            let readings = some.filter_map(|record| self.reading(&record, &digests));
-            let asks = self.collector.absorb(cause, readings.collect()).await?;
-            // What happened before this process began tells nothing about hooks.
-            if self.live.load(Ordering::Relaxed) {
-                self.hooks.found_by_sweep(asks.starts);
-            }
-            for id in asks.accounting {
-                self.ask(id).await;
-            }
-        }
-        Ok(None)
-    }
-
-    /// A record on its way into the books, with the digest of its row.
-    fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<Reading> {
-        if !record.state.unknown.is_empty() {
-            metrics::drift("job_state");
-        }
-        let Some(sighting) = Sighting::from_controller(&self.collector.cluster, record) else {
-            metrics::drift("record");
-            return None;
-        };
-        let row = (sighting.raw_id, Some(sighting.run.submit_time));
-        Some(Reading {
-            digest: digests.get(&row).copied(),
-            ..Reading::new(sighting)
-        })
-    }
-
-    /// Proves what became of jobs that are not in the answer.
-    async fn look_for(&self, cause: &Cause, missing: &[JobId]) -> Result<Option<Duration>, Error> {
-        if missing.is_empty() {
-            return Ok(None);
-        }
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(missing)).await? {
-            Ok(answer) => answer,
-            Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
-        };
-        let found = answer
-            .found
-            .iter()
-            .filter_map(|record| Sighting::from_controller(&self.collector.cluster, record));
-        let wanted: BTreeSet<u32> = missing.iter().map(|id| id.get()).collect();
-        let readings = found
-            .filter(|sighting| wanted.contains(&sighting.raw_id))
-            .map(Reading::new)
-            .collect();
-        self.collector.absorb(cause, readings).await?;
-        // Accounting's record of an end is proof enough; without one they are asked for by id in their turn.
-        for id in answer.unlisted {
-            self.ask(id.get()).await;
-        }
-        for id in answer.missing {
-            if self.collector.missing(id.get()).await? {
-                self.ask(id.get()).await;
-            }
-        }
-        Ok(None)
-    }
-
-    /// Settles tasks that left their arrays' records. Whether a record that no row shows is gone, the controller is asked by id.
-    async fn settle(
-        &self,
-        cause: &Cause,
-        arrays: Vec<OpenArray>,
-    ) -> Result<Option<Duration>, Error> {
-        let absent = arrays
-            .iter()
-            .filter(|array| array.record == ArrayRecord::Absent);
-        let absent: Vec<JobId> = absent
-            .filter_map(|array| JobId::new(array.run.job_id))
-            .take(MISSING_AT_ONCE)
-            .collect();
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
-            Ok(answer) => answer,
-            Err(error) => return self.slurmctld.down(Weight::Heavy, &error).await.map(Some),
-        };
-        for OpenArray { run, record } in arrays {
-            let gone = match record {
-                ArrayRecord::There => Some(false),
-                ArrayRecord::Gone => Some(true),
-                ArrayRecord::Absent => self.gone(&run, &answer),
-            };
-            // What is not clear is asked again at the next sweep.
-            if let Some(gone) = gone
-                && self.collector.settle_array(cause, &run, gone).await?
-            {
-                self.ask(run.job_id).await;
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether an array has no record of its own any more; `None` if the answer does not say.
-    fn gone(&self, array: &RunKey, answer: &JobsAnswer) -> Option<bool> {
-        let of_array = |record: &&JobRecord| {
-            let ids = [record.job_id, record.array_job_id];
-            ids.contains(&JobId::new(array.job_id))
-        };
-        let mut records = answer.found.iter().filter(of_array).peekable();
-        if records.peek().is_none() {
-            let missing = answer.missing.iter();
-            return missing
-                .into_iter()
-                .any(|id| id.get() == array.job_id)
-                .then_some(true);
-        }
-        let own = |record: &JobRecord| {
-            let sighting = Sighting::from_controller(&self.collector.cluster, record);
-            sighting.is_some_and(|sighting| sighting.run == *array)
-        };
-        Some(!records.any(own))
-    }
-
-    async fn ask(&self, job_id: u32) {
-        if self
-            .questions
-            .send(Question {
-                job_id,
-                evidence: Vec::new(),
-                rings: Vec::new(),
-            })
-            .await
-            .is_err()
-        {
-            tracing::debug!("stopping, the question is asked again at the next start");
-        }
-    }
-
-    /// Keeps up with who people are.
-    pub async fn watch_identities(
-        identities: Arc<IdentityMap>,
-        every: Duration,
-        shutdown: CancellationToken,
-    ) {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = sleep(every) => {}
-            }
-            identities.refresh().await;
-        }
+    /// slurmctld does not answer: how long to wait before the next sweep.
+    async fn away(&self, error: &slurm_client::Error) -> Result<Duration, Error> {
+        self.slurmctld.down(Weight::Heavy, error).await
     }
 }
 

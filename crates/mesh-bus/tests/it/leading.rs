@@ -42,7 +42,16 @@ async fn the_former_writer_writes_no_key_at_all() {
             "{refused:?}"
         );
     }
+    let refused = former.delete("c1.7").await;
+    assert!(matches!(refused, Err(PutError::Conflict { .. })));
     present.put("c1.8", "d".into()).await.unwrap();
+    present.put("c1.9", "e".into()).await.unwrap();
+    present.delete("c1.9").await.unwrap();
+    // Who only reads sees the same, and no mark of who writes.
+    let read = bus.bucket(BUCKET_INGEST).await.unwrap();
+    let read = read.load("c1").await.unwrap().into_iter();
+    let read: Vec<String> = read.map(|entry| entry.key).collect();
+    assert_eq!(read, ["c1.7", "c1.8", "c1.meta"]);
     let (_, stored) = take_over(&bus, "c1").await;
     let expected = [pair("c1.7", "c"), pair("c1.8", "d"), pair("c1.meta", "b")];
     assert_eq!(stored, expected);

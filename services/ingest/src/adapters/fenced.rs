@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 
+/// The first of growing pauses between two attempts.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
 /// The keys of a cluster in a bucket.
 pub struct Fenced {
     state: ClusterState,
@@ -69,7 +72,7 @@ impl Fenced {
         shutdown: &CancellationToken,
     ) -> Result<(Self, Vec<BucketEntry>), Error> {
         let mut health = Health::new(condition);
-        let mut delay = Duration::from_millis(50);
+        let mut delay = FIRST_PAUSE;
         loop {
             match bus.take_over(name, prefix).await {
                 Ok((state, entries)) => {
@@ -99,7 +102,7 @@ impl Fenced {
             Ok(value) => value.into(),
             Err(source) => return Err(Error::Encode { key, source }),
         };
-        let mut delay = Duration::from_millis(50);
+        let mut delay = FIRST_PAUSE;
         loop {
             match self.state.put(&key, value.clone()).await {
                 Ok(()) => {
@@ -119,7 +122,11 @@ impl Fenced {
     }
 }
 
-async fn pause(shutdown: &CancellationToken, delay: &mut Duration) -> Result<(), Error> {
+/// Waits between two attempts, longer each time.
+///
+/// # Errors
+/// If told to stop.
+pub async fn pause(shutdown: &CancellationToken, delay: &mut Duration) -> Result<(), Error> {
     tokio::select! {
         () = shutdown.cancelled() => return Err(Error::Stopped),
         () = tokio::time::sleep(delay.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}

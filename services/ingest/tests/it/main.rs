@@ -16,6 +16,7 @@ mod rest;
 mod rival;
 mod rows;
 mod scale;
+mod snapshot;
 mod stand_in;
 mod start;
 mod transitions;

@@ -159,12 +159,12 @@ pub async fn snapshot(bus: &Bus, jobs: Vec<QueuedJob>, taken_at: DateTime<Utc>) 
         jobs,
         running: 0,
     };
-    let bucket = bus.bucket(catalogue::BUCKET_QUEUE).await.unwrap();
-    bucket
-        .put_any(
-            &format!("{}.0", subject::token(build::CLUSTER)),
-            snapshot.encode_to_vec().into(),
-        )
+    let cluster = subject::token(build::CLUSTER);
+    let taken_over = bus.take_over(catalogue::BUCKET_QUEUE, &cluster).await;
+    let (mut queue, _) = taken_over.unwrap();
+    let key = format!("{cluster}.0");
+    queue
+        .put(&key, snapshot.encode_to_vec().into())
         .await
         .unwrap();
 }

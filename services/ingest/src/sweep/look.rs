@@ -1,0 +1,205 @@
+//! A closer look at what a sweep showed or did not show: full records, questions by id, and what is left for accounting.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use mesh_events::RunKey;
+use slurm_client::{ArrayTasks, JobRecord, JobsAnswer, Sweep, SweepRow};
+use slurm_types::JobId;
+
+use super::Sweeper;
+use super::choice::{ArrayRecord, MISSING_AT_ONCE, OpenArray};
+use crate::collector::Reading;
+use crate::domain::Sighting;
+use crate::envelope::Cause;
+use crate::proof::Question;
+use crate::sources::unless_stopped;
+use crate::{Error, metrics};
+
+/// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
+const READ_AT_ONCE: usize = 2_000;
+
+/// Digests of rows, by Slurm's id of the record and its submit time.
+type Digests = HashMap<(u32, Option<i64>), u64>;
+
+impl Sweeper {
+    /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
+    pub(super) async fn read(
+        &self,
+        cause: &Cause,
+        sweep: &Sweep,
+        changed: &[&SweepRow],
+    ) -> Result<Option<Duration>, Error> {
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        let ids: BTreeSet<JobId> = changed.iter().map(|row| row.job_id).collect();
+        let ids: Vec<JobId> = ids.into_iter().collect();
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&ids)).await? {
+            Ok(answer) => answer,
+            Err(error) => return self.away(&error).await.map(Some),
+        };
+        for (id, problem) in &answer.unclear {
+            tracing::debug!(
+                job.id = id.get(),
+                problem,
+                "no clear answer, read again at the next sweep"
+            );
+        }
+        let digests: Digests = sweep
+            .rows
+            .iter()
+            .map(|row| {
+                (
+                    (
+                        row.job_id.get(),
+                        row.submit.map(slurm_types::UnixTime::as_secs),
+                    ),
+                    row.digest,
+                )
+            })
+            .collect();
+        let wanted: BTreeSet<JobId> = ids.into_iter().collect();
+        let mut records = answer.found;
+        records.retain(|record| record.job_id.is_some_and(|id| wanted.contains(&id)));
+        // An array before its tasks, an earlier id before a later one.
+        records.sort_by_key(|record| {
+            let task = record.array_tasks.as_ref().and_then(ArrayTasks::task);
+            (record.submit, record.array_job_id.or(record.job_id), task)
+        });
+        let mut records = records.into_iter().peekable();
+        while records.peek().is_some() {
+            let some = records.by_ref().take(READ_AT_ONCE);
+            let readings = some.filter_map(|record| self.reading(&record, &digests));
+            let asks = self.collector.absorb(cause, readings.collect()).await?;
+            // What happened before this process began tells nothing about hooks.
+            if self.live {
+                self.hooks.found_by_sweep(asks.starts);
+            }
+            for id in asks.accounting {
+                self.ask(id).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// A record on its way into the books, with the digest of its row.
+    fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<Reading> {
+        if !record.state.unknown.is_empty() {
+            metrics::drift("job_state");
+        }
+        let Some(sighting) = Sighting::from_controller(&self.collector.cluster, record) else {
+            metrics::drift("record");
+            return None;
+        };
+        let row = (sighting.raw_id, Some(sighting.run.submit_time));
+        Some(Reading {
+            digest: digests.get(&row).copied(),
+            ..Reading::new(sighting)
+        })
+    }
+
+    /// Proves what became of jobs that are not in the answer.
+    pub(super) async fn look_for(
+        &self,
+        cause: &Cause,
+        missing: &[JobId],
+    ) -> Result<Option<Duration>, Error> {
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(missing)).await? {
+            Ok(answer) => answer,
+            Err(error) => return self.away(&error).await.map(Some),
+        };
+        let found = answer
+            .found
+            .iter()
+            .filter_map(|record| Sighting::from_controller(&self.collector.cluster, record));
+        let wanted: BTreeSet<u32> = missing.iter().map(|id| id.get()).collect();
+        let readings = found
+            .filter(|sighting| wanted.contains(&sighting.raw_id))
+            .map(Reading::new)
+            .collect();
+        self.collector.absorb(cause, readings).await?;
+        // Accounting's record of an end is proof enough; without one they are asked for by id in their turn.
+        for id in answer.unlisted {
+            self.ask(id.get()).await;
+        }
+        for id in answer.missing {
+            if self.collector.missing(id.get()).await? {
+                self.ask(id.get()).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Settles tasks that left their arrays' records. Whether a record that no row shows is gone, the controller is asked by id.
+    pub(super) async fn settle(
+        &self,
+        cause: &Cause,
+        arrays: Vec<OpenArray>,
+    ) -> Result<Option<Duration>, Error> {
+        let absent = arrays
+            .iter()
+            .filter(|array| array.record == ArrayRecord::Absent);
+        let absent: Vec<JobId> = absent
+            .filter_map(|array| JobId::new(array.run.job_id))
+            .take(MISSING_AT_ONCE)
+            .collect();
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
+            Ok(answer) => answer,
+            Err(error) => return self.away(&error).await.map(Some),
+        };
+        for OpenArray { run, record } in arrays {
+            let gone = match record {
+                ArrayRecord::There => Some(false),
+                ArrayRecord::Gone => Some(true),
+                ArrayRecord::Absent => self.gone(&run, &answer),
+            };
+            // What is not clear is asked again at the next sweep.
+            if let Some(gone) = gone
+                && self.collector.settle_array(cause, &run, gone).await?
+            {
+                self.ask(run.job_id).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an array has no record of its own any more; `None` if the answer does not say.
+    fn gone(&self, array: &RunKey, answer: &JobsAnswer) -> Option<bool> {
+        let of_array = |record: &&JobRecord| {
+            let ids = [record.job_id, record.array_job_id];
+            ids.contains(&JobId::new(array.job_id))
+        };
+        let mut records = answer.found.iter().filter(of_array).peekable();
+        if records.peek().is_none() {
+            let missing = answer.missing.iter();
+            return missing
+                .into_iter()
+                .any(|id| id.get() == array.job_id)
+                .then_some(true);
+        }
+        let own = |record: &JobRecord| {
+            let sighting = Sighting::from_controller(&self.collector.cluster, record);
+            sighting.is_some_and(|sighting| sighting.run == *array)
+        };
+        Some(!records.any(own))
+    }
+
+    async fn ask(&self, job_id: u32) {
+        if self
+            .questions
+            .send(Question {
+                job_id,
+                evidence: Vec::new(),
+                rings: Vec::new(),
+            })
+            .await
+            .is_err()
+        {
+            tracing::debug!("stopping, the question is asked again at the next start");
+        }
+    }
+}

@@ -2,4 +2,5 @@
 
 mod laws;
 mod reading;
+mod storm;
 mod table;

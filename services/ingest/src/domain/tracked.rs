@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use slurm_types::{ReasonClass, TaskSet};
 
 use super::sighting::{EntityKind, Sighting};
+use super::waiting;
 
 /// A run's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +86,9 @@ pub struct Tracked {
     /// What the next sweep must confirm.
     #[serde(rename = "cd", default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Candidate>,
+    /// Until when what was told of the class counts, in Unix seconds: the further ahead, the quieter the run is to be.
+    #[serde(rename = "y", default, skip_serializing_if = "is_zero")]
+    pub quiet_from: i64,
     /// How many `held`, `released`, `pending` were told.
     #[serde(rename = "n", default)]
     pub counts: [u64; 3],
@@ -136,9 +140,18 @@ impl Tracked {
     }
 
     /// Whether the next sweep must read it in full even if its row is unchanged.
-    pub fn unsettled(&self) -> bool {
-        self.left.is_some()
-            || !self.over() && (self.candidate.is_some() || self.state == "COMPLETING")
+    pub fn unsettled(&self, now: i64) -> bool {
+        let awaited = |candidate: &Candidate| candidate.held.is_some() || !self.is_quiet(now);
+        let is_awaited = self.candidate.as_ref().is_some_and(awaited);
+        self.left.is_some() || !self.over() && (is_awaited || self.state == "COMPLETING")
+    }
+
+    /// Whether the class has changed so often lately that a further change is not told yet.
+    pub fn is_quiet(&self, now: i64) -> bool {
+        let ahead = self.quiet_from.saturating_sub(now);
+        ahead > (waiting::AT_ONCE - 1) * waiting::APART
+            // Further ahead than it can be set: the clock was wrong.
+            && ahead <= waiting::AT_ONCE * waiting::APART
     }
 
     /// The tasks an array's own record still had.
@@ -157,7 +170,6 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(value: &u64) -> bool {
-    *value == 0
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

@@ -1,7 +1,8 @@
 //! Facts of a waiting run that Slurm does not time: held, released, the class of the reason.
 //!
 //! The reason is what the scheduler that looked last has written, so a change counts once a second sweep has seen it. A hold seen at
-//! the very first sight counts at once, and a start is proof of a release.
+//! the very first sight counts at once, and a start is proof of a release. A class that goes to and fro is told [`AT_ONCE`] times, then
+//! once in [`APART`] seconds, with what it is by then: on a cluster where fifty thousand jobs flap, nothing else would be heard.
 
 use mesh_events::EventType;
 use slurm_types::ReasonClass;
@@ -10,6 +11,11 @@ use super::derive::{FactId, Teller};
 use super::observe::Look;
 use super::sighting::Sighting;
 use super::tracked::{Candidate, Tracked};
+
+/// Changes of the class that are told of a run as they come.
+pub(super) const AT_ONCE: i64 = 3;
+/// Seconds from one further change to the next; a run at rest for so long may tell one more at once.
+pub(super) const APART: i64 = 600;
 
 const HELD: usize = 0;
 const RELEASED: usize = 1;
@@ -51,6 +57,10 @@ pub(super) fn tell(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look, fi
         }
         return;
     }
+    // It stays a candidate: what it is when its time has come is told.
+    if change.held.is_none() && teller.next.is_quiet(look.now) {
+        return;
+    }
     teller.next.candidate = None;
     match change.held {
         Some(held) => {
@@ -66,9 +76,17 @@ pub(super) fn tell(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look, fi
         }
         None => {
             teller.next.class = change.class;
+            spend(teller.next, look.now);
             sampled(teller, EventType::JobPending, PENDING);
         }
     }
+}
+
+/// Counts a change of the class that is told (as the generic cell rate algorithm keeps it).
+fn spend(next: &mut Tracked, now: i64) {
+    // A clock that was ahead must not keep a run quiet for longer.
+    let spent = next.quiet_from.clamp(now, now + (AT_ONCE - 1) * APART);
+    next.quiet_from = spent + APART;
 }
 
 /// Takes over how it waits without telling it.

@@ -19,7 +19,7 @@ pub(super) fn changed<'a>(book: &Book, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
         };
         let mut known = false;
         for (_, tracked) in book.submitted_as(row.job_id.get(), submit) {
-            if tracked.unsettled() {
+            if tracked.unsettled(sweep.started_at.as_secs()) {
                 return false;
             }
             known |= tracked.digest == row.digest;

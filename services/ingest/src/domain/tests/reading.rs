@@ -65,8 +65,9 @@ pub fn step(text: &str, sweep: u64) -> Step {
             given_up: all.value("given-up").map(|tasks| tasks.parse().unwrap()),
         };
     }
+    let seconds = i64::try_from(sweep).unwrap() + all.number("later").unwrap_or(0);
     let look = Look {
-        now: EPOCH + 100_000 + i64::try_from(sweep).unwrap(),
+        now: EPOCH + 100_000 + seconds,
         sweep: (source == "controller").then_some(sweep),
         first_start: all.has("first"),
         given_up: all.has("given-up"),

@@ -29,8 +29,10 @@ struct Waiting {
     rings: Vec<Ring>,
     due: Instant,
     looks: u32,
-    /// Whether nobody had heard of it, nor of its array; `None` until it is looked up.
+    /// Whether nobody had heard of it; `None` until it is looked up.
     stranger: Option<bool>,
+    /// The array on whose word it is asked for, until it is known whether that is true.
+    vouched_by: Option<u32>,
 }
 
 /// Reads jobs from the controller on demand.
@@ -118,11 +120,15 @@ impl Reader {
             };
             // Once for every wait, however often it is looked at.
             let is_admitted = job.stranger.is_some();
-            let is_known = |ring: &Ring| ring.array.is_some_and(|array| core.book.knows(array));
-            let stranger = *job
-                .stranger
-                .get_or_insert_with(|| !core.book.knows(id) && !job.rings.iter().any(is_known));
-            if is_admitted || !stranger || self.strangers.admit(now) {
+            let stranger = *job.stranger.get_or_insert_with(|| !core.book.knows(id));
+            if stranger && !is_admitted {
+                let mut arrays = job.rings.iter().filter_map(|ring| ring.array);
+                job.vouched_by = arrays
+                    .find(|array| core.book.knows(*array))
+                    .filter(|array| self.strangers.vouched(*array, now));
+            }
+            let is_welcome = is_admitted || !stranger || job.vouched_by.is_some();
+            if is_welcome || self.strangers.admit(now) {
                 admitted.push(id);
             } else if let Some(job) = waiting.remove(&id) {
                 refused = true;
@@ -137,7 +143,7 @@ impl Reader {
 
     /// Asks once for some jobs. Returns how long to wait before the next question.
     async fn look(
-        &self,
+        &mut self,
         ids: &[u32],
         waiting: &mut HashMap<u32, Waiting>,
     ) -> Result<Duration, Error> {
@@ -171,6 +177,12 @@ impl Reader {
             };
             hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
             let found = self.sightings_of(*id, &answer);
+            if !unclear.contains(id)
+                && let Some(array) = job.vouched_by.take()
+            {
+                let is_its_own = found.iter().any(|sighting| sighting.run.job_id == array);
+                self.judge(array, is_its_own);
+            }
             if found.is_empty() {
                 if unclear.contains(id) {
                     again.insert(*id);
@@ -231,6 +243,19 @@ impl Reader {
         Ok(self.collector.config.read_interval)
     }
 
+    /// Notes whether a job that was asked for as a task of an array is one.
+    fn judge(&mut self, array: u32, is_its_own: bool) {
+        if !is_its_own {
+            metrics::doorbell("contradicted");
+        }
+        if self.strangers.looked_at(array, is_its_own, Instant::now()) {
+            tracing::warn!(
+                job.id = array,
+                "a hook rings for tasks of this array that Slurm does not have; its tasks are asked for like jobs that nobody knows"
+            );
+        }
+    }
+
     /// The records of one id. An array's id also finds its tasks; those that have ids of their own ring for themselves.
     fn sightings_of(&self, id: u32, answer: &JobsAnswer) -> Vec<Sighting> {
         let own = answer
@@ -274,6 +299,7 @@ fn note(waiting: &mut HashMap<u32, Waiting>, ring: Ring) {
         due: Instant::now(),
         looks: 0,
         stranger: None,
+        vouched_by: None,
     });
     job.due = Instant::now();
     job.looks = 0;

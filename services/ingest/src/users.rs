@@ -3,15 +3,18 @@
 //! - [`access`]: what accounting says about everybody, as plain values. [`diff`]: what changed between two of them. [`actor`]: which
 //!   entry of slurmdbd's log did it. Pure.
 //! - [`memory`]: what was told, in bucket `mesh_users`; [`tell`]: from a change to its event.
-//! - [`watch`]: looks at accounting, twice before anything is said. [`login`]: PAM's doorbells.
+//! - [`watch`]: looks at accounting, twice before anything is said; [`doubt`]: who seems to have lost something; [`record`]: tells it.
+//! - [`login`]: PAM's doorbells.
 
 pub mod access;
 pub mod actor;
 mod config;
 pub mod diff;
+mod doubt;
 pub mod login;
 mod memory;
 mod news;
+mod record;
 mod tell;
 pub mod watch;
 

@@ -84,7 +84,7 @@ pub struct Association {
 /// What everybody has.
 pub type Everybody = BTreeMap<Entity, Access>;
 
-/// Sorts Slurm's records by whom they are about.
+/// Sorts Slurm's records by whom they are about. Who has nothing is left out: slurmdbd also lists the users of its other clusters.
 pub fn everybody(records: &AccessRecords) -> Everybody {
     let mut everybody = Everybody::new();
     for record in &records.associations {
@@ -121,10 +121,41 @@ pub fn everybody(records: &AccessRecords) -> Everybody {
         }
         access.coordinates.clone_from(&record.coordinates);
     }
+    everybody.retain(|_, access| *access != Access::default());
     for access in everybody.values_mut() {
         access
             .associations
             .sort_by(|a, b| (&a.account, &a.partition).cmp(&(&b.account, &b.partition)));
     }
     everybody
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_client::{AssociationRecord, UserRecord};
+
+    use super::*;
+
+    #[test]
+    fn who_has_nothing_is_nobody() {
+        let user = |name: &str, level: &str| UserRecord {
+            user: name.to_owned(),
+            admin_level: level.to_owned(),
+            ..UserRecord::default()
+        };
+        let records = AccessRecords {
+            associations: vec![AssociationRecord {
+                account: "ml".to_owned(),
+                user: "alice".to_owned(),
+                ..AssociationRecord::default()
+            }],
+            users: vec![
+                user("alice", "None"),
+                user("of-another-cluster", "None"),
+                user("root", "Administrator"),
+            ],
+        };
+        let users: Vec<String> = everybody(&records).keys().map(Entity::to_string).collect();
+        assert_eq!(users, ["user/alice", "user/root"]);
+    }
 }

@@ -44,14 +44,15 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Whether somebody is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
-    pub(super) fn is_doubtful(&self) -> bool {
+    /// Who is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
+    pub(super) fn doubtful(&self) -> BTreeSet<Entity> {
         let logged = ["Account", "AdminLevel", "Coordinator"];
-        self.changes.iter().any(|(change, by)| {
+        let doubtful = self.changes.iter().filter(|(change, by)| {
             by.is_none()
                 && change.kind == Kind::Revoked
                 && logged.contains(&change.attribute.as_str())
-        })
+        });
+        doubtful.map(|(change, _)| change.entity.clone()).collect()
     }
 }
 

@@ -109,13 +109,14 @@ pub struct Consumer {
 
 /// Every durable consumer but the webhooks'.
 pub const CONSUMERS: &[Consumer] = &[
+    // Many: an end that only accounting can prove is unanswered until it does, and must not keep a start from being heard.
     Consumer {
         stream: MESH_HOOKS,
         name: "ingest",
         per_cluster: true,
         filters: hooks::OF_JOBS_FILTERS,
         ack_wait: MINUTE,
-        max_ack_pending: 1024,
+        max_ack_pending: 20_000,
     },
     Consumer {
         stream: MESH_HOOKS,

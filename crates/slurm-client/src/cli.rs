@@ -84,6 +84,16 @@ impl Cli {
 
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
     pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+        // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
+        self.jobs_asked_again(ids, ONE_BY_ONE).await
+    }
+
+    /// The same, but who is missing in a list is only said to be.
+    pub(crate) async fn jobs_listed(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+        self.jobs_asked_again(ids, 0).await
+    }
+
+    async fn jobs_asked_again(&self, ids: &[JobId], again: usize) -> Result<JobsAnswer, Error> {
         let ids: BTreeSet<JobId> = ids.iter().copied().collect();
         let mut answer = JobsAnswer::default();
         if ids.is_empty() {
@@ -102,8 +112,7 @@ impl Cli {
             self.runner.run("scontrol", &["-o", "-d", "show", "jobs"])
         )?;
         let (mut rest, mut unclear) = sort_into(&mut answer, &ids, parse::jobs(&output, &texts));
-        // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
-        let later = rest.split_off(rest.len().min(ONE_BY_ONE));
+        let later = rest.split_off(rest.len().min(again));
         for id in later {
             match unclear.remove(&id) {
                 Some(problem) => answer.unclear.push((id, problem)),

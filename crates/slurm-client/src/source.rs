@@ -109,6 +109,14 @@ impl Slurm {
         ask!(self.jobs(ids))
     }
 
+    /// The same, but a job that a list of all leaves out is said to be unlisted and not asked for by its id: for many jobs that may not exist.
+    pub async fn jobs_listed(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+        match &self.0 {
+            Inner::Cli(cli) => cli.jobs_listed(ids).await,
+            Inner::Rest(rest) => Box::pin(rest.jobs(ids)).await,
+        }
+    }
+
     /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
     pub async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
         ask!(self.accounting(query))

@@ -28,8 +28,10 @@ use crate::users::{Logins, login};
 /// Stands for jobs that have no id yet: a sweep is to look for them.
 const NEW_JOBS: u32 = 0;
 
-/// When a doorbell comes again that could be neither believed nor refused. Meanwhile it keeps a slot of the consumer.
+/// When a doorbell comes again that could be neither believed nor refused; twice as much later each time, up to the longest.
 const LATER: Duration = Duration::from_secs(5);
+/// The longest of these pauses.
+const MUCH_LATER: Duration = Duration::from_secs(60);
 
 /// A request to look at a job.
 pub struct Ring {
@@ -43,6 +45,8 @@ pub struct Ring {
     pub end: Option<Box<Sighting>>,
     /// Whether it told one; `end` is taken out once it is used.
     pub tells_end: bool,
+    /// Whether it was sent away before.
+    pub comes_again: bool,
     /// To be answered once everything is told.
     pub done: Option<oneshot::Sender<Answer>>,
     /// Span of the doorbell.
@@ -58,6 +62,7 @@ impl Ring {
             array: None,
             end: None,
             tells_end: false,
+            comes_again: false,
             done: None,
             span: Span::none(),
         }
@@ -136,6 +141,7 @@ impl Handler for Doorbells {
             array: array_of(&bell),
             tells_end: evidence.end.is_some(),
             end: evidence.end,
+            comes_again: message.delivery > 1,
             done: Some(done),
             span: Span::current(),
         };
@@ -148,7 +154,10 @@ impl Handler for Doorbells {
         }
         match told.await {
             Ok(Answer::Told) => {}
-            Ok(Answer::Later) => return Outcome::Retry { after: LATER },
+            Ok(Answer::Later) => {
+                let after = later(message.delivery);
+                return Outcome::Retry { after };
+            }
             Ok(Answer::Refused(reason)) => return Outcome::Reject { reason },
             Err(_) => return again,
         }
@@ -159,6 +168,12 @@ impl Handler for Doorbells {
         }
         Outcome::Done
     }
+}
+
+/// The pause after so many deliveries.
+fn later(deliveries: u64) -> Duration {
+    let doubled = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
+    LATER.saturating_mul(1 << doubled.min(8)).min(MUCH_LATER)
 }
 
 /// Answers the doorbells.
@@ -233,6 +248,12 @@ mod tests {
             .map(|answer| answer.blocking_recv().unwrap())
             .collect();
         assert_eq!(answers, [Answer::Later, Answer::Told]);
+    }
+
+    #[test]
+    fn who_comes_in_vain_comes_less_and_less_often() {
+        let pauses = [0, 1, 2, 3, 4, 5, 100, u64::MAX].map(|n| later(n).as_secs());
+        assert_eq!(pauses, [5, 5, 10, 20, 40, 60, 60, 60]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub fn describe() {
     describe_counter!("ingest_facts_total", "Facts told, by type.");
     describe_counter!(
         "ingest_doorbells_total",
-        "Doorbells, by outcome: answered, left_to_sweep, limited, unknown, unusable, contradicted, accounting_away, probe."
+        "Doorbells, by outcome: answered, left_to_sweep, limited, unknown, unusable, contradicted, accounting_away, accounting_busy, probe."
     );
     describe_gauge!(
         "ingest_hooks_silent",
@@ -62,7 +62,8 @@ pub fn fact(kind: EventType) {
 }
 
 /// Doorbells, by what became of them: `answered`, `left_to_sweep`, `limited` (too many of jobs that nobody has heard of), `unknown` (no
-/// record of Slurm knows its job), `unusable`, `contradicted`, `accounting_away`, `probe`.
+/// record of Slurm knows its job), `unusable`, `contradicted`, `accounting_away`, `accounting_busy` (it
+/// comes again, or a sweep tells), `probe`.
 pub fn doorbell(outcome: &'static str) {
     counter!("ingest_doorbells_total", "outcome" => outcome).increment(1);
 }

@@ -25,8 +25,13 @@ use crate::{Error, metrics};
 /// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
 const IN_VAIN: u32 = 4;
 
+/// Doorbells that may wait for answers at the same time. What others tell is kept, but they come again: who waits keeps all those
+/// from being handled that ring after it.
+const MOST_WAITING: usize = 128;
+
 /// What became of doorbells that only accounting could answer.
 const AWAY: &str = "accounting_away";
+const BUSY: &str = "accounting_busy";
 
 /// What a dead letter says of the end of a job that only its doorbell knows.
 const NOBODY_KNOWS: &str = "no record of Slurm knows this job, neither slurmctld's nor accounting's: forged, or of another cluster";
@@ -228,8 +233,18 @@ impl Prover {
 }
 
 fn note(open: &mut BTreeMap<u32, Open>, question: Question) {
+    let is_crowded = open.len() >= MOST_WAITING;
     let entry = open.entry(question.job_id).or_default();
     entry.look |= question.rings.is_empty();
-    entry.evidence.extend(question.evidence);
-    entry.rings.extend(question.rings);
+    for end in question.evidence {
+        // Who comes again brings the same along.
+        if !entry.evidence.iter().any(|known| known.run == end.run) {
+            entry.evidence.push(end);
+        }
+    }
+    if is_crowded {
+        postpone(question.rings, BUSY);
+    } else {
+        entry.rings.extend(question.rings);
+    }
 }

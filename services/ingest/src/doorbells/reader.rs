@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NEW_JOBS, Ring, Strangers, finish, postpone};
 use crate::collector::{Collector, Reading};
-use crate::domain::Sighting;
+use crate::domain::{Book, Sighting, Tracked};
 use crate::envelope::Cause;
 use crate::proof::Question;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
@@ -21,6 +21,8 @@ use crate::{Error, metrics};
 
 /// Jobs per question; more wait for the next one.
 const MOST_AT_ONCE: usize = 2_000;
+/// More jobs that nobody has heard of than this are not asked for by their ids if a list of all jobs leaves them out.
+const FEW: usize = 4;
 /// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
 const LOOKS: u32 = 8;
 
@@ -118,6 +120,12 @@ impl Reader {
             let Some(job) = waiting.get_mut(&id) else {
                 continue;
             };
+            if is_settled(job, &core.book) {
+                if let Some(job) = waiting.remove(&id) {
+                    finish(job.rings, "answered");
+                }
+                continue;
+            }
             // Once for every wait, however often it is looked at.
             let is_admitted = job.stranger.is_some();
             let stranger = *job.stranger.get_or_insert_with(|| !core.book.knows(id));
@@ -148,7 +156,19 @@ impl Reader {
         waiting: &mut HashMap<u32, Waiting>,
     ) -> Result<Duration, Error> {
         let asked: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&asked)).await? {
+        let is_stranger = |id: &&u32| {
+            waiting
+                .get(id)
+                .is_some_and(|job| job.stranger == Some(true))
+        };
+        let crowd = ids.iter().filter(is_stranger).count() > FEW;
+        let question = async {
+            match crowd {
+                true => self.slurm.jobs_listed(&asked).await,
+                false => self.slurm.jobs(&asked).await,
+            }
+        };
+        let answer = match unless_stopped(&self.shutdown, question).await? {
             Ok(answer) => {
                 self.slurmctld.up(Weight::Light).await?;
                 answer
@@ -291,6 +311,13 @@ impl Reader {
             tracing::debug!("stopping, the question is asked again at the next start");
         }
     }
+}
+
+/// Whether all who ring came again with an end that was told meanwhile.
+fn is_settled(job: &Waiting, book: &Book) -> bool {
+    let is_told = |end: &Sighting| book.get(&end.run).is_some_and(Tracked::over);
+    let settled = |ring: &Ring| ring.comes_again && ring.end.as_deref().is_some_and(is_told);
+    !job.rings.is_empty() && job.rings.iter().all(settled)
 }
 
 fn note(waiting: &mut HashMap<u32, Waiting>, ring: Ring) {

@@ -7,6 +7,7 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{subject, timestamp};
 use prost::Message as _;
 
+use crate::bell::TIMED_OUT;
 use crate::cluster::{self, NAME};
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
@@ -134,18 +135,40 @@ async fn accounting_that_is_down_keeps_no_doorbell_from_being_heard() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
-    stand_in.lie(
-        "sacct",
-        "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
-    );
-    let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;
+    let settings = format!("{SLOW}\nunknown_jobs_per_minute = 100000");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
-    // More than are handled at the same time, and only accounting could answer them.
-    ring_all(&mesh, "forgotten", 50_000_000..50_000_600).await;
-    let real = cluster.sbatch(&["--hold"], "true").await;
-    ring_all(&mesh, "real", [real]).await;
-    mesh.wait_story(real, "submitted held").await;
-    cluster.run("alice", &["scancel", &real.to_string()]).await;
+    let mut jobs = Vec::new();
+    for (occasion, lie) in [
+        // It does not have these ends yet.
+        ("late", "exit 0"),
+        (
+            "away",
+            "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1",
+        ),
+    ] {
+        stand_in.lie("sacct", lie);
+        // More ends than may be handled or unanswered at the same time, and only accounting could tell whether they are true.
+        let ends = (50_000_000..50_002_000).map(|job| Doorbell {
+            hook: "JobComp".to_owned(),
+            environment: TIMED_OUT
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .chain([("JOBID".to_owned(), job.to_string())])
+                .collect(),
+            ..start(occasion, job)
+        });
+        ring_each(&mesh, ends).await;
+        let real = cluster.sbatch(&["--hold"], "true").await;
+        let begun = Instant::now();
+        ring_all(&mesh, occasion, [real]).await;
+        mesh.wait_story(real, "submitted held").await;
+        println!("{occasion}: heard after {:?}", begun.elapsed());
+        jobs.push(real);
+    }
+    for job in jobs {
+        cluster.run("alice", &["scancel", &job.to_string()]).await;
+    }
     ingest.stop().await;
 }
 

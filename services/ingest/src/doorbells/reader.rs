@@ -155,17 +155,18 @@ impl Reader {
         ids: &[u32],
         waiting: &mut HashMap<u32, Waiting>,
     ) -> Result<Duration, Error> {
-        let asked: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
+        let jobs: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
         let is_stranger = |id: &&u32| {
             waiting
                 .get(id)
                 .is_some_and(|job| job.stranger == Some(true))
         };
+        let began = Instant::now();
         let crowd = ids.iter().filter(is_stranger).count() > FEW;
         let question = async {
             match crowd {
-                true => self.slurm.jobs_listed(&asked).await,
-                false => self.slurm.jobs(&asked).await,
+                true => self.slurm.jobs_listed(&jobs).await,
+                false => self.slurm.jobs(&jobs).await,
             }
         };
         let answer = match unless_stopped(&self.shutdown, question).await? {
@@ -175,6 +176,7 @@ impl Reader {
             }
             Err(error) => return self.slurmctld.down(Weight::Light, &error).await,
         };
+        let asked = began.elapsed();
         let (missing, unlisted): (Vec<JobId>, Vec<JobId>) = {
             let stranger = |id: &JobId| {
                 let job = waiting.get(&id.get());
@@ -223,6 +225,7 @@ impl Reader {
         self.hooks.rang(rang);
         let cause = hook.map_or(Cause::Look, Cause::Hook);
         let asks = self.collector.absorb(&cause, readings).await?;
+        tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "looked at jobs that rang");
         again.extend(asks.again);
         for id in &asks.accounting {
             self.ask(Question {

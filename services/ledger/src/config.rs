@@ -1,10 +1,11 @@
 //! The section `[ledger]` of `mesh.toml`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::location::Location;
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -27,8 +28,10 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
-    /// `sqlite:<path>`; empty for `ledger.db` in the data directory.
+    /// `sqlite:<path>` or `postgres://…`; empty for `ledger.db` in the data directory.
     pub url: String,
+    /// The database of `url` with a role that may only read; empty to read as `url` does.
+    pub reader_url: String,
     /// How many queries may read at the same time.
     pub readers: u32,
 }
@@ -48,6 +51,7 @@ impl Default for Database {
     fn default() -> Self {
         Self {
             url: String::new(),
+            reader_url: String::new(),
             readers: 4,
         }
     }
@@ -69,9 +73,8 @@ impl Config {
         within("max_page", self.max_page.into(), 10_000);
         within("max_story", self.max_story.into(), 100_000);
         within("db.readers", self.db.readers.into(), 64);
-        if let Err(fault) = sqlite_path(&self.db.url, Path::new("")) {
-            faults.push(fault);
-        }
+        faults.extend(self.location(Path::new("")).err());
+        faults.extend(self.reader_location().err());
         if faults.is_empty() {
             Ok(())
         } else {
@@ -79,29 +82,45 @@ impl Config {
         }
     }
 
-    /// The database file.
+    /// Where the ledger is.
     ///
     /// # Errors
-    /// If the URL is of another kind.
-    pub fn database(&self, data_dir: &Path) -> Result<PathBuf, Error> {
-        sqlite_path(&self.db.url, data_dir).map_err(|fault| Error::Config { fault })
+    /// If its address is wrong.
+    pub fn database(&self, data_dir: &Path) -> Result<Location, Error> {
+        self.location(data_dir)
+            .map_err(|fault| Error::Config { fault })
     }
-}
 
-/// The file of a `sqlite:` URL.
-fn sqlite_path(url: &str, data_dir: &Path) -> Result<PathBuf, String> {
-    if url.is_empty() {
-        return Ok(data_dir.join("ledger.db"));
+    /// Where it is read, if by a role of its own.
+    ///
+    /// # Errors
+    /// If its address is wrong.
+    pub fn reader(&self) -> Result<Option<Location>, Error> {
+        self.reader_location()
+            .map_err(|fault| Error::Config { fault })
     }
-    let path = url
-        .strip_prefix("sqlite:")
-        .map(|path| path.strip_prefix("//").unwrap_or(path));
-    match path {
-        Some(path) if !path.is_empty() && !path.starts_with(':') && !path.contains('?') => {
-            Ok(data_dir.join(path))
+
+    fn location(&self, data_dir: &Path) -> Result<Location, String> {
+        if self.db.url.is_empty() {
+            return Ok(Location::Sqlite(data_dir.join("ledger.db")));
         }
-        // The text may hold a password, so it is not repeated.
-        _ => Err("ledger.db.url: not of the form sqlite:<path of a file>".to_owned()),
+        Location::parse(&self.db.url, data_dir).map_err(|fault| format!("ledger.db.url: {fault}"))
+    }
+
+    fn reader_location(&self) -> Result<Option<Location>, String> {
+        if self.db.reader_url.is_empty() {
+            return Ok(None);
+        }
+        match Location::parse(&self.db.reader_url, Path::new("")) {
+            Ok(reader @ Location::Postgres(_)) if self.db.url.starts_with("postgres") => {
+                Ok(Some(reader))
+            }
+            Ok(_) => Err(
+                "ledger.db.reader_url: only PostgreSQL has roles; leave it empty, or set both to postgres://…"
+                    .to_owned(),
+            ),
+            Err(fault) => Err(format!("ledger.db.reader_url: {fault}")),
+        }
     }
 }
 
@@ -119,18 +138,24 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_below_the_data_directory_unless_absolute() {
-        let path = |url: &str| sqlite_path(url, Path::new("/data"));
-        assert_eq!(path(""), Ok("/data/ledger.db".into()));
-        assert_eq!(path("sqlite:l.db"), Ok("/data/l.db".into()));
-        assert_eq!(path("sqlite:///srv/l.db"), Ok("/srv/l.db".into()));
-        for url in [
-            "postgres://u:secret@h/db",
-            "sqlite:",
-            "sqlite::memory:",
-            "l.db",
-        ] {
-            assert!(!path(url).unwrap_err().contains("secret"));
+    fn the_database_is_a_file_of_the_data_directory_unless_another_is_named() {
+        let config = |url: &str, reader_url: &str| Config {
+            db: Database {
+                url: url.into(),
+                reader_url: reader_url.into(),
+                ..Database::default()
+            },
+            ..Config::default()
+        };
+        let shown = |config: &Config| config.database(Path::new("/data")).unwrap().to_string();
+        assert_eq!(shown(&config("", "")), "/data/ledger.db");
+        assert_eq!(shown(&config("sqlite:l.db", "")), "/data/l.db");
+        let server = config("postgres://a:x@h/l", "postgres://r:y@h/l");
+        assert_eq!(shown(&server), "postgres://h:5432/l");
+        assert!(server.reader().unwrap().is_some());
+        server.validate().unwrap();
+        for wrong in [config("l.db", ""), config("", "postgres://r:y@h/l")] {
+            assert_eq!(wrong.validate().unwrap_err().len(), 1);
         }
     }
 

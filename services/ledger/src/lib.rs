@@ -2,7 +2,7 @@
 //!
 //! - [`domain`]: facts, the chain, verification, questions and stories. Pure.
 //! - [`handlers`]: messages of the bus become entries; acknowledged when they are durable.
-//! - [`adapters`]: the SQLite file.
+//! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: queries over REST and gRPC.
 //!
 //! Deliberately absent: proofs by Merkle tree and signature, retention, replay. The tables leave room for them.
@@ -13,6 +13,8 @@ pub mod config;
 pub mod domain;
 pub mod error;
 pub mod handlers;
+mod keeper;
+pub mod location;
 pub mod metrics;
 
 use std::sync::Arc;
@@ -24,6 +26,7 @@ pub use adapters::{Progress, Store, VerifyError, verify_database};
 pub use config::{Config, DEFAULTS};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
+pub use location::Location;
 
 use api::Events;
 use handlers::{Appender, Source};
@@ -44,15 +47,26 @@ impl Service for LedgerService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config = configuration(&context)?;
         metrics::describe();
-        let path = config.database(&context.mesh.data_dir)?;
-        let store = Store::open(&path, config.db.readers).await?;
-        let head = store.head().await?;
-        tracing::info!(path = %path.display(), seq = head.seq, "ledger opened");
+        let location = config.database(&context.mesh.data_dir)?;
+        let store = Store::connect(&location, config.reader()?.as_ref(), config.db.readers)?;
+        let prepared = match store.prepare().await {
+            Ok(()) => true,
+            // The other services need not wait for it: `run` does.
+            Err(error) if store.is_shared() && error.is_away() => {
+                tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    "ledger is not there yet"
+                );
+                false
+            }
+            Err(error) => return Err(error.into()),
+        };
+        tracing::info!(%location, "ledger opened");
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let events = Events::new(store.clone(), config.max_page, config.max_story);
         Ok(Started {
             router: api::router(Arc::new(events)),
-            run: Box::pin(run(context, bus, store, config.batch_size)),
+            run: Box::pin(run(context, bus, store, config.batch_size, prepared)),
         })
     }
 }
@@ -67,11 +81,23 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
 }
 
 /// Takes in both streams until told to stop.
-async fn run(context: Context, bus: Bus, store: Store, batch: usize) -> Result<(), BoxError> {
+async fn run(
+    context: Context,
+    bus: Bus,
+    store: Store,
+    batch: usize,
+    prepared: bool,
+) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
     let database = context.health.condition("ledger.database");
-    database.ok();
+    let reading = context.health.condition("ledger.reading");
     let shutdown = &context.shutdown;
+    if prepared {
+        database.ok();
+    } else if !keeper::open(&store, &database, shutdown).await? {
+        return Ok(());
+    }
+    reading.ok();
     if bus.ready(shutdown).await.is_err() {
         // Told to stop before NATS could be reached: nothing is held.
         return Ok(());
@@ -90,7 +116,10 @@ async fn run(context: Context, bus: Bus, store: Store, batch: usize) -> Result<(
             .await
         }
     };
-    let (events, audit) = tokio::join!(consume(Source::Events), consume(Source::Audit));
+    let (events, audit) = tokio::select! {
+        both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
+        () = keeper::keep(&store, &reading) => (Ok(()), Ok(())),
+    };
     store.close().await;
     events?;
     audit?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ledger::{VerifyError, verify_database};
+use ledger::{Location, VerifyError, verify_database};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{self, Global};
@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
-    let path = match args.database {
-        Some(path) => path,
+    let location = match args.database {
+        Some(path) => Location::Sqlite(path),
         None => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
@@ -22,7 +22,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
         }
     };
     let bar = ProgressBar::new(0).with_style(bar_style());
-    let result = verify_database(&path, |progress| {
+    let result = verify_database(&location, |progress| {
         bar.set_length(progress.of);
         bar.set_position(progress.verified);
     })
@@ -56,8 +56,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
             Ok(ExitCode::FAILURE)
         }
         Err(error) => Err(Error::Failed(format!(
-            "verify {}: {}",
-            path.display(),
+            "verify {location}: {}",
             mesh_runtime::chain(&error)
         ))),
     }

@@ -1,20 +1,27 @@
 //! Storing a batch: one transaction, durable when it returns.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use sqlx::{Connection as _, QueryBuilder, Sqlite, SqliteConnection};
+use chrono::Utc;
 
 use super::index;
-use super::sqlite::{Store, head};
-use crate::domain::append::{Appended, Entry, Head, Known, append};
+use super::pool::{Access, Connection, Link};
+use super::sql::{Column, Sql};
+use super::store::{Store, head};
+use crate::domain::append::{Appended, Known, append};
 use crate::domain::fact::Fact;
 use crate::error::Error;
+
+/// How long one attempt may take. A server that is gone without a word, and a replica that holds the head, are found out by it.
+const ATTEMPT: Duration = Duration::from_secs(20);
 
 impl Store {
     /// Appends facts of a stream and notes how far the stream has been taken in. All or nothing.
     ///
     /// # Errors
-    /// If the database refuses; nothing of the batch is stored then.
+    /// If the database refuses or does not answer. Nothing of the batch is stored then, unless the answer to the commit was lost; appending
+    /// it again is right in both cases.
     pub async fn append(
         &self,
         stream: &str,
@@ -22,10 +29,14 @@ impl Store {
         facts: Vec<Fact>,
     ) -> Result<Appended, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
-        let appended = try_append(&mut writer, stream, last_sequence, facts).await;
+        let attempt = try_append(&mut writer, stream, last_sequence, facts);
+        let appended = tokio::time::timeout(ATTEMPT, attempt)
+            .await
+            .unwrap_or(Err(Error::TooSlow(ATTEMPT)));
         match &appended {
-            Ok(appended) => drop(self.appended.send_replace(appended.head.seq)),
+            Ok(appended) => self.advance(appended.head.seq),
             // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, would begin none on this connection.
+            // One to a server may be in the middle of an answer.
             Err(_) => writer.close_on_drop(),
         }
         appended
@@ -33,114 +44,119 @@ impl Store {
 }
 
 async fn try_append(
-    writer: &mut SqliteConnection,
+    writer: &mut Connection,
     stream: &str,
     last_sequence: u64,
     facts: Vec<Fact>,
 ) -> Result<Appended, Error> {
-    // IMMEDIATE takes the write lock before the head is read, also against another process.
-    let mut transaction = writer
-        .begin_with("BEGIN IMMEDIATE")
-        .await
-        .map_err(Error::Append)?;
-    let before = sqlx::query_as("SELECT seq, chain FROM head")
-        .fetch_one(&mut *transaction)
-        .await
-        .map_err(Error::Append)?;
-    let before: Head = head(before).ok_or(Error::CorruptHead)?;
-    let known = known(&mut transaction, &facts)
+    let mut transaction = writer.begin(Access::Write).await.map_err(Error::Append)?;
+    // From here to the commit nobody else appends: in SQLite since the transaction began, in PostgreSQL by the lock on the head's row.
+    let before = Sql::new("SELECT seq, chain FROM head").either("", " FOR UPDATE");
+    let row = transaction.link().first(&before).await;
+    let before = head(row.map_err(Error::Append)?)?;
+    let known = known(transaction.link(), &facts)
         .await
         .map_err(Error::Append)?;
     let appended = append(before, facts, &known);
-    write(&mut transaction, stream, last_sequence, &appended)
+    note_stream(transaction.link(), stream, last_sequence)
         .await
         .map_err(Error::Append)?;
+    if !appended.entries.is_empty() {
+        write(&mut transaction, &appended)
+            .await
+            .map_err(Error::Append)?;
+    }
     transaction.commit().await.map_err(Error::Append)?;
     Ok(appended)
 }
 
 /// Which of the facts are in the ledger already.
-async fn known(
-    connection: &mut SqliteConnection,
-    facts: &[Fact],
-) -> Result<HashMap<String, Known>, sqlx::Error> {
+async fn known(link: Link<'_>, facts: &[Fact]) -> Result<HashMap<String, Known>, sqlx::Error> {
     if facts.is_empty() {
         return Ok(HashMap::new());
     }
-    let mut query = QueryBuilder::<Sqlite>::new("SELECT id, seq, leaf FROM entries WHERE id IN (");
-    let mut ids = query.separated(", ");
-    for fact in facts {
-        ids.push_bind(&fact.id);
-    }
-    query.push(")");
-    let rows: Vec<(String, i64, Vec<u8>)> = query.build_query_as().fetch_all(connection).await?;
-    let known = rows.into_iter().map(|(id, seq, leaf)| {
-        // A leaf of another length was tampered with; it equals no leaf, so the fact counts as a conflict.
-        let leaf = leaf.try_into().unwrap_or_default();
-        (
-            id,
-            Known {
-                seq: seq.unsigned_abs(),
-                leaf,
-            },
-        )
-    });
-    Ok(known.collect())
+    let ids: Vec<String> = facts.iter().map(|fact| fact.id.clone()).collect();
+    let sql = Sql::new("SELECT id, seq, leaf FROM entries WHERE id").any_of(ids);
+    let rows = link.rows(&sql).await?;
+    rows.iter()
+        .map(|row| {
+            let known = Known {
+                seq: row.get::<i64>("seq")?.unsigned_abs(),
+                // A leaf of another length was tampered with; it equals no leaf, so the fact counts as a conflict.
+                leaf: row.get::<Vec<u8>>("leaf")?.try_into().unwrap_or_default(),
+            };
+            Ok((row.get("id")?, known))
+        })
+        .collect()
+}
+
+async fn note_stream(link: Link<'_>, stream: &str, last_sequence: u64) -> Result<(), sqlx::Error> {
+    let sql = Sql::new("INSERT INTO streams (name, last_sequence) VALUES (")
+        .bind(stream)
+        .push(", ")
+        .bind(last_sequence.cast_signed())
+        .push(
+            ") ON CONFLICT (name) DO UPDATE SET last_sequence = excluded.last_sequence
+             WHERE excluded.last_sequence > streams.last_sequence",
+        );
+    link.run(&sql).await.map(drop)
 }
 
 async fn write(
-    connection: &mut SqliteConnection,
-    stream: &str,
-    last_sequence: u64,
+    transaction: &mut super::pool::Transaction<'_>,
     appended: &Appended,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO streams (name, last_sequence) VALUES ($1, $2)
-         ON CONFLICT (name) DO UPDATE SET last_sequence = excluded.last_sequence
-         WHERE excluded.last_sequence > streams.last_sequence",
-    )
-    .bind(stream)
-    .bind(last_sequence.cast_signed())
-    .execute(&mut *connection)
-    .await?;
     let entries = &appended.entries;
-    if entries.is_empty() {
-        return Ok(());
-    }
+    let recorded_at = Utc::now().timestamp_micros();
+    let seqs = || Column::Ints(entries.iter().map(|e| Some(e.seq.cast_signed())).collect());
+    let columns = [
+        ("seq", seqs()),
+        (
+            "id",
+            Column::Texts(entries.iter().map(|e| Some(e.fact.id.as_str())).collect()),
+        ),
+        (
+            "leaf",
+            Column::Bytes(entries.iter().map(|e| e.leaf.as_slice()).collect()),
+        ),
+        (
+            "chain",
+            Column::Bytes(entries.iter().map(|e| e.chain.as_slice()).collect()),
+        ),
+    ];
+    transaction.link().insert("entries", &columns).await?;
 
-    let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO entries (seq, id, leaf, chain) ");
-    insert.push_values(entries, |mut row, entry: &Entry| {
-        row.push_bind(entry.seq.cast_signed())
-            .push_bind(&entry.fact.id)
-            .push_bind(&entry.leaf[..])
-            .push_bind(&entry.chain[..]);
-    });
-    insert.build().execute(&mut *connection).await?;
-
-    let mut insert =
-        QueryBuilder::<Sqlite>::new("INSERT INTO payloads (seq, cluster, subject, body) ");
-    insert.push_values(entries, |mut row, entry| {
-        row.push_bind(entry.seq.cast_signed())
-            .push_bind(&entry.fact.cluster)
-            .push_bind(&entry.fact.subject)
-            .push_bind(entry.fact.body.as_ref());
-    });
-    insert.build().execute(&mut *connection).await?;
+    let text =
+        |of: fn(&Fact) -> &str| Column::Texts(entries.iter().map(|e| Some(of(&e.fact))).collect());
+    let columns = [
+        ("seq", seqs()),
+        (
+            "recorded_at",
+            Column::Ints(vec![Some(recorded_at); entries.len()]),
+        ),
+        ("cluster", text(|fact| &fact.cluster)),
+        ("subject", text(|fact| &fact.subject)),
+        (
+            "body",
+            Column::Bytes(entries.iter().map(|e| e.fact.body.as_ref()).collect()),
+        ),
+    ];
+    transaction.link().insert("payloads", &columns).await?;
 
     let rows: Vec<index::Row<'_>> = entries
         .iter()
         .map(|entry| index::Row {
             seq: entry.seq.cast_signed(),
+            recorded_at,
             cluster: &entry.fact.cluster,
             index: &entry.fact.index,
         })
         .collect();
-    index::insert(connection, &rows).await?;
+    index::insert(transaction.link(), &rows).await?;
 
-    sqlx::query("UPDATE head SET seq = $1, chain = $2")
+    let sql = Sql::new("UPDATE head SET seq = ")
         .bind(appended.head.seq.cast_signed())
-        .bind(&appended.head.chain[..])
-        .execute(connection)
-        .await?;
-    Ok(())
+        .push(", chain = ")
+        .bind(appended.head.chain.as_slice());
+    transaction.link().run(&sql).await.map(drop)
 }

@@ -2,41 +2,26 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, SubsecRound as _, Utc};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
-use super::sqlite::Store;
+use super::pool::{Access, Link};
+use super::sql::{Column, Row as DbRow, Sql};
+use super::store::Store;
 use crate::domain::fact::{Fact, Index};
 use crate::error::Error;
 
 /// Rows of one transaction while filling again.
 const PAGE: i64 = 1000;
 
-/// Nothing is changed or taken away by accident. Set whenever the ledger is opened and not by a migration: who makes the columns anew drops
-/// one of them (see the README), and has it back afterwards.
-const GUARDS: [&str; 3] = [
-    "CREATE TRIGGER IF NOT EXISTS event_index_no_update BEFORE UPDATE ON event_index
-     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be changed'); END",
-    "CREATE TRIGGER IF NOT EXISTS event_index_no_delete BEFORE DELETE ON event_index
-     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be deleted'); END",
-    // As for the other tables: REPLACE fires no DELETE trigger.
-    "CREATE TRIGGER IF NOT EXISTS event_index_no_replace BEFORE INSERT ON event_index
-     WHEN EXISTS (SELECT 1 FROM event_index WHERE seq = NEW.seq)
-     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be replaced'); END",
-];
-
-/// Read by [`fits`]: every column but `seq`, under names that no other table has.
-pub(super) const COLUMNS: &str = "i.seq AS i_seq, i.cluster AS i_cluster, i.category AS i_category, i.type AS i_type, i.job_id AS i_job_id, \
-     i.array_job_id AS i_array_job_id, i.task_id AS i_task_id, i.het_job_id AS i_het_job_id, i.het_offset AS i_het_offset, i.run AS i_run, \
-     i.user_name AS i_user_name, i.account AS i_account, i.partition AS i_partition, i.node AS i_node, i.occurred_at AS i_occurred_at, \
-     i.observed_at AS i_observed_at";
+/// Read by [`fits`].
+pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
+     account, partition, node, occurred_at, observed_at";
 
 /// True if the columns are those that the body gives. What cannot even be read does not fit.
-pub(super) fn fits(row: &SqliteRow, subject: &[u8], body: &[u8]) -> bool {
+pub(super) fn fits(row: Option<&DbRow>, subject: &[u8], body: &[u8]) -> bool {
     let subject = String::from_utf8_lossy(subject);
     let Ok(fact) = Fact::stored(&subject, Bytes::copy_from_slice(body)) else {
         // No columns can be read out of it, so there must be none.
-        return matches!(row.try_get::<Option<i64>, _>("i_seq"), Ok(None));
+        return row.is_none();
     };
     // As precise as the columns.
     let expected = Index {
@@ -44,139 +29,164 @@ pub(super) fn fits(row: &SqliteRow, subject: &[u8], body: &[u8]) -> bool {
         observed_at: fact.index.observed_at.trunc_subsecs(6),
         ..fact.index
     };
-    stored(row).is_ok_and(|(cluster, index)| cluster == fact.cluster && index == expected)
+    row.is_some_and(|row| {
+        stored(row).is_ok_and(|(cluster, index)| cluster == fact.cluster && index == expected)
+    })
 }
 
-fn stored(row: &SqliteRow) -> Result<(String, Index), sqlx::Error> {
+fn stored(row: &DbRow) -> Result<(String, Index), sqlx::Error> {
     let moment = |column| {
-        let micros = row.try_get::<i64, _>(column)?;
+        let micros = row.get::<i64>(column)?;
         DateTime::<Utc>::from_timestamp_micros(micros)
             .ok_or_else(|| sqlx::Error::Decode("no time".into()))
     };
-    let index = Index {
-        category: row.try_get("i_category")?,
-        kind: row.try_get("i_type")?,
-        job_id: row.try_get("i_job_id")?,
-        array_job_id: row.try_get("i_array_job_id")?,
-        task_id: row.try_get("i_task_id")?,
-        het_job_id: row.try_get("i_het_job_id")?,
-        het_offset: row.try_get("i_het_offset")?,
-        run: row.try_get("i_run")?,
-        user: row.try_get("i_user_name")?,
-        account: row.try_get("i_account")?,
-        partition: row.try_get("i_partition")?,
-        node: row.try_get("i_node")?,
-        occurred_at: moment("i_occurred_at")?,
-        observed_at: moment("i_observed_at")?,
+    let number = |column| {
+        let number = row.get::<Option<i64>>(column)?;
+        number
+            .map(|number| u32::try_from(number).map_err(|error| sqlx::Error::Decode(error.into())))
+            .transpose()
     };
-    Ok((row.try_get("i_cluster")?, index))
+    let index = Index {
+        category: row.get("category")?,
+        kind: row.get("type")?,
+        job_id: number("job_id")?,
+        array_job_id: number("array_job_id")?,
+        task_id: number("task_id")?,
+        het_job_id: number("het_job_id")?,
+        het_offset: number("het_offset")?,
+        run: row.get("run")?,
+        user: row.get("user_name")?,
+        account: row.get("account")?,
+        partition: row.get("partition")?,
+        node: row.get("node")?,
+        occurred_at: moment("occurred_at")?,
+        observed_at: moment("observed_at")?,
+    };
+    Ok((row.get("cluster")?, index))
 }
 
 pub(super) struct Row<'a> {
     pub seq: i64,
+    pub recorded_at: i64,
     pub cluster: &'a str,
     pub index: &'a Index,
 }
 
-pub(super) async fn insert(
-    connection: &mut SqliteConnection,
-    rows: &[Row<'_>],
-) -> Result<(), sqlx::Error> {
-    let mut insert = QueryBuilder::<Sqlite>::new(
-        "INSERT INTO event_index (seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, \
-         run, user_name, account, partition, node, occurred_at, observed_at) ",
-    );
-    insert.push_values(
-        rows,
-        |mut row,
-         Row {
-             seq,
-             cluster,
-             index,
-         }| {
-            row.push_bind(*seq)
-                .push_bind(*cluster)
-                .push_bind(&index.category)
-                .push_bind(&index.kind)
-                .push_bind(index.job_id)
-                .push_bind(index.array_job_id)
-                .push_bind(index.task_id)
-                .push_bind(index.het_job_id)
-                .push_bind(index.het_offset)
-                .push_bind(&index.run)
-                .push_bind(&index.user)
-                .push_bind(&index.account)
-                .push_bind(&index.partition)
-                .push_bind(&index.node)
-                .push_bind(index.occurred_at.timestamp_micros())
-                .push_bind(index.observed_at.timestamp_micros());
-        },
-    );
-    insert.build().execute(connection).await?;
-    Ok(())
+pub(super) async fn insert(link: Link<'_>, rows: &[Row<'_>]) -> Result<(), sqlx::Error> {
+    let number = |of: fn(&Index) -> Option<u32>| {
+        Column::Ints(
+            rows.iter()
+                .map(|row| of(row.index).map(i64::from))
+                .collect(),
+        )
+    };
+    let text = |of: fn(&Index) -> Option<&str>| {
+        Column::Texts(rows.iter().map(|row| of(row.index)).collect())
+    };
+    let time = |of: fn(&Index) -> DateTime<Utc>| {
+        let times = rows
+            .iter()
+            .map(|row| Some(of(row.index).timestamp_micros()));
+        Column::Ints(times.collect())
+    };
+    let columns = [
+        (
+            "seq",
+            Column::Ints(rows.iter().map(|row| Some(row.seq)).collect()),
+        ),
+        (
+            "recorded_at",
+            Column::Ints(rows.iter().map(|row| Some(row.recorded_at)).collect()),
+        ),
+        (
+            "cluster",
+            Column::Texts(rows.iter().map(|row| Some(row.cluster)).collect()),
+        ),
+        ("category", text(|index| Some(&index.category))),
+        ("type", text(|index| Some(&index.kind))),
+        ("job_id", number(|index| index.job_id)),
+        ("array_job_id", number(|index| index.array_job_id)),
+        ("task_id", number(|index| index.task_id)),
+        ("het_job_id", number(|index| index.het_job_id)),
+        ("het_offset", number(|index| index.het_offset)),
+        ("run", text(|index| index.run.as_deref())),
+        ("user_name", text(|index| index.user.as_deref())),
+        ("account", text(|index| index.account.as_deref())),
+        ("partition", text(|index| index.partition.as_deref())),
+        ("node", text(|index| index.node.as_deref())),
+        ("occurred_at", time(|index| index.occurred_at)),
+        ("observed_at", time(|index| index.observed_at)),
+    ];
+    link.insert("event_index", &columns).await
 }
 
 impl Store {
-    /// Fills the columns of entries that have none, wherever they are missing: after a migration emptied the table, or an operator did. Then
-    /// guards them.
+    /// Fills the columns of entries that have none, wherever they are missing: after a migration emptied the table, or an operator did.
     pub(super) async fn complete_index(&self) -> Result<(), Error> {
         let mut after = 0;
-        loop {
-            // CROSS JOIN: SQLite then looks through the small entries, and reads payloads only where columns are missing.
-            let page: Vec<(i64, Vec<u8>, Vec<u8>)> = sqlx::query_as(
-                "SELECT e.seq, p.subject, p.body FROM entries e CROSS JOIN payloads p
-                 WHERE p.seq = e.seq AND e.seq > $1 AND NOT EXISTS (SELECT 1 FROM event_index i WHERE i.seq = e.seq)
-                 ORDER BY e.seq LIMIT $2",
-            )
-            .bind(after)
-            .bind(PAGE)
-            .fetch_all(&self.writer)
-            .await
-            .map_err(Error::Index)?;
-            let Some((last, ..)) = page.last() else {
-                break;
-            };
-            after = *last;
-            tracing::info!(seq = after, "filling the columns for queries again");
-            let facts: Vec<(i64, Fact)> = page
-                .into_iter()
-                .filter_map(|(seq, subject, body)| {
-                    match Fact::stored(&String::from_utf8_lossy(&subject), Bytes::from(body)) {
-                        Ok(fact) => Some((seq, fact)),
-                        // Tampered with: `smesh verify` names it, and the rest stays readable.
-                        Err(error) => {
-                            tracing::error!(
-                                error = &error as &dyn std::error::Error,
-                                seq,
-                                "ledger body cannot be read, run smesh verify"
-                            );
-                            None
-                        }
-                    }
-                })
-                .collect();
-            let rows: Vec<Row<'_>> = facts
-                .iter()
-                .map(|(seq, fact)| Row {
-                    seq: *seq,
-                    cluster: &fact.cluster,
-                    index: &fact.index,
-                })
-                .collect();
-            if !rows.is_empty() {
-                let mut transaction = self.writer.begin().await.map_err(Error::Index)?;
-                insert(&mut transaction, &rows)
-                    .await
-                    .map_err(Error::Index)?;
-                transaction.commit().await.map_err(Error::Index)?;
-            }
-        }
-        for guard in GUARDS {
-            sqlx::query(guard)
-                .execute(&self.writer)
-                .await
-                .map_err(Error::Index)?;
+        while let Some(last) = self.complete_page(after).await.map_err(Error::Index)? {
+            tracing::info!(seq = last, "filling the columns for queries again");
+            after = last;
         }
         Ok(())
+    }
+
+    /// Fills a page, and says where it ends; `None` if nothing more is missing.
+    async fn complete_page(&self, after: i64) -> Result<Option<i64>, sqlx::Error> {
+        let missing = Sql::new("SELECT e.seq FROM entries e WHERE e.seq > ")
+            .bind(after)
+            .push(
+                " AND NOT EXISTS (SELECT 1 FROM event_index i WHERE i.seq = e.seq)
+                 ORDER BY e.seq LIMIT ",
+            )
+            .bind(PAGE);
+        let mut writer = self.writer.acquire().await?;
+        // Looked for without the lock, as almost always there is nothing.
+        if writer.link().first(&missing).await?.is_none() {
+            return Ok(None);
+        }
+        let mut transaction = writer.begin(Access::Write).await?;
+        // As for appending: two replicas do not fill the same rows.
+        let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
+        transaction.link().first(&lock).await?;
+        let seqs = transaction.link().rows(&missing).await?;
+        let seqs = seqs
+            .iter()
+            .map(|row| row.get("seq"))
+            .collect::<Result<Vec<i64>, _>>()?;
+        let Some(last) = seqs.last().copied() else {
+            return Ok(None);
+        };
+        let payloads = Sql::new("SELECT seq, recorded_at, ")
+            .bytes("subject")
+            .push(", body FROM payloads WHERE seq")
+            .any_of(seqs);
+        let mut facts = Vec::new();
+        for row in transaction.link().rows(&payloads).await? {
+            let (seq, recorded_at) = (row.get::<i64>("seq")?, row.get::<i64>("recorded_at")?);
+            let subject: Vec<u8> = row.get("subject")?;
+            let body = Bytes::from(row.get::<Vec<u8>>("body")?);
+            match Fact::stored(&String::from_utf8_lossy(&subject), body) {
+                Ok(fact) => facts.push((seq, recorded_at, fact)),
+                // Tampered with: `smesh verify` names it, and the rest stays readable.
+                Err(error) => tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    seq,
+                    "ledger body cannot be read, run smesh verify"
+                ),
+            }
+        }
+        let rows: Vec<Row<'_>> = facts
+            .iter()
+            .map(|(seq, recorded_at, fact)| Row {
+                seq: *seq,
+                recorded_at: *recorded_at,
+                cluster: &fact.cluster,
+                index: &fact.index,
+            })
+            .collect();
+        insert(transaction.link(), &rows).await?;
+        transaction.commit().await?;
+        Ok(Some(last))
     }
 }

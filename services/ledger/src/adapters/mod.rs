@@ -2,10 +2,14 @@
 
 mod append;
 mod index;
+mod pool;
+mod postgres;
 mod read;
+mod sql;
 mod sqlite;
+mod store;
 mod verify;
 
 pub use read::Row;
-pub use sqlite::Store;
+pub use store::Store;
 pub use verify::{Progress, VerifyError, verify_database};

@@ -2,15 +2,15 @@
 
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
-use sqlx::{FromRow, QueryBuilder, Sqlite};
 
-use super::sqlite::Store;
+use super::sql::{Row as DbRow, Sql};
+use super::store::Store;
 use crate::domain::fact::AUDIT;
 use crate::domain::query::{Query, TypePattern};
 use crate::error::Error;
 
 /// A stored entry.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Sequence.
     pub seq: i64,
@@ -26,40 +26,38 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn list(&self, query: &Query, sight: &Sight) -> Result<Vec<Row>, Error> {
-        let mut sql = select();
-        visible(&mut sql, sight);
+        let mut sql = visible(select(), sight);
         if let Some(cluster) = &query.cluster {
-            sql.push(" AND i.cluster = ").push_bind(cluster);
+            sql = sql.push(" AND i.cluster = ").bind(cluster);
         }
-        types(&mut sql, &query.types);
+        sql = types(sql, &query.types);
         if let Some(job) = &query.job {
-            job_is(&mut sql, job);
+            sql = job_is(sql, job);
         }
         if let Some(user) = &query.user {
-            sql.push(" AND i.user_name = ").push_bind(user);
+            sql = sql.push(" AND i.user_name = ").bind(user);
         }
         if let Some(since) = query.since {
-            sql.push(" AND i.occurred_at >= ").push_bind(since);
+            sql = sql.push(" AND i.occurred_at >= ").bind(since);
         }
         if let Some(until) = query.until {
-            sql.push(" AND i.occurred_at < ").push_bind(until);
+            sql = sql.push(" AND i.occurred_at < ").bind(until);
         }
         if let Some(after) = query.after {
-            sql.push(if query.descending {
-                " AND i.seq < "
-            } else {
-                " AND i.seq > "
-            })
-            .push_bind(after);
+            sql = sql
+                .push(if query.descending {
+                    " AND i.seq < "
+                } else {
+                    " AND i.seq > "
+                })
+                .bind(after);
         }
-        sql.push(" ORDER BY i.seq")
+        sql = sql
+            .push(" ORDER BY i.seq")
             .push(if query.descending { " DESC" } else { "" })
             .push(" LIMIT ")
-            .push_bind(i64::from(query.limit) + 1);
-        sql.build_query_as()
-            .fetch_all(&self.readers)
-            .await
-            .map_err(Error::Read)
+            .bind(i64::from(query.limit) + 1);
+        self.fetch(&sql).await
     }
 
     /// Everything about a job, oldest entry first, up to a limit.
@@ -73,93 +71,93 @@ impl Store {
         sight: &Sight,
         limit: u32,
     ) -> Result<Vec<Row>, Error> {
-        let mut sql = select();
-        visible(&mut sql, sight);
-        sql.push(" AND i.cluster = ").push_bind(cluster);
-        job_is(&mut sql, job);
-        sql.push(" ORDER BY i.seq LIMIT ")
-            .push_bind(i64::from(limit));
-        sql.build_query_as()
-            .fetch_all(&self.readers)
-            .await
+        let sql = visible(select(), sight)
+            .push(" AND i.cluster = ")
+            .bind(cluster);
+        let sql = job_is(sql, job).push(" ORDER BY i.seq LIMIT ").bind(limit);
+        self.fetch(&sql).await
+    }
+
+    async fn fetch(&self, sql: &Sql) -> Result<Vec<Row>, Error> {
+        let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
+        rows.iter()
+            .map(row)
+            .collect::<Result<_, _>>()
             .map_err(Error::Read)
     }
 }
 
-fn select() -> QueryBuilder<Sqlite> {
-    QueryBuilder::new(
-        "SELECT i.seq, i.category, p.body FROM event_index i JOIN payloads p ON p.seq = i.seq WHERE 1 = 1",
+fn row(row: &DbRow) -> Result<Row, sqlx::Error> {
+    Ok(Row {
+        seq: row.get("seq")?,
+        category: row.get("category")?,
+        body: row.get("body")?,
+    })
+}
+
+/// Joined on the time of recording as well: PostgreSQL then looks into the one partition that has the payload.
+fn select() -> Sql {
+    Sql::new(
+        "SELECT i.seq, i.category, p.body FROM event_index i
+         JOIN payloads p ON p.seq = i.seq AND p.recorded_at = i.recorded_at WHERE 1 = 1",
     )
 }
 
 /// Only what the caller may see. Audit entries and nodes belong to nobody.
-fn visible(sql: &mut QueryBuilder<Sqlite>, sight: &Sight) {
+fn visible(sql: Sql, sight: &Sight) -> Sql {
     let Sight::Of { users, accounts } = sight else {
-        return;
+        return sql;
     };
-    sql.push(" AND (i.user_name IN (");
-    let mut list = sql.separated(", ");
-    for user in users {
-        list.push_bind(user.clone());
-    }
-    sql.push(")");
+    let mut sql = sql
+        .push(" AND (i.user_name")
+        .any_of(users.iter().cloned().collect::<Vec<_>>());
     for (cluster, accounts) in accounts {
-        sql.push(" OR (i.account IN (");
-        let mut list = sql.separated(", ");
-        for account in accounts {
-            list.push_bind(account.clone());
-        }
-        sql.push(")");
+        sql = sql
+            .push(" OR (i.account")
+            .any_of(accounts.iter().cloned().collect::<Vec<_>>());
         if let Some(cluster) = cluster {
-            sql.push(" AND i.cluster = ").push_bind(cluster.clone());
+            sql = sql.push(" AND i.cluster = ").bind(cluster);
         }
-        sql.push(")");
+        sql = sql.push(")");
     }
-    sql.push(")");
+    sql.push(")")
 }
 
-fn types(sql: &mut QueryBuilder<Sqlite>, patterns: &[TypePattern]) {
+fn types(mut sql: Sql, patterns: &[TypePattern]) -> Sql {
     if patterns.is_empty() {
-        sql.push(" AND i.category <> ").push_bind(AUDIT);
-        return;
+        return sql.push(" AND i.category <> ").bind(AUDIT);
     }
-    sql.push(" AND (");
-    let mut any = sql.separated(" OR ");
-    for pattern in patterns {
-        match pattern {
-            TypePattern::Category(category) => any
-                .push("i.category = ")
-                .push_bind_unseparated(category.clone()),
-            TypePattern::Exactly(kind) => any.push("i.type = ").push_bind_unseparated(kind.clone()),
+    for (n, pattern) in patterns.iter().enumerate() {
+        sql = sql.push(if n == 0 { " AND (" } else { " OR " });
+        sql = match pattern {
+            TypePattern::Category(category) => sql.push("i.category = ").bind(category),
+            TypePattern::Exactly(kind) => sql.push("i.type = ").bind(kind),
         };
     }
-    sql.push(")");
+    sql.push(")")
 }
 
 /// The number of an array stands for all its tasks, that of a heterogeneous job's leader for all its components.
-fn job_is(sql: &mut QueryBuilder<Sqlite>, job: &JobRef) {
+fn job_is(sql: Sql, job: &JobRef) -> Sql {
     let root = job.root().get();
     match job {
-        JobRef::Job(_) | JobRef::ArrayTasks { .. } => {
-            sql.push(" AND (i.job_id = ")
-                .push_bind(root)
-                .push(" OR i.array_job_id = ")
-                .push_bind(root)
-                .push(" OR i.het_job_id = ")
-                .push_bind(root)
-                .push(")");
-        }
-        JobRef::ArrayTask { task, .. } => {
-            sql.push(" AND i.array_job_id = ")
-                .push_bind(root)
-                .push(" AND i.task_id = ")
-                .push_bind(*task);
-        }
-        JobRef::HetComponent { offset, .. } => {
-            sql.push(" AND i.het_job_id = ")
-                .push_bind(root)
-                .push(" AND i.het_offset = ")
-                .push_bind(*offset);
-        }
+        JobRef::Job(_) | JobRef::ArrayTasks { .. } => sql
+            .push(" AND (i.job_id = ")
+            .bind(root)
+            .push(" OR i.array_job_id = ")
+            .bind(root)
+            .push(" OR i.het_job_id = ")
+            .bind(root)
+            .push(")"),
+        JobRef::ArrayTask { task, .. } => sql
+            .push(" AND i.array_job_id = ")
+            .bind(root)
+            .push(" AND i.task_id = ")
+            .bind(*task),
+        JobRef::HetComponent { offset, .. } => sql
+            .push(" AND i.het_job_id = ")
+            .bind(root)
+            .push(" AND i.het_offset = ")
+            .bind(*offset),
     }
 }

@@ -1,4 +1,4 @@
-//! Opening the ledger's SQLite file.
+//! A ledger in a SQLite file.
 //!
 //! One connection writes, a few read: in WAL mode readers never wait for the writer. `synchronous = FULL` makes a commit durable before
 //! anything is acknowledged. The file is readable for its owner only, as it holds everybody's jobs; SQLite gives its side files the same mode.
@@ -8,119 +8,82 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use tokio::sync::watch;
 
-use crate::domain::append::Head;
+use super::pool::Pool;
 use crate::error::Error;
 
 /// How long one attempt waits for another process that holds the file.
 const BUSY: Duration = Duration::from_secs(2);
+/// How long somebody who verifies waits.
+const PATIENT: Duration = Duration::from_secs(10);
 
-/// The ledger's tables.
-#[derive(Clone, Debug)]
-pub struct Store {
-    pub(super) writer: SqlitePool,
-    pub(super) readers: SqlitePool,
-    pub(super) appended: watch::Sender<u64>,
-}
+static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
-impl Store {
-    /// Opens the ledger, makes it if it is not there, and fills columns for queries that are missing.
-    ///
-    /// # Errors
-    /// If the file cannot be made or opened, or is no ledger.
-    pub async fn open(path: &Path, readers: u32) -> Result<Self, Error> {
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| Error::Create {
-                path: path.to_owned(),
-                source,
-            })?;
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .foreign_keys(true)
-            .busy_timeout(BUSY);
-        let open = |source| Error::Open {
+/// Nothing is changed or taken away by accident. Set whenever the ledger is opened and not by a migration: who makes the columns anew drops
+/// one of them (see the README), and has it back afterwards.
+const INDEX_GUARDS: [&str; 3] = [
+    "CREATE TRIGGER IF NOT EXISTS event_index_no_update BEFORE UPDATE ON event_index
+     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be changed'); END",
+    "CREATE TRIGGER IF NOT EXISTS event_index_no_delete BEFORE DELETE ON event_index
+     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be deleted'); END",
+    // As for the other tables: REPLACE fires no DELETE trigger.
+    "CREATE TRIGGER IF NOT EXISTS event_index_no_replace BEFORE INSERT ON event_index
+     WHEN EXISTS (SELECT 1 FROM event_index WHERE seq = NEW.seq)
+     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be replaced'); END",
+];
+
+/// The connection that writes, and those that read. Nothing is opened yet.
+pub(super) fn pools(path: &Path, readers: u32) -> Result<(Pool, Pool), Error> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| Error::Create {
             path: path.to_owned(),
             source,
-        };
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .connect_with(options.clone())
-            .await
-            .map_err(open)?;
-        sqlx::migrate!()
-            .run(&writer)
-            .await
-            .map_err(|source| Error::Migrate {
-                path: path.to_owned(),
-                source,
-            })?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(readers)
-            .connect_with(options.read_only(true))
-            .await
-            .map_err(open)?;
-        let appended = watch::Sender::new(0);
-        let store = Self {
-            writer,
-            readers,
-            appended,
-        };
-        store.complete_index().await?;
-        store.appended.send_replace(store.head().await?.seq);
-        Ok(store)
-    }
-
-    /// End of the chain.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn head(&self) -> Result<Head, Error> {
-        let row = sqlx::query_as("SELECT seq, chain FROM head")
-            .fetch_one(&self.readers)
-            .await
-            .map_err(Error::Read)?;
-        head(row).ok_or(Error::CorruptHead)
-    }
-
-    /// Last sequence of a stream that was taken in; `None` before the first.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn last_sequence(&self, stream: &str) -> Result<Option<u64>, Error> {
-        let sequence: Option<i64> =
-            sqlx::query_scalar("SELECT last_sequence FROM streams WHERE name = $1")
-                .bind(stream)
-                .fetch_optional(&self.readers)
-                .await
-                .map_err(Error::Read)?;
-        Ok(sequence.map(i64::unsigned_abs))
-    }
-
-    /// Sequence of the last entry, changing as this store appends.
-    pub fn appended(&self) -> watch::Receiver<u64> {
-        self.appended.subscribe()
-    }
-
-    /// Closes every connection; what was acknowledged is on disk already.
-    pub async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
-    }
+        })?;
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(BUSY);
+    let writer = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_lazy_with(options.clone());
+    let readers = SqlitePoolOptions::new()
+        .max_connections(readers)
+        .connect_lazy_with(options.read_only(true));
+    Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
 }
 
-pub(super) fn head((seq, chain): (i64, Vec<u8>)) -> Option<Head> {
-    Some(Head {
-        seq: seq.try_into().ok()?,
-        chain: chain.try_into().ok()?,
-    })
+/// Reads only, and a file that is there.
+pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {
+    if !path.exists() {
+        return Err(Error::NotThere(path.to_owned()));
+    }
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .read_only(true)
+        .busy_timeout(PATIENT);
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_lazy_with(options);
+    Ok(Pool::Sqlite(pool))
+}
+
+pub(super) async fn migrate(writer: &SqlitePool) -> Result<(), MigrateError> {
+    MIGRATIONS.run(writer).await
+}
+
+pub(super) async fn guard_index(writer: &SqlitePool) -> Result<(), sqlx::Error> {
+    for guard in INDEX_GUARDS {
+        sqlx::query(guard).execute(writer).await?;
+    }
+    Ok(())
 }

@@ -1,14 +1,14 @@
-//! Verifying a database file: reads page by page, so memory does not grow with the ledger.
+//! Verifying a database: reads page by page, so memory does not grow with the ledger.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
+use std::collections::HashMap;
 
 use super::index::{self, COLUMNS};
+use super::pool::{Access, Connection, Pool};
+use super::sql::{Row, Sql};
+use super::{postgres, sqlite};
 use crate::domain::verify::{Fault, FirstBad, Payload, Stored, StoredHead, Verified, Verifier};
 use crate::error::Error;
+use crate::location::Location;
 
 /// Entries of one page.
 const PAGE: i64 = 1000;
@@ -36,138 +36,205 @@ pub enum VerifyError {
     Read(#[from] Error),
 }
 
-/// Computes the chain of a ledger again from its bodies. The file is opened read-only, and may be in use.
+/// Computes the chain of a ledger again from its bodies. It is only read, and may be in use.
 ///
 /// # Errors
-/// The first entry that does not fit, or why the file cannot be read.
+/// The first entry that does not fit, or why the ledger cannot be read.
 pub async fn verify_database(
-    path: &Path,
+    location: &Location,
+    progress: impl FnMut(Progress),
+) -> Result<Verified, VerifyError> {
+    let pool = match location {
+        Location::Sqlite(path) => sqlite::only_reading(path)?,
+        Location::Postgres(options) => postgres::only_reading(options),
+    };
+    let verified = verify(&pool, location, progress).await;
+    pool.close().await;
+    verified
+}
+
+async fn verify(
+    pool: &Pool,
+    location: &Location,
     mut progress: impl FnMut(Progress),
 ) -> Result<Verified, VerifyError> {
-    if !path.exists() {
-        return Err(Error::NotThere(PathBuf::from(path)).into());
-    }
-    let mut connection = SqliteConnectOptions::new()
-        .filename(path)
-        .read_only(true)
-        .busy_timeout(Duration::from_secs(10))
-        .connect()
-        .await
-        .map_err(|source| Error::Open {
-            path: path.to_owned(),
-            source,
-        })?;
+    let open = |source| Error::Open {
+        location: location.clone(),
+        source,
+    };
+    let mut connection = pool.acquire().await.map_err(open)?;
     let mut verifier = Verifier::default();
     let mut index_differs = None;
     let mut after = None;
     loop {
-        let (head, page) = read(&mut connection, after).await.map_err(Error::Read)?;
-        let head = head.ok_or(VerifyError::NoHead)?;
-        for read in &page {
+        let page = read(&mut connection, after).await.map_err(Error::Read)?;
+        let head = page.head.ok_or(VerifyError::NoHead)?;
+        let last = page.entries.last().map(|read| read.entry.seq);
+        let full = page.entries.len() == PAGE as usize;
+        for read in page.entries {
+            let seq = read.entry.seq;
             verifier.next(&read.entry).map_err(VerifyError::Bad)?;
+            if read.payload_twice {
+                return Err(bad(seq, Fault::Extra));
+            }
             if !read.index_fits && index_differs.is_none() {
-                index_differs = Some(read.entry.seq);
+                index_differs = Some(seq);
             }
         }
         progress(Progress {
             verified: verifier.last().unsigned_abs(),
             of: head.seq.unsigned_abs(),
         });
-        match page.last() {
-            Some(last) if page.len() == PAGE as usize => after = Some(last.entry.seq),
-            _ => {
-                let end = verifier.last();
-                let verified = verifier.finish(&head).map_err(VerifyError::Bad)?;
-                stray(&mut connection, "payloads", end, Fault::Extra).await?;
-                // Named last: what is searched matters less than what is proved.
-                if let Some(seq) = index_differs {
-                    return Err(VerifyError::Bad(FirstBad {
-                        seq,
-                        what: Fault::IndexDiffers,
-                    }));
-                }
-                stray(&mut connection, "event_index", end, Fault::IndexDiffers).await?;
-                return Ok(verified);
-            }
+        if full {
+            after = last;
+            continue;
         }
+        let end = verifier.last();
+        let verified = verifier.finish(&head).map_err(VerifyError::Bad)?;
+        if let Some(seq) = stray(&mut connection, "payloads", end).await? {
+            return Err(bad(seq, Fault::Extra));
+        }
+        // Named last: what is searched matters less than what is proved.
+        if let Some(seq) = index_differs {
+            return Err(bad(seq, Fault::IndexDiffers));
+        }
+        if let Some(seq) = stray(&mut connection, "event_index", end).await? {
+            return Err(bad(seq, Fault::IndexDiffers));
+        }
+        return Ok(verified);
     }
+}
+
+const fn bad(seq: i64, what: Fault) -> VerifyError {
+    VerifyError::Bad(FirstBad { seq, what })
+}
+
+/// A page and the head at the same moment: entries may be appended meanwhile.
+struct Page {
+    head: Option<StoredHead>,
+    entries: Vec<Read>,
 }
 
 struct Read {
     entry: Stored,
+    /// Where payloads are partitioned, their sequence alone is not unique.
+    payload_twice: bool,
     index_fits: bool,
 }
 
-/// A page and the head at the same moment: entries may be appended meanwhile.
-async fn read(
-    connection: &mut SqliteConnection,
-    after: Option<i64>,
-) -> Result<(Option<StoredHead>, Vec<Read>), sqlx::Error> {
-    let mut snapshot = connection.begin().await?;
-    let head: Option<(i64, Vec<u8>)> = sqlx::query_as("SELECT seq, chain FROM head")
-        .fetch_optional(&mut *snapshot)
-        .await?;
-    // The first page has no lower bound: somebody may have put a row before the first. Text is read as bytes, as it may be none any more.
-    let bound = if after.is_some() {
-        "e.seq > $1"
-    } else {
-        "TRUE"
-    };
-    let sql = format!(
-        "SELECT e.seq, CAST(e.id AS BLOB) AS id, e.leaf, e.chain, p.seq AS p_seq, CAST(p.cluster AS BLOB) AS cluster,
-             CAST(p.subject AS BLOB) AS subject, p.body, {COLUMNS}
-         FROM entries e LEFT JOIN payloads p ON p.seq = e.seq LEFT JOIN event_index i ON i.seq = e.seq
-         WHERE {bound} ORDER BY e.seq LIMIT $2"
-    );
-    let rows = sqlx::query(AssertSqlSafe(sql))
-        .bind(after)
-        .bind(PAGE)
-        .fetch_all(&mut *snapshot)
-        .await?;
-    snapshot.commit().await?;
-    let entries = rows.iter().map(|row| {
-        let payload = match row.try_get::<Option<i64>, _>("p_seq")? {
-            Some(_) => Some(Payload {
-                cluster: row.try_get("cluster")?,
-                subject: row.try_get("subject")?,
-                body: row.try_get("body")?,
-            }),
-            None => None,
-        };
-        let index_fits = payload
-            .as_ref()
-            .is_some_and(|payload| index::fits(row, &payload.subject, &payload.body));
-        let entry = Stored {
-            seq: row.try_get("seq")?,
-            id: row.try_get("id")?,
-            leaf: row.try_get("leaf")?,
-            chain: row.try_get("chain")?,
-            payload,
-        };
-        Ok(Read { entry, index_fits })
+async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, sqlx::Error> {
+    let mut snapshot = connection.begin(Access::Snapshot).await?;
+    let head = Sql::new("SELECT seq, chain FROM head");
+    let head = snapshot.link().first(&head).await?;
+    let head = head.map(|row| {
+        Ok::<_, sqlx::Error>(StoredHead {
+            seq: row.get("seq")?,
+            chain: row.get("chain")?,
+        })
     });
-    let head = head.map(|(seq, chain)| StoredHead { seq, chain });
-    Ok((head, entries.collect::<Result<_, sqlx::Error>>()?))
+    // The first page has no lower bound: somebody may have put a row before the first. Text is read as bytes, as it may be none any more.
+    let mut entries = Sql::new("SELECT seq, ")
+        .bytes("id")
+        .push(", leaf, chain FROM entries");
+    if let Some(after) = after {
+        entries = entries.push(" WHERE seq > ").bind(after);
+    }
+    let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE);
+    let rows = snapshot.link().rows(&entries).await?;
+    let seqs = rows
+        .iter()
+        .map(|row| row.get("seq"))
+        .collect::<Result<Vec<i64>, _>>()?;
+    // By range and not by a join: each partition is looked into once, and not once for every entry.
+    let of_page = |sql: Sql| {
+        sql.push(" WHERE seq >= ")
+            .bind(seqs.first().copied().unwrap_or_default())
+            .push(" AND seq <= ")
+            .bind(seqs.last().copied().unwrap_or_default())
+    };
+    let payloads = of_page(
+        Sql::new("SELECT seq, recorded_at, ")
+            .bytes("cluster")
+            .push(", ")
+            .bytes("subject")
+            .push(", body FROM payloads"),
+    );
+    let mut payloads = by_seq(snapshot.link().rows(&payloads).await?)?;
+    let index = of_page(
+        Sql::new("SELECT recorded_at, ")
+            .push(COLUMNS)
+            .push(" FROM event_index"),
+    );
+    let mut index = by_seq(snapshot.link().rows(&index).await?)?;
+    snapshot.commit().await?;
+
+    let entries = rows.iter().zip(seqs).map(|(row, seq)| {
+        let stored = payloads.remove(&seq).unwrap_or_default();
+        let index = index.remove(&seq).unwrap_or_default();
+        let payload = stored.first().map(payload).transpose()?;
+        let index_fits = match (&payload, stored.first()) {
+            (Some(payload), Some(stored)) => {
+                index::fits(index.first(), &payload.subject, &payload.body)
+                    && index.first().is_none_or(|index| same_time(index, stored))
+            }
+            _ => false,
+        };
+        Ok(Read {
+            entry: Stored {
+                seq,
+                id: row.get("id")?,
+                leaf: row.get("leaf")?,
+                chain: row.get("chain")?,
+                payload,
+            },
+            payload_twice: stored.len() > 1,
+            index_fits,
+        })
+    });
+    Ok(Page {
+        entries: entries.collect::<Result<_, sqlx::Error>>()?,
+        head: head.transpose()?,
+    })
+}
+
+fn payload(row: &Row) -> Result<Payload, sqlx::Error> {
+    Ok(Payload {
+        cluster: row.get("cluster")?,
+        subject: row.get("subject")?,
+        body: row.get("body")?,
+    })
+}
+
+/// Queries join on it: another time would hide the entry.
+fn same_time(index: &Row, payload: &Row) -> bool {
+    let time = |row: &Row| row.get::<i64>("recorded_at").ok();
+    time(index).is_some() && time(index) == time(payload)
+}
+
+fn by_seq(rows: Vec<Row>) -> Result<HashMap<i64, Vec<Row>>, sqlx::Error> {
+    let mut map: HashMap<i64, Vec<Row>> = HashMap::with_capacity(rows.len());
+    for row in rows {
+        map.entry(row.get("seq")?).or_default().push(row);
+    }
+    Ok(map)
 }
 
 /// A row that no entry has would be shown by nothing else.
 async fn stray(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     table: &'static str,
     end: i64,
-    what: Fault,
-) -> Result<(), VerifyError> {
-    let sql = format!(
-        "SELECT t.seq FROM {table} t WHERE (t.seq > $1 OR t.seq < 1)
-         AND NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = t.seq) ORDER BY t.seq LIMIT 1"
-    );
-    let stray: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql))
+) -> Result<Option<i64>, Error> {
+    let sql = Sql::new("SELECT t.seq FROM ")
+        .push(table)
+        .push(" t WHERE (t.seq > ")
         .bind(end)
-        .fetch_optional(connection)
-        .await
-        .map_err(Error::Read)?;
-    match stray {
-        Some(seq) => Err(VerifyError::Bad(FirstBad { seq, what })),
-        None => Ok(()),
-    }
+        .push(
+            " OR t.seq < 1) AND NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = t.seq)
+             ORDER BY t.seq LIMIT 1",
+        );
+    let row = connection.link().first(&sql).await.map_err(Error::Read)?;
+    row.map(|row| row.get("seq"))
+        .transpose()
+        .map_err(Error::Read)
 }

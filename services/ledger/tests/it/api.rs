@@ -1,7 +1,5 @@
 //! REST: filters, cursors, stories, and who may see what.
 
-use std::time::Duration;
-
 use chrono::TimeDelta;
 use ledger::Store;
 use mesh_events::proto::mesh::cost::v1::Money;
@@ -11,30 +9,40 @@ use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job};
 use mesh_events::{EventType, RunKey, timestamp};
 use mesh_testkit::build::{self, CLUSTER, submit_time};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::support::{
-    admin, audit_entry, audit_fact, fact, node_event, of_user, serve, store, user,
+    Database, admin, audit_entry, audit_fact, fact, node_event, of_user, on_both, serve, user,
 };
 
+on_both!(
+    filters_choose_events,
+    a_bad_filter_is_a_problem_that_names_it,
+    cursors_are_stable_while_events_are_appended,
+    a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time,
+    arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms,
+    a_story_that_is_too_long_says_so,
+    users_see_what_is_theirs_and_nothing_else,
+    coordinators_see_their_accounts_on_their_cluster,
+    a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer,
+);
+
 struct Api {
-    _folder: TempDir,
+    _database: Database,
     store: Store,
     url: String,
 }
 
 impl Api {
-    async fn with(events: &[Event]) -> Self {
+    async fn with(database: Database, events: &[Event]) -> Self {
         mesh_runtime::install_tls();
-        let folder = tempfile::tempdir().unwrap();
-        let store = store(folder.path()).await;
+        let store = database.store().await;
         for batch in events.chunks(500) {
             let facts = batch.iter().map(fact).collect();
             store.append("SLURM_EVENTS", 1, facts).await.unwrap();
         }
         let url = serve(&store, admin(), 1000, 100).await;
         Self {
-            _folder: folder,
+            _database: database,
             store,
             url,
         }
@@ -89,8 +97,7 @@ fn submitted(user: &str, id: u32, seconds: i64) -> Event {
     event
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn filters_choose_events() {
+async fn filters_choose_events(database: Database) {
     let mut ended = build::job_event(
         EventType::JobCompleted,
         build::ended(build::job(3), "COMPLETED", 60),
@@ -105,7 +112,7 @@ async fn filters_choose_events() {
         node_event("n1", 1),
         foreign,
     ];
-    let api = Api::with(&events).await;
+    let api = Api::with(database, &events).await;
     api.store
         .append("MESH_AUDIT", 1, vec![audit_fact(&audit_entry(1))])
         .await
@@ -145,9 +152,8 @@ async fn filters_choose_events() {
     assert_eq!(entry["event"]["data"]["delivery"]["endpoint"], "chat");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bad_filter_is_a_problem_that_names_it() {
-    let api = Api::with(&[]).await;
+async fn a_bad_filter_is_a_problem_that_names_it(database: Database) {
+    let api = Api::with(database, &[]).await;
     for (query, field) in [
         ("limit=0", "limit"),
         ("limit=100000", "limit"),
@@ -172,10 +178,9 @@ async fn a_bad_filter_is_a_problem_that_names_it() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn cursors_are_stable_while_events_are_appended() {
+async fn cursors_are_stable_while_events_are_appended(database: Database) {
     let first: Vec<Event> = (1..=250).map(|id| submitted("alice", id, 0)).collect();
-    let api = Api::with(&first).await;
+    let api = Api::with(database, &first).await;
     for (order, expected) in [
         ("asc", (1..=250).collect::<Vec<u64>>()),
         ("desc", (1..=250).rev().collect()),
@@ -252,12 +257,11 @@ fn life(user: &str, job: &Job) -> Vec<Event> {
     ]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time() {
+async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time(database: Database) {
     let mut events = life("alice", &later(5, 3600));
     events.extend(life("alice", &later(5, 0)));
     events.extend(life("alice", &later(6, 0)));
-    let api = Api::with(&events).await;
+    let api = Api::with(database, &events).await;
     let (status, story) = api.get(&format!("/v1/jobs/{CLUSTER}/5")).await;
     assert_eq!(status, 200, "{story}");
     assert_eq!(story["truncated"], false);
@@ -334,8 +338,7 @@ fn component(leader: u32, offset: u32) -> Job {
     job
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms() {
+async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms(database: Database) {
     let events: Vec<Event> = [
         task(100, 101, 1),
         task(100, 102, 2),
@@ -346,7 +349,7 @@ async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms() {
     .into_iter()
     .map(|job| build::job_event(EventType::JobStarted, job))
     .collect();
-    let api = Api::with(&events).await;
+    let api = Api::with(database, &events).await;
     assert_eq!(api.jobs("job=100").await, [101, 102, 100]);
     assert_eq!(api.jobs("job=100_2").await, [102]);
     assert_eq!(api.jobs("job=102").await, [102]);
@@ -358,12 +361,11 @@ async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms() {
     assert_eq!(story["runs"][0]["run"], build::job(201).run);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_story_that_is_too_long_says_so() {
+async fn a_story_that_is_too_long_says_so(database: Database) {
     let events: Vec<Event> = (1..=150)
         .map(|n| build::job_event(EventType::JobStarted, task(100, 100 + n, n)))
         .collect();
-    let api = Api::with(&events).await;
+    let api = Api::with(database, &events).await;
     let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
     assert_eq!(
         (
@@ -374,12 +376,11 @@ async fn a_story_that_is_too_long_says_so() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn users_see_what_is_theirs_and_nothing_else() {
+async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
     let mut events = life("alice", &build::job(1));
     events.extend(life("bob", &build::job(2)));
     events.push(node_event("n1", 1));
-    let api = Api::with(&events).await;
+    let api = Api::with(database, &events).await;
     api.store
         .append("MESH_AUDIT", 1, vec![audit_fact(&audit_entry(1))])
         .await
@@ -437,22 +438,24 @@ async fn users_see_what_is_theirs_and_nothing_else() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn coordinators_see_their_accounts_on_their_cluster() {
+async fn coordinators_see_their_accounts_on_their_cluster(database: Database) {
     let in_account = |account: &str, mut event: Event| {
         event.owner.as_mut().unwrap().account = account.into();
         event
     };
     let of_bob = |job| of_user("bob", EventType::JobSubmitted, build::job(job));
-    let api = Api::with(&[
-        in_account("physics", of_bob(1)),
-        in_account("chemistry", of_bob(2)),
-        in_account(
-            "biology",
-            of_user("carol", EventType::JobSubmitted, build::job(3)),
-        ),
-        node_event("n1", 1),
-    ])
+    let api = Api::with(
+        database,
+        &[
+            in_account("physics", of_bob(1)),
+            in_account("chemistry", of_bob(2)),
+            in_account(
+                "biology",
+                of_user("carol", EventType::JobSubmitted, build::job(3)),
+            ),
+            node_event("n1", 1),
+        ],
+    )
     .await;
     let carol = user("carol");
     for (caller, jobs) in [
@@ -484,30 +487,16 @@ async fn coordinators_see_their_accounts_on_their_cluster() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer() {
-    use sqlx::{ConnectOptions as _, Executor as _};
-    let folder = tempfile::tempdir().unwrap();
+async fn a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer(database: Database) {
     mesh_runtime::install_tls();
-    let store = store(folder.path()).await;
+    let store = database.store().await;
     store
         .append("S", 1, vec![fact(&submitted("alice", 1, 0))])
         .await
         .unwrap();
-    let mut outsider = sqlx::sqlite::SqliteConnectOptions::new()
-        .filename(folder.path().join("ledger.db"))
-        .busy_timeout(Duration::from_secs(5))
-        .connect()
-        .await
-        .unwrap();
-    outsider
-        .execute("DROP TRIGGER payloads_no_update")
-        .await
-        .unwrap();
-    outsider
-        .execute("UPDATE payloads SET body = x'ffff'")
-        .await
-        .unwrap();
+    let mut outsider = database.outsider().await;
+    outsider.drop_guards().await;
+    outsider.execute("UPDATE payloads SET body = x'ffff'").await;
     let url = serve(&store, admin(), 1000, 100).await;
     assert_eq!(get(&url, "/v1/events").await.0, 500);
 }

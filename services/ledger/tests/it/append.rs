@@ -7,17 +7,22 @@ use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
 use mesh_testkit::build::{self, CLUSTER};
 use prost::Message as _;
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
 use crate::support::{
-    Process, audit_entry, audit_fact, bus, fact, node_event, of_user, serve, store,
+    Database, Process, audit_entry, audit_fact, bus, fact, node_event, of_user, on_both, serve,
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_fact_is_kept_once_and_what_is_no_fact_is_parked() {
+on_both!(
+    every_fact_is_kept_once_and_what_is_no_fact_is_parked,
+    a_fact_that_comes_again_is_not_appended,
+    the_database_refuses_to_change_or_delete,
+    columns_for_queries_are_filled_again_from_the_payloads,
+    a_database_that_cannot_be_written_delays_and_loses_nothing,
+);
+
+async fn every_fact_is_kept_once_and_what_is_no_fact_is_parked(database: Database) {
     let nats = NatsServer::start().await;
-    let process = Process::start(&nats).await;
+    let process = Process::start(&nats, &database).await;
     let bus = bus(&nats, "admin").await;
 
     let mut ids = HashSet::new();
@@ -86,19 +91,17 @@ async fn every_fact_is_kept_once_and_what_is_no_fact_is_parked() {
             .all(|line| metrics.contains(line))
         })
         .await;
-    let verified = verify_database(&process.database(), |_| ()).await.unwrap();
+    let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 52);
-    let store = ledger::Store::open(&process.database(), 1).await.unwrap();
+    let store = database.store().await;
     assert_eq!(
         store.last_sequence("SLURM_EVENTS").await.unwrap(),
         Some(end)
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_fact_that_comes_again_is_not_appended() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path()).await;
+async fn a_fact_that_comes_again_is_not_appended(database: Database) {
+    let store = database.store().await;
     let event = build::job_event(EventType::JobStarted, build::job(7));
     let mut other = event.clone();
     other.late = true;
@@ -118,58 +121,84 @@ async fn a_fact_that_comes_again_is_not_appended() {
     assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_database_refuses_to_change_or_delete() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path()).await;
+async fn the_database_refuses_to_change_or_delete(database: Database) {
+    let store = database.store().await;
     let event = build::job_event(EventType::JobStarted, build::job(7));
     store.append("S", 1, vec![fact(&event)]).await.unwrap();
 
-    let mut outsider = SqliteConnectOptions::new()
-        .filename(folder.path().join("ledger.db"))
-        .connect()
-        .await
-        .unwrap();
-    for statement in [
+    let mut outsider = database.outsider().await;
+    let both = [
         "UPDATE entries SET leaf = zeroblob(32)",
         "UPDATE entries SET seq = 9",
         "DELETE FROM entries",
-        "INSERT OR REPLACE INTO entries SELECT seq, id, zeroblob(32), chain FROM entries",
-        "INSERT OR REPLACE INTO entries SELECT seq + 1, id, leaf, chain FROM entries",
         "UPDATE payloads SET body = x'00'",
         "DELETE FROM payloads",
-        "INSERT OR REPLACE INTO payloads SELECT seq, cluster, subject, x'00' FROM payloads",
         "UPDATE head SET seq = 0",
         "DELETE FROM head",
         "UPDATE event_index SET user_name = 'mallory'",
         "DELETE FROM event_index",
+    ];
+    let sqlite = [
+        "INSERT OR REPLACE INTO entries SELECT seq, id, zeroblob(32), chain FROM entries",
+        "INSERT OR REPLACE INTO entries SELECT seq + 1, id, leaf, chain FROM entries",
+        "INSERT OR REPLACE INTO payloads SELECT seq, cluster, subject, x'00', recorded_at FROM payloads",
         "INSERT OR REPLACE INTO event_index SELECT * FROM event_index",
-    ] {
-        let error = sqlx::query(AssertSqlSafe(statement))
-            .execute(&mut outsider)
-            .await
-            .expect_err(statement);
+    ];
+    let postgres = [
+        "TRUNCATE entries",
+        "TRUNCATE payloads",
+        "TRUNCATE event_index",
+        "TRUNCATE head",
+        "TRUNCATE streams",
+        "DELETE FROM streams",
+        "DELETE FROM payloads_other",
+        "TRUNCATE payloads_other",
+        "INSERT INTO entries SELECT seq - 1, 'x', leaf, chain FROM entries",
+        "INSERT INTO payloads SELECT seq, recorded_at + 1, cluster, subject, x'00' FROM payloads",
+        "INSERT INTO entries SELECT * FROM entries ON CONFLICT (seq) DO UPDATE SET leaf = zeroblob(32)",
+    ];
+    let only: &[&str] = if database.is_sqlite() {
+        &sqlite
+    } else {
+        &postgres
+    };
+    for statement in both.iter().chain(only) {
+        let error = outsider.try_execute(statement).await.expect_err(statement);
         assert!(
             error.to_string().contains("append-only"),
             "{statement}: {error}"
         );
     }
-    assert_eq!(
-        verify_database(&folder.path().join("ledger.db"), |_| ())
-            .await
-            .unwrap()
-            .count,
-        1
-    );
+    if !database.is_sqlite() {
+        let partitions = "SELECT relname::text FROM pg_class WHERE relispartition AND relkind = 'r' AND relname ~ '_[0-9]+$'";
+        let partitions = outsider.texts(partitions).await;
+        assert_eq!(
+            partitions.len(),
+            3,
+            "this month and two ahead: {partitions:?}"
+        );
+        for partition in partitions {
+            for statement in ["UPDATE {} SET seq = 9", "DELETE FROM {}", "TRUNCATE {}"] {
+                let statement = statement.replace("{}", &partition);
+                let error = outsider
+                    .try_execute(&statement)
+                    .await
+                    .expect_err(&statement);
+                assert!(error.to_string().contains("append-only"), "{error}");
+            }
+        }
+    }
+    let verified = verify_database(&database.location(), |_| ()).await;
+    assert_eq!(verified.unwrap().count, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_owner_may_read_the_file() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = tempfile::tempdir().unwrap();
-    let _store = store(folder.path()).await;
+    let database = Database::sqlite();
+    let _store = database.store().await;
     for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
-        let mode = std::fs::metadata(folder.path().join(name))
+        let mode = std::fs::metadata(database.folder.path().join(name))
             .unwrap()
             .permissions()
             .mode();
@@ -177,9 +206,7 @@ async fn only_the_owner_may_read_the_file() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn columns_for_queries_are_filled_again_from_the_payloads() {
-    let folder = tempfile::tempdir().unwrap();
+async fn columns_for_queries_are_filled_again_from_the_payloads(database: Database) {
     let facts = || {
         let mut facts: Vec<_> = (1..=2500)
             .map(|id| fact(&of_user("alice", EventType::JobStarted, build::job(id))))
@@ -199,58 +226,57 @@ async fn columns_for_queries_are_filled_again_from_the_payloads() {
             .unwrap()
     };
     mesh_runtime::install_tls();
-    let store = store(folder.path()).await;
+    let store = database.store().await;
     for batch in facts().chunks(500) {
         store.append("S", 1, batch.to_vec()).await.unwrap();
     }
     let before = listed(&store).await;
     store.close().await;
 
-    let path = folder.path().join("ledger.db");
-    let mut operator = SqliteConnectOptions::new()
-        .filename(&path)
-        .connect()
-        .await
-        .unwrap();
+    let location = database.location();
+    let mut operator = database.outsider().await;
     // As the README says; then everything is missing, then one row in the middle.
     for rows in ["", " WHERE seq = 17"] {
-        for statement in [
-            "DROP TRIGGER event_index_no_delete",
-            "DELETE FROM event_index",
-        ] {
-            let rows = if statement.starts_with("DELETE") {
-                rows
-            } else {
-                ""
-            };
-            sqlx::query(AssertSqlSafe(format!("{statement}{rows}")))
-                .execute(&mut operator)
-                .await
-                .unwrap();
+        let delete = format!("DELETE FROM event_index{rows}");
+        let statements = if database.is_sqlite() {
+            vec!["DROP TRIGGER event_index_no_delete", &delete]
+        } else {
+            vec![
+                "ALTER TABLE event_index DISABLE TRIGGER event_index_append_only",
+                &delete,
+                "ALTER TABLE event_index ENABLE TRIGGER event_index_append_only",
+            ]
+        };
+        for statement in statements {
+            operator.execute(statement).await;
         }
-        assert!(verify_database(&path, |_| ()).await.is_err());
-        let store = ledger::Store::open(&path, 2).await.unwrap();
+        assert!(verify_database(&location, |_| ()).await.is_err());
+        let store = database.store().await;
         assert_eq!(listed(&store).await, before);
         store.close().await;
-        assert_eq!(verify_database(&path, |_| ()).await.unwrap().count, 2502);
+        assert!(
+            operator.try_execute(&delete).await.is_err(),
+            "guarded again"
+        );
+        assert_eq!(
+            verify_database(&location, |_| ()).await.unwrap().count,
+            2502
+        );
     }
     assert_eq!(before.matches("\"seq\":").count(), 2502);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_cannot_be_written_delays_and_loses_nothing() {
+async fn a_database_that_cannot_be_written_delays_and_loses_nothing(database: Database) {
     let nats = NatsServer::start().await;
-    let process = Process::start(&nats).await;
+    let process = Process::start(&nats, &database).await;
     let bus = bus(&nats, "admin").await;
-    let mut other = SqliteConnectOptions::new()
-        .filename(process.database())
-        .connect()
-        .await
-        .unwrap();
-    sqlx::query("BEGIN IMMEDIATE")
-        .execute(&mut other)
-        .await
-        .unwrap();
+    let mut other = database.outsider().await;
+    if database.is_sqlite() {
+        other.execute("BEGIN IMMEDIATE").await;
+    } else {
+        other.execute("BEGIN").await;
+        other.execute("SELECT seq FROM head FOR UPDATE").await;
+    }
     for id in 1..=10 {
         let event = build::job_event(EventType::JobSubmitted, build::job(id));
         bus.publish(&event).await.unwrap();
@@ -267,7 +293,7 @@ async fn a_database_that_cannot_be_written_delays_and_loses_nothing() {
     );
     assert_eq!(process.head().await, Some(0), "reading goes on");
 
-    sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    other.execute("ROLLBACK").await;
     process
         .until("10 entries", async |process| {
             process.head().await == Some(10)
@@ -282,8 +308,9 @@ async fn a_database_that_cannot_be_written_delays_and_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_on_by_itself_after_a_full_disk() {
+    let database = Database::sqlite();
     let nats = NatsServer::start().await;
-    let process = Process::start(&nats).await;
+    let process = Process::start(&nats, &database).await;
     let bus = bus(&nats, "admin").await;
     let publish = async |ids: std::ops::RangeInclusive<u32>| {
         for id in ids {
@@ -297,7 +324,7 @@ async fn it_goes_on_by_itself_after_a_full_disk() {
             process.head().await == Some(10)
         })
         .await;
-    let side_file = process.database().with_extension("db-wal");
+    let side_file = database.folder.path().join("ledger.db-wal");
     process.limit_files(Some(std::fs::metadata(side_file).unwrap().len()));
     publish(11..=60).await;
     process
@@ -318,6 +345,6 @@ async fn it_goes_on_by_itself_after_a_full_disk() {
             process.head().await == Some(60)
         })
         .await;
-    let verified = verify_database(&process.database(), |_| ()).await.unwrap();
+    let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 60);
 }

@@ -7,16 +7,18 @@ use mesh_testkit::build::{self, CLUSTER};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::support::{admin, audit_entry, audit_fact, fact, of_user, serve, store, user};
+use crate::support::{
+    Database, admin, audit_entry, audit_fact, fact, of_user, on_both, serve, user,
+};
+
+on_both!(answers_are_those_of_rest,);
 
 async fn client(url: String) -> EventsServiceClient<Channel> {
     EventsServiceClient::new(Endpoint::from_shared(url).unwrap().connect().await.unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_are_those_of_rest() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path()).await;
+async fn answers_are_those_of_rest(database: Database) {
+    let store = database.store().await;
     let events = [
         of_user("alice", EventType::JobSubmitted, build::job(1)),
         of_user("bob", EventType::JobSubmitted, build::job(2)),

@@ -1,4 +1,4 @@
-//! The ledger on real parts: nats-server, SQLite files, HTTP and gRPC; where it matters as a process that is killed.
+//! The ledger on real parts: nats-server, SQLite files, PostgreSQL, HTTP and gRPC; where it matters as a process that is killed.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 

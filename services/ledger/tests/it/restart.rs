@@ -8,18 +8,17 @@ use ledger::verify_database;
 use mesh_events::EventType;
 use mesh_testkit::NatsServer;
 use mesh_testkit::build;
-use sqlx::ConnectOptions as _;
-use sqlx::sqlite::SqliteConnectOptions;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Process, bus};
+use crate::support::{Database, Process, bus, on_both};
+
+on_both!(killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence,);
 
 const JOBS: u32 = 1500;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence() {
+async fn killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence(database: Database) {
     let mut nats = NatsServer::start().await;
-    let mut process = Process::start(&nats).await;
+    let mut process = Process::start(&nats, &database).await;
     let bus = bus(&nats, "admin").await;
     let done = Arc::new(AtomicBool::new(false));
     let publisher = tokio::spawn({
@@ -72,21 +71,14 @@ async fn killed_during_a_load_it_holds_the_same_set_with_a_dense_sequence() {
         })
         .await;
 
-    let mut reader = SqliteConnectOptions::new()
-        .filename(process.database())
-        .read_only(true)
-        .connect()
-        .await
-        .unwrap();
-    let rows: Vec<(i64, String)> = sqlx::query_as("SELECT seq, id FROM entries ORDER BY seq")
-        .fetch_all(&mut reader)
-        .await
-        .unwrap();
-    for (index, (seq, _)) in rows.iter().enumerate() {
-        assert_eq!(*seq, index as i64 + 1, "the sequence is dense");
-    }
-    let kept: HashSet<String> = rows.into_iter().map(|(_, id)| id).collect();
-    assert_eq!(kept, ids, "the same set");
-    let verified = verify_database(&process.database(), |_| ()).await.unwrap();
+    let mut reader = database.outsider().await;
+    let seqs = reader.numbers("SELECT seq FROM entries ORDER BY seq").await;
+    assert!(
+        seqs.into_iter().eq(1..=count.cast_signed()),
+        "the sequence is dense"
+    );
+    let kept = reader.texts("SELECT id FROM entries").await;
+    assert_eq!(HashSet::from_iter(kept), ids, "the same set");
+    let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, count);
 }

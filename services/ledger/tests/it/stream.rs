@@ -7,7 +7,12 @@ use mesh_events::EventType;
 use mesh_testkit::build;
 use serde_json::Value;
 
-use crate::support::{admin, fact, of_user, serve, store, user};
+use crate::support::{Database, admin, fact, of_user, on_both, serve, user};
+
+on_both!(
+    entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was,
+    a_stream_shows_what_a_listing_would,
+);
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -64,11 +69,9 @@ async fn append(store: &Store, jobs: impl Iterator<Item = u32>) {
     store.append("SLURM_EVENTS", 1, facts).await.unwrap();
 }
 
-#[tokio::test]
-async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was() {
+async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(database: Database) {
     mesh_runtime::install_tls();
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path()).await;
+    let store = database.store().await;
     append(&store, 1..=3).await;
     let url = serve(&store, admin(), 2, 100).await;
 
@@ -89,11 +92,9 @@ async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was()
     assert_eq!(from_now.next_seq().await, 10);
 }
 
-#[tokio::test]
-async fn a_stream_shows_what_a_listing_would() {
+async fn a_stream_shows_what_a_listing_would(database: Database) {
     mesh_runtime::install_tls();
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(folder.path()).await;
+    let store = database.store().await;
     let url = serve(&store, user("bob"), 1000, 100).await;
     let mut reader = Reader::open(&url, "type=job.*").await;
     append(&store, 1..=3).await;

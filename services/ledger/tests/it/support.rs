@@ -1,15 +1,15 @@
-//! A ledger process, a store filled by hand, and an API served for a caller.
+//! Databases of either kind, a ledger process, a store filled by hand, and an API served for a caller.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use bytes::Bytes;
-use ledger::Store;
 use ledger::api::{Events, router};
 use ledger::domain::fact::Fact;
+use ledger::{Location, Store};
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, Delivery, audit_entry::Act};
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -19,15 +19,180 @@ use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::{EventId, EventType, subject, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::build::{self, CLUSTER};
-use mesh_testkit::{NatsServer, wait_until};
+use mesh_testkit::{NatsServer, Postgres, wait_until};
 use prost::Message as _;
 use serde_json::Value;
+use sqlx::postgres::PgConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The service's own binary, with a folder of its own.
+/// Makes two tests of one: on SQLite and on PostgreSQL.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            use crate::support::Database;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn on_sqlite() {
+                super::$name(Database::sqlite()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn on_postgres() {
+                super::$name(Database::postgres().await).await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_both;
+
+/// An empty database of a test's own.
+pub struct Database {
+    pub folder: TempDir,
+    pub url: String,
+}
+
+impl Database {
+    pub fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
+        Self { folder, url }
+    }
+
+    pub async fn postgres() -> Self {
+        Self::of(Postgres::shared().await)
+    }
+
+    /// Of a server that the test may kill.
+    pub fn of(server: &Postgres) -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            url: server.create_database(),
+        }
+    }
+
+    pub fn is_sqlite(&self) -> bool {
+        self.url.starts_with("sqlite:")
+    }
+
+    pub fn location(&self) -> Location {
+        Location::parse(&self.url, Path::new("")).unwrap()
+    }
+
+    pub async fn store(&self) -> Store {
+        Store::open(&self.location(), 2).await.unwrap()
+    }
+
+    /// A connection of somebody with every right.
+    pub async fn outsider(&self) -> Outsider {
+        match self.location() {
+            Location::Sqlite(path) => {
+                let options = SqliteConnectOptions::new()
+                    .filename(path)
+                    .foreign_keys(false);
+                Outsider::Sqlite(options.connect().await.unwrap())
+            }
+            Location::Postgres(options) => Outsider::Postgres(options.connect().await.unwrap()),
+        }
+    }
+}
+
+/// Runs statements on a database behind the ledger's back. They are written for SQLite, and translated where PostgreSQL has other words.
+pub enum Outsider {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Outsider {
+    pub async fn try_execute(&mut self, sql: &str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(connection) => {
+                sqlx::query(AssertSqlSafe(sql)).execute(connection).await?;
+            }
+            Self::Postgres(connection) => {
+                sqlx::query(AssertSqlSafe(postgres(sql)))
+                    .execute(connection)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn execute(&mut self, sql: &str) {
+        let result = self.try_execute(sql).await;
+        result.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    pub async fn numbers(&mut self, sql: &str) -> Vec<i64> {
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_all(connection)
+                .await
+                .unwrap(),
+            Self::Postgres(connection) => sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_all(connection)
+                .await
+                .unwrap(),
+        }
+    }
+
+    pub async fn texts(&mut self, sql: &str) -> Vec<String> {
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_all(connection)
+                .await
+                .unwrap(),
+            Self::Postgres(connection) => sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_all(connection)
+                .await
+                .unwrap(),
+        }
+    }
+
+    pub async fn bytes(&mut self, sql: &str) -> Vec<u8> {
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_one(connection)
+                .await
+                .unwrap(),
+            Self::Postgres(connection) => sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_one(connection)
+                .await
+                .unwrap(),
+        }
+    }
+
+    /// Removes what refuses changes, for this connection at least.
+    pub async fn drop_guards(&mut self) {
+        match self {
+            Self::Sqlite(_) => {
+                let triggers = "SELECT name FROM sqlite_schema WHERE type = 'trigger'";
+                for trigger in self.texts(triggers).await {
+                    self.execute(&format!("DROP TRIGGER {trigger}")).await;
+                }
+            }
+            Self::Postgres(_) => self.execute("SET session_replication_role = replica").await,
+        }
+    }
+}
+
+/// A literal x'00ff' is '\x00ff' there, and zeroblob(32) so many zeros.
+fn postgres(sql: &str) -> String {
+    let zeros = format!(" x'{}'", "00".repeat(32));
+    let text = sql.replace(" zeroblob(32)", &zeros);
+    let mut parts = text.split(" x'");
+    let mut translated = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        translated.push_str(&format!(" '\\x{part}"));
+    }
+    translated
+}
+
+/// The service's own binary on a database.
 pub struct Process {
     folder: TempDir,
     child: Option<Child>,
@@ -35,11 +200,22 @@ pub struct Process {
 }
 
 impl Process {
-    pub async fn start(nats: &NatsServer) -> Self {
+    pub async fn start(nats: &NatsServer, database: &Database) -> Self {
+        let process = Self::spawn(nats, &database.url, "");
+        process
+            .until("ready", async |process| {
+                process.get("/readyz").await.is_some()
+            })
+            .await;
+        process
+    }
+
+    /// Starts it, with more lines of configuration, and does not wait.
+    pub fn spawn(nats: &NatsServer, url: &str, configuration: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("ledger.sock");
         let config = format!(
-            "[mesh]\ncluster = {CLUSTER:?}\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\n[ledger]\nbatch_size = 100\n",
+            "[mesh]\ncluster = {CLUSTER:?}\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\n[ledger]\nbatch_size = 100\n[ledger.db]\nurl = {url:?}\n{configuration}\n",
             folder.path(),
             nats.url()
         );
@@ -57,15 +233,10 @@ impl Process {
         };
         process.restart();
         process
-            .until("ready", async |process| {
-                process.get("/readyz").await.is_some()
-            })
-            .await;
-        process
     }
 
-    pub fn database(&self) -> PathBuf {
-        self.folder.path().join("ledger.db")
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("ledger.log")).unwrap_or_default()
     }
 
     /// kill -9.
@@ -78,7 +249,11 @@ impl Process {
 
     pub fn restart(&mut self) {
         self.kill();
-        let log = std::fs::File::create(self.folder.path().join("ledger.log")).unwrap();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("ledger.log"))
+            .unwrap();
         // A write beyond a limit of limit_files() is to fail, not to kill.
         let child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
@@ -128,17 +303,12 @@ impl Process {
     }
 
     pub async fn until(&self, what: &str, mut condition: impl AsyncFnMut(&Self) -> bool) {
-        let log = self.folder.path().join("ledger.log");
         let result = tokio::time::timeout(
             DEADLINE,
             wait_until(what, DEADLINE * 2, async || condition(self).await),
         )
         .await;
-        assert!(
-            result.is_ok(),
-            "not in time: {what}\n{}",
-            std::fs::read_to_string(log).unwrap_or_default()
-        );
+        assert!(result.is_ok(), "not in time: {what}\n{}", self.log());
     }
 }
 
@@ -217,10 +387,6 @@ pub fn fact(event: &Event) -> Fact {
 pub fn audit_fact(entry: &AuditEntry) -> Fact {
     let subject = subject::audit(&entry.cluster, &entry.kind);
     Fact::audit(&subject, Bytes::from(entry.encode_to_vec())).unwrap()
-}
-
-pub async fn store(folder: &Path) -> Store {
-    Store::open(&folder.join("ledger.db"), 2).await.unwrap()
 }
 
 pub fn admin() -> Caller {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledger::Store;
 use ledger::domain::fact::Fact;
+use ledger::{Location, Store};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::subject;
 use prost::Message as _;
@@ -64,7 +64,7 @@ async fn append(path: &Path, count: u32) -> anyhow::Result<Duration> {
             Ok((subject::of(&event)?, Bytes::from(event.encode_to_vec())))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let store = Store::open(path, 1).await?;
+    let store = Store::open(&Location::Sqlite(path.to_owned()), 1).await?;
     let start = Instant::now();
     let mut sequence = 0;
     for batch in messages.chunks(BATCH) {
@@ -83,7 +83,10 @@ async fn append(path: &Path, count: u32) -> anyhow::Result<Duration> {
 /// The rows of a ledger into the tables of an empty one.
 async fn insert(from: &Path, to: &Path) -> anyhow::Result<Duration> {
     // The ledger makes the tables, triggers and indexes.
-    Store::open(to, 1).await?.close().await;
+    Store::open(&Location::Sqlite(to.to_owned()), 1)
+        .await?
+        .close()
+        .await;
     let mut source = connect(from).await?;
     let mut tables = Vec::new();
     for table in TABLES {

@@ -1,0 +1,239 @@
+//! A small language for both databases: a statement is put together once, and rendered for the database that is asked.
+//!
+//! Both understand `$1`, `ON CONFLICT` and most of what the ledger needs. The differences have a name here: lists of values
+//! ([`Sql::any_of`]), text as bytes ([`Sql::bytes`]), many rows at once ([`Column`]), and [`Sql::either`] for the rest. Numbers are
+//! `i64` and times microseconds since 1970 in both.
+
+use std::borrow::Cow;
+
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Decode, Postgres, Row as _, Sqlite, Type};
+
+/// A value of a statement.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A number or NULL.
+    Int(Option<i64>),
+    /// Text or NULL.
+    Text(Option<String>),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Numbers, for [`Sql::any_of`].
+    Ints(Vec<i64>),
+    /// Texts, for [`Sql::any_of`].
+    Texts(Vec<String>),
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self::Int(Some(value))
+    }
+}
+
+impl From<u32> for Value {
+    fn from(value: u32) -> Self {
+        Self::Int(Some(value.into()))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::Text(Some(value.to_owned()))
+    }
+}
+
+impl From<&String> for Value {
+    fn from(value: &String) -> Self {
+        Self::Text(Some(value.clone()))
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(value: &[u8]) -> Self {
+        Self::Bytes(value.to_vec())
+    }
+}
+
+impl From<Vec<i64>> for Value {
+    fn from(values: Vec<i64>) -> Self {
+        Self::Ints(values)
+    }
+}
+
+impl From<Vec<String>> for Value {
+    fn from(values: Vec<String>) -> Self {
+        Self::Texts(values)
+    }
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// SQLite.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres,
+}
+
+#[derive(Clone, Debug)]
+enum Piece {
+    Text(Cow<'static, str>),
+    Either {
+        sqlite: &'static str,
+        postgres: &'static str,
+    },
+    Bind(Value),
+    AnyOf(Value),
+}
+
+/// A statement.
+#[derive(Clone, Debug, Default)]
+pub struct Sql {
+    pieces: Vec<Piece>,
+}
+
+impl Sql {
+    /// Begins a statement.
+    pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::default().push(text)
+    }
+
+    /// Goes on. Never with what somebody else wrote: that is for [`Self::bind`].
+    #[must_use]
+    pub fn push(mut self, text: impl Into<Cow<'static, str>>) -> Self {
+        self.pieces.push(Piece::Text(text.into()));
+        self
+    }
+
+    /// Goes on with a value.
+    #[must_use]
+    pub fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.pieces.push(Piece::Bind(value.into()));
+        self
+    }
+
+    /// Goes on with what differs between the two.
+    #[must_use]
+    pub fn either(mut self, sqlite: &'static str, postgres: &'static str) -> Self {
+        self.pieces.push(Piece::Either { sqlite, postgres });
+        self
+    }
+
+    /// After a column: is one of these numbers or texts. The text of the statement is the same for any number of them, so it is prepared
+    /// once.
+    #[must_use]
+    pub fn any_of(mut self, values: impl Into<Value>) -> Self {
+        self.pieces.push(Piece::AnyOf(values.into()));
+        self
+    }
+
+    /// A text column as the bytes it has: what was tampered with may be no text any more.
+    #[must_use]
+    pub fn bytes(self, column: &'static str) -> Self {
+        self.either("CAST(", "convert_to(")
+            .push(column)
+            .either(" AS BLOB) AS ", ", 'UTF8') AS ")
+            .push(column)
+    }
+
+    /// The text with its placeholders, and the values in their order.
+    pub(super) fn render(&self, dialect: Dialect) -> (String, Vec<&Value>) {
+        let (mut text, mut values) = (String::new(), Vec::new());
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(part) => text.push_str(part),
+                Piece::Either { sqlite, postgres } => text.push_str(match dialect {
+                    Dialect::Sqlite => sqlite,
+                    Dialect::Postgres => postgres,
+                }),
+                Piece::Bind(value) => {
+                    values.push(value);
+                    text.push_str(&format!("${}", values.len()));
+                }
+                Piece::AnyOf(value) => {
+                    values.push(value);
+                    let n = values.len();
+                    text.push_str(&match dialect {
+                        // SQLite knows no arrays: they come as JSON.
+                        Dialect::Sqlite => format!(" IN (SELECT value FROM json_each(${n}))"),
+                        Dialect::Postgres => format!(" = ANY(${n})"),
+                    });
+                }
+            }
+        }
+        (text, values)
+    }
+}
+
+/// A column of many rows to insert.
+#[derive(Clone, Debug)]
+pub enum Column<'a> {
+    /// Numbers or NULL.
+    Ints(Vec<Option<i64>>),
+    /// Texts or NULL.
+    Texts(Vec<Option<&'a str>>),
+    /// Bytes.
+    Bytes(Vec<&'a [u8]>),
+}
+
+impl Column<'_> {
+    pub(super) const fn len(&self) -> usize {
+        match self {
+            Self::Ints(values) => values.len(),
+            Self::Texts(values) => values.len(),
+            Self::Bytes(values) => values.len(),
+        }
+    }
+}
+
+/// A row of an answer.
+pub enum Row {
+    /// Of SQLite.
+    Sqlite(SqliteRow),
+    /// Of PostgreSQL.
+    Postgres(PgRow),
+}
+
+impl Row {
+    /// The value of a column: `i64`, `String`, `Vec<u8>` or an option of these.
+    ///
+    /// # Errors
+    /// If there is no such column, or it holds something else.
+    pub fn get<'r, T>(&'r self, column: &str) -> Result<T, sqlx::Error>
+    where
+        T: Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>,
+    {
+        match self {
+            Self::Sqlite(row) => row.try_get(column),
+            Self::Postgres(row) => row.try_get(column),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_rendered_for_either_database() {
+        let sql = Sql::new("SELECT ")
+            .bytes("id")
+            .push(" FROM entries WHERE seq > ")
+            .bind(7_i64)
+            .push(" AND id")
+            .any_of(vec!["a".to_owned()])
+            .either("", " FOR UPDATE");
+        let (sqlite, values) = sql.render(Dialect::Sqlite);
+        assert_eq!(
+            sqlite,
+            "SELECT CAST(id AS BLOB) AS id FROM entries WHERE seq > $1 AND id IN (SELECT value FROM json_each($2))"
+        );
+        assert_eq!(values.len(), 2);
+        let (postgres, _) = sql.render(Dialect::Postgres);
+        assert_eq!(
+            postgres,
+            "SELECT convert_to(id, 'UTF8') AS id FROM entries WHERE seq > $1 AND id = ANY($2) FOR UPDATE"
+        );
+    }
+}

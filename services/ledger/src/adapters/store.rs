@@ -1,0 +1,154 @@
+//! The ledger's tables, wherever they are.
+
+use tokio::sync::watch;
+
+use super::pool::Pool;
+use super::sql::{Row, Sql};
+use super::{postgres, sqlite};
+use crate::domain::append::Head;
+use crate::error::Error;
+use crate::location::Location;
+
+/// The ledger's tables. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(super) writer: Pool,
+    pub(super) readers: Pool,
+    location: Location,
+    appended: watch::Sender<u64>,
+}
+
+impl Store {
+    /// Opens the ledger, makes it if it is not there, and fills columns for queries that are missing.
+    ///
+    /// # Errors
+    /// If it cannot be made or opened, or is no ledger.
+    pub async fn open(location: &Location, readers: u32) -> Result<Self, Error> {
+        let store = Self::connect(location, None, readers)?;
+        store.prepare().await?;
+        Ok(store)
+    }
+
+    /// The ledger, not opened yet; `reader` is the same database with another role.
+    ///
+    /// # Errors
+    /// If its file cannot be made.
+    pub fn connect(
+        location: &Location,
+        reader: Option<&Location>,
+        readers: u32,
+    ) -> Result<Self, Error> {
+        let (writer, readers) = match location {
+            Location::Sqlite(path) => sqlite::pools(path, readers)?,
+            Location::Postgres(options) => {
+                let reader = match reader {
+                    Some(Location::Postgres(options)) => Some(&**options),
+                    Some(Location::Sqlite(_)) | None => None,
+                };
+                postgres::pools(options, reader, readers)
+            }
+        };
+        Ok(Self {
+            writer,
+            readers,
+            location: location.clone(),
+            appended: watch::Sender::new(0),
+        })
+    }
+
+    /// Makes the tables or brings them to this version, and fills columns for queries that are missing.
+    ///
+    /// # Errors
+    /// If it cannot be made or opened, or is no ledger.
+    pub async fn prepare(&self) -> Result<(), Error> {
+        match &self.writer {
+            Pool::Sqlite(pool) => {
+                let migrated = sqlite::migrate(pool).await;
+                migrated.map_err(|source| Error::Migrate {
+                    location: self.location.clone(),
+                    source,
+                })?;
+            }
+            Pool::Postgres(pool) => postgres::prepare(pool, &self.location).await?,
+        }
+        self.complete_index().await?;
+        if let Pool::Sqlite(pool) = &self.writer {
+            sqlite::guard_index(pool).await.map_err(Error::Index)?;
+        }
+        self.head().await.map(drop)
+    }
+
+    /// What has to be done now and then: the partitions of the months to come.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn maintain(&self) -> Result<(), Error> {
+        match &self.writer {
+            Pool::Sqlite(_) => Ok(()),
+            Pool::Postgres(pool) => postgres::add_partitions(pool).await.map_err(Error::Append),
+        }
+    }
+
+    /// End of the chain.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn head(&self) -> Result<Head, Error> {
+        let sql = Sql::new("SELECT seq, chain FROM head");
+        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let head = head(row)?;
+        self.advance(head.seq);
+        Ok(head)
+    }
+
+    /// Last sequence of a stream that was taken in; `None` before the first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn last_sequence(&self, stream: &str) -> Result<Option<u64>, Error> {
+        let sql = Sql::new("SELECT last_sequence FROM streams WHERE name = ").bind(stream);
+        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let last = row.map(|row| row.get::<i64>("last_sequence")).transpose();
+        Ok(last.map_err(Error::Read)?.map(i64::unsigned_abs))
+    }
+
+    /// Sequence of the last entry, changing as this store appends, and as it is seen to look at the head.
+    pub fn appended(&self) -> watch::Receiver<u64> {
+        self.appended.subscribe()
+    }
+
+    /// True if other processes may append to the same ledger.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.writer, Pool::Postgres(_))
+    }
+
+    /// Where it is.
+    pub const fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// Closes every connection; what was acknowledged is on disk already.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+
+    pub(super) fn advance(&self, seq: u64) {
+        self.appended.send_if_modified(|last| {
+            let further = seq > *last;
+            *last = seq.max(*last);
+            further
+        });
+    }
+}
+
+/// Reads the head's row.
+pub(super) fn head(row: Option<Row>) -> Result<Head, Error> {
+    let row = row.ok_or(Error::CorruptHead)?;
+    let seq: i64 = row.get("seq").map_err(Error::Read)?;
+    let chain: Vec<u8> = row.get("chain").map_err(Error::Read)?;
+    Ok(Head {
+        seq: seq.try_into().map_err(|_| Error::CorruptHead)?,
+        chain: chain.try_into().map_err(|_| Error::CorruptHead)?,
+    })
+}

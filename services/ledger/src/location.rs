@@ -1,0 +1,142 @@
+//! Where a ledger is: a file of SQLite, or a database of PostgreSQL.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use sqlx::postgres::PgConnectOptions;
+use url::Url;
+
+/// What may follow the `?` of a PostgreSQL address. No password: an address is shown with everything but `user:password@`.
+const PARAMETERS: [&str; 8] = [
+    "host",
+    "port",
+    "dbname",
+    "user",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+];
+
+/// Where a ledger is. Shown without its password.
+#[derive(Clone)]
+pub enum Location {
+    /// A file.
+    Sqlite(PathBuf),
+    /// A database of a server.
+    Postgres(Box<PgConnectOptions>),
+}
+
+impl Location {
+    /// Reads an address: `sqlite:<path>`, a relative path being below a folder, or `postgres://…`.
+    ///
+    /// # Errors
+    /// What is wrong with it. The text may hold a password, so it is not repeated.
+    pub fn parse(url: &str, folder: &Path) -> Result<Self, String> {
+        if url.starts_with("postgres:") || url.starts_with("postgresql:") {
+            return postgres(url).map(|options| Self::Postgres(Box::new(options)));
+        }
+        let path = url
+            .strip_prefix("sqlite:")
+            .map(|path| path.strip_prefix("//").unwrap_or(path));
+        match path {
+            Some(path) if !path.is_empty() && !path.starts_with(':') && !path.contains('?') => {
+                Ok(Self::Sqlite(folder.join(path)))
+            }
+            _ => Err(
+                "neither sqlite:<path of a file> nor postgres://<user>:<password>@<host>/<database>"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+fn postgres(url: &str) -> Result<PgConnectOptions, String> {
+    let parsed = Url::parse(url).map_err(|error| format!("no address of PostgreSQL: {error}"))?;
+    for (name, _) in parsed.query_pairs() {
+        if !PARAMETERS.contains(&name.as_ref()) {
+            return Err(format!(
+                "the parameter {name} is not known; allowed: {}; a password is written as user:password@, or left to PGPASSWORD or ~/.pgpass",
+                PARAMETERS.join(", ")
+            ));
+        }
+    }
+    // The reason may repeat a part of the text.
+    url.parse()
+        .map_err(|_| "no address of PostgreSQL: check port and sslmode".to_owned())
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "{}", path.display()),
+            Self::Postgres(options) => {
+                let database = options.get_database().unwrap_or(options.get_username());
+                match options.get_socket() {
+                    Some(socket) => write!(f, "postgres://{}/{database}", socket.display()),
+                    None => write!(
+                        f,
+                        "postgres://{}:{}/{database}",
+                        options.get_host(),
+                        options.get_port()
+                    ),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Location({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> Result<String, String> {
+        Location::parse(url, Path::new("/data")).map(|location| location.to_string())
+    }
+
+    #[test]
+    fn a_file_is_below_the_folder_unless_absolute() {
+        assert_eq!(shown("sqlite:l.db"), Ok("/data/l.db".into()));
+        assert_eq!(shown("sqlite:///srv/l.db"), Ok("/srv/l.db".into()));
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, expected) in [
+            (
+                "postgres://mesh:secret@db.example.org/ledger?sslmode=verify-full",
+                "postgres://db.example.org:5432/ledger",
+            ),
+            (
+                "postgresql://mesh:secret@db:6432",
+                "postgres://db:6432/mesh",
+            ),
+            (
+                "postgres://mesh:secret@localhost/ledger?host=/run/postgresql",
+                "postgres:///run/postgresql/ledger",
+            ),
+        ] {
+            let location = Location::parse(url, Path::new("")).unwrap();
+            assert_eq!(location.to_string(), expected);
+            assert!(!format!("{location:?}").contains("secret"));
+        }
+        for url in [
+            "postgres://u:secret@h:port/db",
+            "postgres://u@h/db?password=secret",
+            "postgres://u:secret@h/db?sslmode=secret",
+            "mysql://u:secret@h/db",
+            "sqlite:",
+            "sqlite::memory:",
+            "l.db",
+        ] {
+            let fault = shown(url).unwrap_err();
+            assert!(!fault.contains("secret"), "{fault}");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //! - [`args`]: the command line; [`doorbell`], [`evidence`], [`hosts`]: what is said. Pure.
 //! - [`config`]: what `hook.toml` says.
 //! - [`guard`]: what Slurm waits for. [`chain`]: hands over to the site's program and rings beside it.
-//! - [`ringer`]: from the environment to a doorbell that is safe, then delivers what waits. [`ring`]: how, within the deadline.
+//! - [`ringer`]: from the environment to a doorbell that is safe; [`ring`]: how, within the deadline. [`flush`]: delivers what waits.
 //! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
 //! - [`listener`]: whose socket listens, so that no password goes to somebody else's.
 //! - [`spool`]: doorbells on disk while NATS is away. [`lines`]: what Slurm's Lua plugins ([`lua`]) wrote down.
@@ -19,6 +19,7 @@ pub mod chain;
 pub mod config;
 pub mod doorbell;
 pub mod evidence;
+pub mod flush;
 pub mod guard;
 pub mod hosts;
 pub mod lines;

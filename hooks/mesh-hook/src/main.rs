@@ -75,15 +75,12 @@ fn flush(options: &Options) -> ExitCode {
     let outcome = Config::load(ringer::config_path(options))
         .map_err(|error| error.to_string())
         .and_then(|config| {
-            ringer::flush(&config, FLUSH_PATIENCE).map_err(|error| error.to_string())
+            ringer::flush(&config, FLUSH_PATIENCE, true).map_err(|error| error.to_string())
         });
     match outcome {
         Ok(flushed) => {
-            print(&format!(
-                "{} delivered, {} still in the spool\n",
-                flushed.delivered, flushed.stay
-            ));
-            if flushed.stay == 0 {
+            print(&format!("{flushed}\n"));
+            if flushed.is_all() {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::FAILURE

@@ -1,20 +1,16 @@
-//! Delivers a doorbell within the deadline, or spools it; delivers what waits.
+//! Delivers a doorbell within the deadline, or spools it.
 
 use std::net::ToSocketAddrs;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use prost::Message;
 
 use crate::config::Config;
-use crate::lines::{self, Folder};
 use crate::nats::{self, Connection, Outgoing};
 use crate::spool::{self, Spool};
-
-/// Doorbells that are sent together.
-const WINDOW: usize = 16;
 
 /// What became of a doorbell.
 #[derive(Debug)]
@@ -120,172 +116,4 @@ pub fn connect(config: &Config, deadline: Instant) -> Result<Connection, nats::E
         }
     }
     Err(last)
-}
-
-/// Delivers what waits: spooled doorbells, oldest first, then the lines of Slurm's Lua plugins, until the time is over or one is refused.
-/// Returns how many doorbells went.
-///
-/// # Errors
-/// If NATS or the disk refuses; what was not delivered stays.
-pub fn flush(
-    config: &Config,
-    host: &str,
-    connection: &mut Connection,
-    until: Instant,
-) -> Result<usize, FlushError> {
-    connection.set_deadline(until);
-    // A doorbell that is refused holds up the spool, not the lines.
-    let bells = flush_spool(config, connection, until);
-    let lines = flush_lines(config, host, connection);
-    Ok(bells? + lines?)
-}
-
-fn flush_spool(
-    config: &Config,
-    connection: &mut Connection,
-    until: Instant,
-) -> Result<usize, FlushError> {
-    let spool = Spool::new(&config.spool, config.max_spool_bytes);
-    let disk = |source| spool::Error::Io {
-        path: config.spool.clone(),
-        source,
-    };
-    let Some(lock) = spool.lock().map_err(disk)? else {
-        return Ok(0);
-    };
-    let mut flushed = 0;
-    while Instant::now() < until {
-        let bells = spool.oldest(&lock, WINDOW).map_err(disk)?;
-        if bells.is_empty() {
-            break;
-        }
-        let messages: Vec<_> = bells
-            .iter()
-            .map(|bell| Outgoing {
-                subject: &bell.subject,
-                id: &bell.id,
-                body: &bell.body,
-            })
-            .collect();
-        for (bell, result) in bells.iter().zip(connection.publish(&messages)?) {
-            // Stop at the first that stays: the order is a promise.
-            result?;
-            spool.remove(&lock, bell).map_err(disk)?;
-            flushed += 1;
-        }
-    }
-    Ok(flushed)
-}
-
-fn flush_lines(
-    config: &Config,
-    host: &str,
-    connection: &mut Connection,
-) -> Result<usize, FlushError> {
-    let Some(path) = &config.lines else {
-        return Ok(0);
-    };
-    let disk = |source| FlushError::Lines {
-        path: path.clone(),
-        source,
-    };
-    let folder = Folder::new(path);
-    let Some(_lock) = folder.lock().map_err(disk)? else {
-        return Ok(0);
-    };
-    let mut flushed = 0;
-    for (name, mode) in lines::FILES {
-        let Some(mut taken) = folder.take(name, *mode).map_err(disk)? else {
-            continue;
-        };
-        loop {
-            let text = taken.read().map_err(disk)?;
-            // Nothing was written while the last part was delivered: nobody has this file open any more.
-            if text.is_empty() {
-                break;
-            }
-            let bells = lines::doorbells(&config.cluster, host, &text);
-            for window in bells.chunks(WINDOW) {
-                flushed += publish(connection, window)?;
-            }
-        }
-        taken.forget().map_err(disk)?;
-    }
-    Ok(flushed)
-}
-
-fn publish(connection: &mut Connection, bells: &[Doorbell]) -> Result<usize, nats::Error> {
-    let encoded: Vec<_> = bells
-        .iter()
-        .map(|bell| {
-            let subject = mesh_events::subject::doorbell(&bell.cluster, &bell.hook);
-            (subject, bell.encode_to_vec())
-        })
-        .collect();
-    let messages: Vec<_> = bells
-        .iter()
-        .zip(&encoded)
-        .map(|(bell, (subject, body))| Outgoing {
-            subject,
-            id: &bell.id,
-            body,
-        })
-        .collect();
-    for result in connection.publish(&messages)? {
-        result?;
-    }
-    Ok(bells.len())
-}
-
-/// What a flush did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flushed {
-    /// Doorbells that went.
-    pub delivered: usize,
-    /// Doorbells that stay in the spool.
-    pub stay: usize,
-}
-
-/// Delivers all that waits, for `--flush`.
-///
-/// # Errors
-/// If NATS cannot be reached or the disk refuses.
-pub fn flush_all(config: &Config, host: &str, patience: Duration) -> Result<Flushed, FlushError> {
-    let spool = Spool::new(&config.spool, config.max_spool_bytes);
-    let count = || {
-        spool.len().map_err(|source| spool::Error::Io {
-            path: config.spool.clone(),
-            source,
-        })
-    };
-    let lines = config.lines.as_ref().map(Folder::new);
-    if count()? == 0 && lines.is_none_or(|lines| lines.is_empty()) {
-        return Ok(Flushed::default());
-    }
-    let until = Instant::now() + patience;
-    let mut connection = connect(config, until)?;
-    let delivered = flush(config, host, &mut connection, until)?;
-    Ok(Flushed {
-        delivered,
-        stay: count()?,
-    })
-}
-
-/// Why not everything could be delivered.
-#[derive(Debug, thiserror::Error)]
-pub enum FlushError {
-    /// NATS.
-    #[error(transparent)]
-    Nats(#[from] nats::Error),
-    /// The spool.
-    #[error(transparent)]
-    Spool(#[from] spool::Error),
-    /// The lines of Slurm's Lua plugins.
-    #[error("read lines in {path}: {source}")]
-    Lines {
-        /// Their folder.
-        path: std::path::PathBuf,
-        /// Cause.
-        source: std::io::Error,
-    },
 }

@@ -12,10 +12,11 @@ use crate::args::Options;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::doorbell::{Call, doorbell, hook_of};
 use crate::evidence::Environment;
+use crate::flush::{self, Flushed};
 use crate::guard::SAFE;
 use crate::nats::Connection;
 use crate::report::{report, warn};
-use crate::ring::{self, Flushed, Outcome};
+use crate::ring::{self, Outcome};
 use crate::spool::{Spool, State};
 
 /// How long what waits may take to deliver: nobody waits for it, but calls of hooks should not pile up.
@@ -112,33 +113,35 @@ pub fn hook(options: &Options, environment: &Environment) -> Option<String> {
 fn after(config: &Config, host: &str, spool: &Spool, connection: &mut Connection) {
     let until = Instant::now() + FLUSH_PATIENCE;
     // What cannot be delivered stays, and the next call tries again.
-    let delivered = ring::flush(config, host, connection, until).unwrap_or_default();
-    well_again(spool, delivered);
+    if let Ok(flushed) = flush::flush(config, host, connection, until) {
+        well_again(spool, &flushed);
+    }
 }
 
 /// Says once that doorbells are delivered again.
-fn well_again(spool: &Spool, delivered: usize) {
-    if !spool.is_empty().unwrap_or(false) {
+fn well_again(spool: &Spool, flushed: &Flushed) {
+    if flushed.stay > 0 {
         return;
     }
     let (away, full) = (spool.ends(State::Away), spool.ends(State::Full));
     if away || full {
         warn(format_args!(
-            "nats takes doorbells again; {delivered} that waited are delivered"
+            "nats takes doorbells again; {} that waited are delivered",
+            flushed.delivered
         ));
     }
 }
 
-/// Delivers everything that waits.
+/// Delivers everything that waits; `again` also what NATS has refused before.
 ///
 /// # Errors
 /// If NATS cannot be reached or the disk refuses.
-pub fn flush(config: &Config, patience: Duration) -> Result<Flushed, ring::FlushError> {
-    let flushed = ring::flush_all(config, &host(), patience)?;
+pub fn flush(config: &Config, patience: Duration, again: bool) -> Result<Flushed, flush::Error> {
+    let flushed = flush::flush_all(config, &host(), patience, again)?;
     // An empty spool without a word to NATS proves nothing.
     if flushed.delivered > 0 {
         let spool = Spool::new(&config.spool, config.max_spool_bytes);
-        well_again(&spool, flushed.delivered);
+        well_again(&spool, &flushed);
     }
     Ok(flushed)
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod chain;
+mod disk;
 mod promises;
+mod refused;
 mod site;
 mod spool;

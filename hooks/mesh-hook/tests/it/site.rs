@@ -89,9 +89,12 @@ impl Site {
 
     /// Writes hook.toml with more lines at its top.
     pub fn configure(&self, extra: &str) {
+        self.configure_spool(&self.spool(), extra);
+    }
+
+    pub fn configure_spool(&self, spool: &Path, extra: &str) {
         let text = format!(
-            "cluster = \"testbed\"\nspool = {:?}\n{extra}\n[nats]\nurl = \"{}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
-            self.spool(),
+            "cluster = \"testbed\"\nspool = {spool:?}\n{extra}\n[nats]\nurl = \"{}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
             self.nats.url()
         );
         fs::write(self.config(), text).unwrap();
@@ -138,6 +141,17 @@ impl Site {
             .iter()
             .map(|(id, _)| id.clone())
             .collect()
+    }
+
+    /// Delivers what waits, as a person does, as soon as the stream is there again.
+    pub async fn flush(&self) {
+        wait_until("the spool is flushed", SOON, async || {
+            call(hook(&self.config()).arg("--flush"))
+                .output
+                .status
+                .success()
+        })
+        .await;
     }
 
     pub async fn wait_for(&self, count: usize) {

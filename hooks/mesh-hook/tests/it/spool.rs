@@ -49,13 +49,7 @@ async fn flush_empties_the_spool_for_a_person() {
     let failed = call(hook(&site.config()).arg("--flush"));
     assert_eq!(failed.output.status.code(), Some(1));
     site.nats.restart().await;
-    wait_until("the spool is flushed", SOON, async || {
-        call(hook(&site.config()).arg("--flush"))
-            .output
-            .status
-            .success()
-    })
-    .await;
+    site.flush().await;
     site.wait_for(100).await;
     assert_eq!(
         site.rung()
@@ -141,13 +135,7 @@ async fn a_ringer_killed_at_any_moment_leaves_only_whole_doorbells_and_loses_non
     }
     let whole = site.spooled().len();
     site.nats.restart().await;
-    wait_until("the spool is flushed", SOON, async || {
-        call(hook(&site.config()).arg("--flush"))
-            .output
-            .status
-            .success()
-    })
-    .await;
+    site.flush().await;
     site.wait_for(whole).await;
     let rung: Vec<u32> = site.rung().iter().map(|bell| bell.job_id).collect();
     assert_eq!(rung.len(), whole);
@@ -232,86 +220,6 @@ async fn a_full_disk_is_one_line_and_status_0() {
     let kept = spooled(&disk.0).len();
     site.nats.restart().await;
     // Room comes back as the spool is delivered, also on a full disk.
-    wait_until("the spool is flushed", SOON, async || {
-        call(hook(&site.config()).arg("--flush"))
-            .output
-            .status
-            .success()
-    })
-    .await;
+    site.flush().await;
     site.wait_for(kept).await;
-}
-
-/// A real disk, in a file, that can be frozen: then who writes waits in the kernel, and cannot even be killed.
-struct Disk {
-    path: PathBuf,
-    frozen: bool,
-}
-
-impl Disk {
-    fn mount(image: &Path, path: &Path) -> Self {
-        fs::create_dir_all(path).unwrap();
-        fs::write(image, []).unwrap();
-        fs::OpenOptions::new()
-            .write(true)
-            .open(image)
-            .unwrap()
-            .set_len(16 << 20)
-            .unwrap();
-        must(Command::new("mkfs.ext4").arg("-q").arg(image));
-        must(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(image)
-                .arg(path),
-        );
-        Self {
-            path: path.to_owned(),
-            frozen: false,
-        }
-    }
-
-    fn freeze(&mut self, frozen: bool) {
-        if self.frozen != frozen {
-            let how = if frozen { "--freeze" } else { "--unfreeze" };
-            must(Command::new("fsfreeze").arg(how).arg(&self.path));
-            self.frozen = frozen;
-        }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        self.freeze(false);
-        must(Command::new("umount").arg("-l").arg(&self.path));
-    }
-}
-
-/// Runs a program of the system; as root only.
-fn must(command: &mut Command) {
-    let status = command
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .status();
-    assert!(
-        status.as_ref().is_ok_and(std::process::ExitStatus::success),
-        "this test mounts a file system: run it as root, in a container with --privileged: {command:?}: {status:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_hangs_holds_up_nobody() {
-    let mut site = Site::start().await;
-    let mut disk = Disk::mount(&site.folder.path().join("image"), &site.spool());
-    site.nats.kill();
-    disk.freeze(true);
-    let calls: Vec<_> = (1..=5).map(|_| call(&mut hook(&site.config()))).collect();
-    disk.freeze(false);
-    for call in &calls {
-        assert!(call.output.status.success(), "{call:?}");
-    }
-    // That they came back while the disk was frozen is the proof: who waits for it cannot even be killed.
-    wait_until("they are spooled once the disk answers", SOON, async || {
-        site.spooled().len() == 5
-    })
-    .await;
 }

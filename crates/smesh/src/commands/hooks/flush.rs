@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mesh_hook::ring::Flushed;
+use mesh_hook::flush::Flushed;
 use mesh_hook::ringer;
 use rand::RngExt as _;
 use serde_json::json;
@@ -24,16 +24,18 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
     if args.watch {
         return watch(&path, args.interval).await;
     }
-    let flushed = once(path).await?;
+    let flushed = once(path, true).await?;
     if global.json {
-        show::line(json!({ "delivered": flushed.delivered, "stay": flushed.stay }))?;
+        show::line(json!({
+            "delivered": flushed.delivered,
+            "stay": flushed.stay,
+            "refused": flushed.refused,
+            "reason": flushed.reason,
+        }))?;
     } else {
-        show::line(format!(
-            "{} delivered, {} still in the spool",
-            flushed.delivered, flushed.stay
-        ))?;
+        show::line(show::clean(&flushed.to_string()))?;
     }
-    Ok(if flushed.stay == 0 {
+    Ok(if flushed.is_all() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -41,11 +43,10 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
 }
 
 /// Reads the configuration anew each time: `smesh up` writes a new password at every start.
-async fn once(path: PathBuf) -> Result<Flushed, Error> {
+async fn once(path: PathBuf, again: bool) -> Result<Flushed, Error> {
     tokio::task::spawn_blocking(move || {
-        let config =
-            mesh_hook::Config::load(&path).map_err(|error| Error::Failed(error.to_string()))?;
-        ringer::flush(&config, PATIENCE).map_err(|error| Error::Failed(error.to_string()))
+        let config = mesh_hook::Config::load(&path).map_err(Error::Hooks)?;
+        ringer::flush(&config, PATIENCE, again).map_err(|error| Error::Failed(error.to_string()))
     })
     .await
     .map_err(|error| Error::Failed(error.to_string()))?
@@ -60,8 +61,14 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
     let mut pause = interval;
     // One line per change of state.
     let mut failing = false;
+    // What NATS refuses is tried again now and then: somebody may have given the right that was missing.
+    let mut tried_again = None;
     loop {
-        match once(path.to_owned()).await {
+        let again = tried_again.is_none_or(|at: Instant| at.elapsed() >= LONGEST_PAUSE);
+        if again {
+            tried_again = Some(Instant::now());
+        }
+        match once(path.to_owned(), again).await {
             Ok(flushed) => {
                 if failing {
                     anstream::eprintln!(

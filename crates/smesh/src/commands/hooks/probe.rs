@@ -223,7 +223,7 @@ impl Probe {
             .open(&path)
             .and_then(|mut file| file.write_all(line.as_bytes()))
             .map_err(|error| format!("append to {}: {error}", path.display()))?;
-        ringer::flush(&config, TAKEN).map_err(|error| error.to_string())?;
+        ringer::flush(&config, TAKEN, false).map_err(|error| error.to_string())?;
         let subject = mesh_events::subject::doorbell(&config.cluster, hook.name);
         Ok((config, json!({ "last_by_subj": subject })))
     }

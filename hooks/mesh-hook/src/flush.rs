@@ -1,0 +1,285 @@
+//! Delivers what waits: spooled doorbells, oldest first, then the lines of Slurm's Lua plugins.
+//!
+//! A doorbell that NATS refuses for what it is (too large, a subject its user may not use) is put aside, so that it holds up no other; a
+//! person's `smesh hooks flush` tries it again. When NATS takes none now (away, a full stream), all stay where they are, in their order.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use prost::Message;
+
+use crate::config::Config;
+use crate::lines::{self, Folder};
+use crate::nats::{self, Connection, Outgoing};
+use crate::report::warn;
+use crate::ring::connect;
+use crate::spool::{self, FlushLock, Spool, Spooled};
+
+/// Doorbells that are sent together.
+const WINDOW: usize = 16;
+
+/// What a flush did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Doorbells that went.
+    pub delivered: usize,
+    /// Doorbells that still wait.
+    pub stay: usize,
+    /// Doorbells that NATS refuses; they are aside until a person has them tried again.
+    pub refused: usize,
+    /// Why it refuses the last of them, if that was now.
+    pub reason: Option<String>,
+}
+
+impl Flushed {
+    /// True if nothing is left.
+    pub const fn is_all(&self) -> bool {
+        self.stay == 0 && self.refused == 0
+    }
+}
+
+impl fmt::Display for Flushed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} delivered, {} still in the spool",
+            self.delivered, self.stay
+        )?;
+        if self.refused > 0 {
+            write!(f, ", {} refused", self.refused)?;
+        }
+        match &self.reason {
+            Some(reason) => write!(f, ": {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why not everything could be delivered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// NATS.
+    #[error(transparent)]
+    Nats(#[from] nats::Error),
+    /// The spool.
+    #[error(transparent)]
+    Spool(#[from] spool::Error),
+    /// The lines of Slurm's Lua plugins.
+    #[error("read lines in {path}: {source}")]
+    Lines {
+        /// Their folder.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+}
+
+/// Delivers what waits until the time is over.
+///
+/// # Errors
+/// If NATS or the disk takes nothing now; what was not delivered stays.
+pub fn flush(
+    config: &Config,
+    host: &str,
+    connection: &mut Connection,
+    until: Instant,
+) -> Result<Flushed, Error> {
+    connection.set_deadline(until);
+    let mut flush = Flush {
+        config,
+        spool: Spool::new(&config.spool, config.max_spool_bytes),
+        connection,
+        until,
+        delivered: 0,
+        reason: None,
+    };
+    let bells = flush.bells();
+    // What holds up the spool does not hold up the lines.
+    let lines = flush.lines(host);
+    bells.and(lines)?;
+    Ok(Flushed {
+        delivered: flush.delivered,
+        stay: flush.spool.len().map_err(|error| flush.disk(error))?,
+        refused: flush.spool.refused().map_err(|error| flush.disk(error))?,
+        reason: flush.reason,
+    })
+}
+
+/// Delivers all that waits; what was refused is tried once more, if that is wanted.
+///
+/// # Errors
+/// If NATS cannot be reached or the disk refuses.
+pub fn flush_all(
+    config: &Config,
+    host: &str,
+    patience: Duration,
+    again: bool,
+) -> Result<Flushed, Error> {
+    let spool = Spool::new(&config.spool, config.max_spool_bytes);
+    let disk = |source| spool::Error::Io {
+        path: config.spool.clone(),
+        source,
+    };
+    let refused = spool.refused().map_err(disk)?;
+    let nothing = spool.is_empty().map_err(disk)? && (refused == 0 || !again);
+    let lines = config.lines.as_ref().map(Folder::new);
+    if nothing && lines.is_none_or(|lines| lines.is_empty()) {
+        return Ok(Flushed {
+            refused,
+            ..Flushed::default()
+        });
+    }
+    let until = Instant::now() + patience;
+    let mut connection = connect(config, until)?;
+    if again && let Some(lock) = spool.lock().map_err(disk)? {
+        spool.take_back(&lock).map_err(disk)?;
+    }
+    flush(config, host, &mut connection, until)
+}
+
+struct Flush<'a> {
+    config: &'a Config,
+    spool: Spool,
+    connection: &'a mut Connection,
+    until: Instant,
+    delivered: usize,
+    reason: Option<String>,
+}
+
+impl Flush<'_> {
+    fn disk(&self, source: std::io::Error) -> Error {
+        Error::Spool(spool::Error::Io {
+            path: self.config.spool.clone(),
+            source,
+        })
+    }
+
+    fn bells(&mut self) -> Result<(), Error> {
+        let Some(lock) = self.spool.lock().map_err(|error| self.disk(error))? else {
+            return Ok(());
+        };
+        // The folder is listed once for all that are there, and once more for those that came meanwhile.
+        let mut tried: HashSet<String> = HashSet::new();
+        loop {
+            let mut names = self
+                .spool
+                .waiting(&lock)
+                .map_err(|error| self.disk(error))?;
+            names.retain(|name| !tried.contains(name));
+            if names.is_empty() {
+                return Ok(());
+            }
+            for window in names.chunks(WINDOW) {
+                if Instant::now() >= self.until {
+                    return Ok(());
+                }
+                let bells = self
+                    .spool
+                    .read(&lock, window)
+                    .map_err(|error| self.disk(error))?;
+                self.window(&lock, &bells)?;
+            }
+            tried.extend(names);
+        }
+    }
+
+    fn window(&mut self, lock: &FlushLock, bells: &[Spooled]) -> Result<(), Error> {
+        let messages: Vec<_> = bells
+            .iter()
+            .map(|bell| Outgoing {
+                subject: &bell.subject,
+                id: &bell.id,
+                body: &bell.body,
+            })
+            .collect();
+        let mut stays = None;
+        for (bell, result) in bells.iter().zip(self.connection.publish(&messages)?) {
+            match result {
+                Ok(_) => {
+                    self.spool
+                        .remove(lock, bell)
+                        .map_err(|error| self.disk(error))?;
+                    self.delivered += 1;
+                }
+                Err(error) if error.is_of_one_message() => {
+                    self.spool
+                        .put_aside(lock, bell)
+                        .map_err(|error| self.disk(error))?;
+                    warn(format_args!(
+                        "{} is put aside: {error}",
+                        bell.path.display()
+                    ));
+                    self.reason = Some(error.to_string());
+                }
+                Err(error) => stays = stays.or(Some(error)),
+            }
+        }
+        stays.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn lines(&mut self, host: &str) -> Result<(), Error> {
+        let Some(path) = &self.config.lines else {
+            return Ok(());
+        };
+        let disk = |source| Error::Lines {
+            path: path.clone(),
+            source,
+        };
+        let folder = Folder::new(path);
+        let Some(_lock) = folder.lock().map_err(disk)? else {
+            return Ok(());
+        };
+        for (name, mode) in lines::FILES {
+            let Some(mut taken) = folder.take(name, *mode).map_err(disk)? else {
+                continue;
+            };
+            loop {
+                let text = taken.read().map_err(disk)?;
+                // Nothing was written while the last part was delivered: nobody has this file open any more.
+                if text.is_empty() {
+                    break;
+                }
+                let bells = lines::doorbells(&self.config.cluster, host, &text);
+                for window in bells.chunks(WINDOW) {
+                    self.rung_by_lines(window)?;
+                }
+            }
+            taken.forget().map_err(disk)?;
+        }
+        Ok(())
+    }
+
+    fn rung_by_lines(&mut self, bells: &[Doorbell]) -> Result<(), Error> {
+        let encoded: Vec<_> = bells
+            .iter()
+            .map(|bell| {
+                let subject = mesh_events::subject::doorbell(&bell.cluster, &bell.hook);
+                (subject, bell.encode_to_vec())
+            })
+            .collect();
+        let messages: Vec<_> = bells
+            .iter()
+            .zip(&encoded)
+            .map(|(bell, (subject, body))| Outgoing {
+                subject,
+                id: &bell.id,
+                body,
+            })
+            .collect();
+        for (message, result) in messages.iter().zip(self.connection.publish(&messages)?) {
+            match result {
+                Ok(_) => self.delivered += 1,
+                // A file of its own, which the next flush puts aside: the lines after it go on.
+                Err(error) if error.is_of_one_message() => {
+                    let Outgoing { subject, id, body } = *message;
+                    self.spool.store(SystemTime::now(), id, subject, body)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! What the server says to a message, and whom it concerns: the message, or every one of them.
+
+use std::io;
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+
+/// JetStream's own error codes for one message that is too large (nats-server, `server/errors.json`: JSStreamMessageExceedsMaximumErr,
+/// JSStreamHeaderExceedsMaximumErr).
+const TOO_LARGE: &[u16] = &[10054, 10097];
+
+/// Why a doorbell was not delivered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer in time.
+    #[error("no answer from nats within the deadline")]
+    Deadline,
+    /// The connection failed.
+    #[error("talk to nats: {0}")]
+    Io(#[source] io::Error),
+    /// The server said no.
+    #[error("nats refused: {0}")]
+    Refused(String),
+    /// The message is larger than the server or its stream takes.
+    #[error(
+        "nats takes no doorbell of {size} bytes: {reason}; raise max_payload of nats-server or max_msg_size of the stream"
+    )]
+    TooLarge {
+        /// Size of its body.
+        size: usize,
+        /// What the server says.
+        reason: String,
+    },
+    /// The user may not publish to this subject.
+    #[error(
+        "nats takes nothing on {subject} from this user: give it the right, or correct `cluster` in hook.toml"
+    )]
+    Forbidden {
+        /// The subject.
+        subject: String,
+    },
+    /// Somebody else listens where our server should.
+    #[error(
+        "the socket at {address} belongs to uid {uid}, not to server_uid: no password goes there"
+    )]
+    Stranger {
+        /// Where.
+        address: SocketAddr,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// The peer does not speak the protocol.
+    #[error("not a nats server: {0}")]
+    Protocol(&'static str),
+}
+
+impl Error {
+    /// True if this very message is refused and others may go; else NATS takes none now.
+    pub const fn is_of_one_message(&self) -> bool {
+        match self {
+            Self::TooLarge { .. } | Self::Forbidden { .. } => true,
+            Self::Deadline
+            | Self::Io(_)
+            | Self::Refused(_)
+            | Self::Stranger { .. }
+            | Self::Protocol(_) => false,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Deadline,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Ack {
+    error: Option<AckError>,
+    #[serde(default)]
+    stream: String,
+    #[serde(default)]
+    seq: u64,
+}
+
+#[derive(Deserialize)]
+struct AckError {
+    #[serde(default)]
+    err_code: u16,
+    #[serde(default)]
+    description: String,
+}
+
+/// What JetStream says to a message of so many bytes.
+pub(super) fn answer(status: Option<&str>, body: &[u8], size: usize) -> Result<u64, Error> {
+    if let Some(status) = status {
+        // 503: nobody listens, so no stream keeps the subject.
+        let reason = if status.starts_with("503") {
+            "no stream keeps doorbells yet; start slurm-mesh once"
+        } else {
+            status
+        };
+        return Err(Error::Refused(reason.to_owned()));
+    }
+    let ack: Ack =
+        serde_json::from_slice(body).map_err(|_| Error::Protocol("no acknowledgement"))?;
+    match ack.error {
+        Some(error) if TOO_LARGE.contains(&error.err_code) => Err(Error::TooLarge {
+            size,
+            reason: error.description,
+        }),
+        Some(error) => Err(Error::Refused(error.description)),
+        None if ack.stream.is_empty() => Err(Error::Protocol("no acknowledgement")),
+        None => Ok(ack.seq),
+    }
+}
+
+/// The subject to which the server refuses to publish, if that is what a line of `-ERR` says: the connection goes on after it.
+/// nats-server, `server/client.go`, pubPermissionViolation: `Permissions Violation for Publish to "SUBJECT"`.
+pub(super) fn forbidden(reason: &str) -> Option<String> {
+    let rest = reason.strip_prefix("Permissions Violation for Publish to ")?;
+    Some(rest.trim_matches('"').to_owned())
+}

@@ -22,12 +22,13 @@ fuzz_target!(|data: &[u8]| {
         && let Ok(subject) = std::str::from_utf8(&data[..end])
     {
         let body = &data[end + 1..];
-        let spooled = spool::parse(name, &spool::content(subject, body))
-            .expect("what is written can be read");
-        assert_eq!(
-            (spooled.subject.as_str(), spooled.body.as_slice()),
-            (subject, body)
-        );
+        let spooled = spool::parse(name, &spool::content(subject, body));
+        let read = spooled
+            .as_ref()
+            .map(|spooled| (spooled.subject.as_str(), spooled.body.as_slice()));
+        // What is no word would break a line of the protocol, and the spool never writes it.
+        let is_word = !subject.is_empty() && subject.bytes().all(|byte| byte.is_ascii_graphic());
+        assert_eq!(read, is_word.then_some((subject, body)));
         doorbell(body);
     }
     doorbell(data);

@@ -26,7 +26,7 @@ use crate::up;
 pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     let global = &cli.global;
     match cli.command {
-        Command::Init(args) => init::run(&args),
+        Command::Init(args) => init::run(global, &args),
         // Boxed: it is far larger than the others together.
         Command::Up(args) => Box::pin(up::run(global, args)).await,
         Command::Events(args) => events::run(global, args).await,

@@ -51,6 +51,9 @@ pub enum Error {
     /// Something is not as it has to be.
     #[error("{0}")]
     Failed(String),
+    /// There is no usable hook.toml.
+    #[error("{0}{hint}", hint = hint(.0))]
+    Hooks(mesh_hook::config::Error),
     /// A service could not start or ended.
     #[error("{service}")]
     Service {
@@ -68,6 +71,24 @@ pub enum Error {
     Bus(#[from] mesh_bus::Error),
 }
 
+/// What to do about a hook.toml that cannot be used.
+fn hint(error: &mesh_hook::config::Error) -> &'static str {
+    match error {
+        mesh_hook::config::Error::Read { source, .. }
+            if source.kind() == io::ErrorKind::NotFound =>
+        {
+            "; on the host of `smesh up` start that once, which writes it into its data directory, and name its mesh.toml by --config; \
+             on another host write one (hooks/README.md) and name it by --hook-config"
+        }
+        error if is_denied(error) => "; it is for SlurmUser and root only",
+        _ => "",
+    }
+}
+
+fn is_denied(error: &mesh_hook::config::Error) -> bool {
+    matches!(error, mesh_hook::config::Error::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+}
+
 impl Error {
     /// Exit status of a wrong command line (EX_USAGE).
     pub const USAGE: u8 = 64;
@@ -82,14 +103,15 @@ impl Error {
     }
 
     /// The exit status, as `smesh --help` documents it.
-    pub const fn exit_status(&self) -> u8 {
+    pub fn exit_status(&self) -> u8 {
         match self {
             Self::Usage(_) => Self::USAGE,
             Self::Unreachable { .. } => 69,
             Self::Refused {
                 status: 401 | 403, ..
             } => 77,
-            Self::Config(_) => 78,
+            Self::Hooks(error) if is_denied(error) => 77,
+            Self::Config(_) | Self::Hooks(_) => 78,
             Self::Refused { .. }
             | Self::Answer(_)
             | Self::Io { .. }

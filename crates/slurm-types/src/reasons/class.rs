@@ -14,7 +14,8 @@ use super::table::{DescriptionRow, ReasonRow};
 /// | `not_evaluated` | `unknown` (the reason `None`) |
 /// | `waiting_turn` | `queue`, `resources`: `Priority` and `Resources` swap places whenever the head of the queue changes |
 /// | `limit` | `assoc_*`, `qos_*`, `array`, `fairshare`, `policy` |
-/// | `dependency` | `dependency` |
+/// | `dependency` | `dependency`, as long as it may come true |
+/// | `dependency_never_satisfied` | `dependency` on what can never happen any more: somebody has to act |
 /// | `held` | `hold` |
 /// | `node_unavailable` | `node_unavailable`, and free texts that name nodes that are down |
 /// | `licence` | `license` |
@@ -38,6 +39,8 @@ pub enum ReasonClass {
     Limit,
     /// Waits for another job.
     Dependency,
+    /// What it depends on can never happen any more.
+    DependencyNeverSatisfied,
     /// Priority 0, until somebody releases it.
     Held,
     /// Nodes it needs are down, drained or reserved.
@@ -66,11 +69,12 @@ pub enum ReasonClass {
 
 impl ReasonClass {
     /// Every class.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NotEvaluated,
         Self::WaitingTurn,
         Self::Limit,
         Self::Dependency,
+        Self::DependencyNeverSatisfied,
         Self::Held,
         Self::NodeUnavailable,
         Self::Licence,
@@ -92,6 +96,7 @@ impl ReasonClass {
             Self::WaitingTurn => "waiting_turn",
             Self::Limit => "limit",
             Self::Dependency => "dependency",
+            Self::DependencyNeverSatisfied => "dependency_never_satisfied",
             Self::Held => "held",
             Self::NodeUnavailable => "node_unavailable",
             Self::Licence => "licence",
@@ -114,7 +119,7 @@ impl std::fmt::Display for ReasonClass {
     }
 }
 
-pub(super) fn of_category(category: &str) -> ReasonClass {
+fn of_category(category: &str) -> ReasonClass {
     match category {
         "unknown" => ReasonClass::NotEvaluated,
         "queue" | "resources" => ReasonClass::WaitingTurn,
@@ -136,9 +141,19 @@ pub(super) fn of_category(category: &str) -> ReasonClass {
     }
 }
 
+/// A dependency waits for another job, and for somebody to act once that can never do it any more.
+pub(super) fn of_row(row: &ReasonRow) -> ReasonClass {
+    match of_category(row.category) {
+        ReasonClass::Dependency if row.actor != super::Actor::Wait => {
+            ReasonClass::DependencyNeverSatisfied
+        }
+        class => class,
+    }
+}
+
 /// `Nodes required for job are DOWN, …` stands in place of `Resources`, but an admin has to act: it is about the nodes.
 pub(super) fn of_description(row: &ReasonRow, description: &DescriptionRow) -> ReasonClass {
-    match of_category(row.category) {
+    match of_row(row) {
         ReasonClass::WaitingTurn if description.actor == super::Actor::Admin => {
             ReasonClass::NodeUnavailable
         }

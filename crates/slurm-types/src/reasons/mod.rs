@@ -66,7 +66,7 @@ impl Match {
     pub fn class(&self) -> ReasonClass {
         match (self.row, self.description) {
             (Some(row), Some(description)) => class::of_description(row, description),
-            (Some(row), None) => class::of_category(row.category),
+            (Some(row), None) => class::of_row(row),
             (None, _) => ReasonClass::Unknown,
         }
     }

@@ -50,6 +50,18 @@ fn every_class_but_unknown_has_a_reason() {
 }
 
 #[test]
+fn a_dependency_that_can_never_come_true_is_news() {
+    let waits = Reason::lookup("Dependency");
+    let never = Reason::lookup("DependencyNeverSatisfied");
+    assert_eq!(waits.class(), ReasonClass::Dependency);
+    assert_eq!(never.class(), ReasonClass::DependencyNeverSatisfied);
+    assert_eq!(
+        (waits.actor(), never.actor()),
+        (Some(Actor::Wait), Some(Actor::User))
+    );
+}
+
+#[test]
 fn free_texts_are_matched_first_in_both_spellings() {
     for text in [
         "ReqNodeNotAvail, UnavailableNodes:n4",

@@ -1,5 +1,6 @@
 //! `smesh doctor`: looks at everything from Slurm's commands to a doorbell that rings, and says what to fix.
 
+mod advice;
 mod checks;
 
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use slurm_client::Slurm;
+use slurm_client::{Slurm, Source};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{self, Global, HookFiles};
@@ -122,6 +122,10 @@ async fn current(global: &Global, slurm_conf: Option<&Path>) -> Result<(SlurmCon
         config.conf = slurm_conf.map(Path::to_owned);
     }
     let path = SlurmConf::find(config.conf.as_deref())?;
+    // slurmrestd does not tell of hooks in most versions: what it leaves out would look as if it were not set.
+    if config.source == Source::Rest {
+        return Ok((SlurmConf::read(&path)?, false));
+    }
     match Slurm::new(config).config().await {
         Ok(printed) => Ok((SlurmConf::from_controller(&path, &printed), true)),
         Err(error) => {
@@ -225,6 +229,9 @@ async fn install(global: &Global, files: HookFiles) -> Result<(), Error> {
                 write(&path, &file.text(&files.dir, Path::new("")), 0o644)?;
             }
         }
+    }
+    if global.json {
+        return show::line(plan.to_json());
     }
     show::line(format!(
         "wrote {} hooks; now write into {}:\n{}",

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde_json::json;
 use slurm_types::HostList;
 
 use crate::cli;
@@ -36,7 +37,7 @@ mode = "max_share"
 # One [[node_type]] per kind of node: what jobs may take of it, and its price per hour. Prices are 0 until you put in yours.
 "#;
 
-pub(super) fn run(args: &cli::Init) -> Result<ExitCode, Error> {
+pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Error> {
     let path = SlurmConf::find(args.slurm_conf.as_deref())?;
     let conf = SlurmConf::read(&path)?;
     let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
@@ -68,6 +69,7 @@ pub(super) fn run(args: &cli::Init) -> Result<ExitCode, Error> {
     );
     // The configuration first: if it may not be replaced, nothing else is written.
     write(&args.output, &text, args.force)?;
+    let mut wrote = vec![args.output.clone()];
     for (name, text) in [
         (PRICE_BOOK, price_book(&conf)),
         (IDENTITY_MAP, IDENTITIES.to_owned()),
@@ -75,7 +77,12 @@ pub(super) fn run(args: &cli::Init) -> Result<ExitCode, Error> {
         let path = folder.join(name);
         if !path.exists() || args.force {
             write(&path, &text, args.force)?;
+            wrote.push(path);
         }
+    }
+    if global.json {
+        show::line(json!({ "cluster": cluster, "wrote": wrote }))?;
+        return Ok(ExitCode::SUCCESS);
     }
     show::line(format!(
         "wrote {}, {PRICE_BOOK} and {IDENTITY_MAP} for cluster {cluster}\nnext: smesh --config {} up",

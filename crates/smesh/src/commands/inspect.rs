@@ -18,6 +18,13 @@ pub(super) fn run(args: &cli::Inspect) -> Result<ExitCode, Error> {
     let bytes = read(&args.file).map_err(|source| Error::io("read", name, source))?;
     let inspection = slurm_client::inspect::inspect(&bytes)
         .map_err(|error| Error::Failed(format!("{}: {error}", name.display())))?;
+    if inspection.records.is_empty() {
+        anstream::eprintln!(
+            "{}: {}, a whole answer without a record",
+            name.display(),
+            inspection.source
+        );
+    }
     for record in &inspection.records {
         show::line(json!(record))?;
     }

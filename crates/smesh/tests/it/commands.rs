@@ -89,3 +89,77 @@ fn hook_scripts_keep_the_sites_own_programs() {
         )
     );
 }
+
+#[test]
+fn hooks_without_a_configuration_are_told_what_to_do() {
+    let mesh = Mesh::init();
+    for (file, status, advice) in [
+        ("absent.toml", 78, "--hook-config"),
+        ("broken.toml", 78, "broken.toml: line 1"),
+    ] {
+        fs::write(mesh.path("broken.toml"), "cluster = 1").unwrap();
+        let output = mesh.run(&["hooks", "flush", "--hook-config", file]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(file) && said.contains(advice), "{said}");
+    }
+    // Nothing named: the one of the data directory that mesh.toml names, which `smesh up` has not written yet.
+    let output = mesh.run(&["hooks", "flush"]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr(&output).contains("data/hook.toml") && stderr(&output).contains("smesh up"));
+}
+
+#[test]
+fn what_is_written_is_said_for_machines_as_well() {
+    let mesh = Mesh::init();
+    let json = |args: &[&str]| -> serde_json::Value {
+        let output = mesh.run(args);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let wrote = json(&[
+        "--json",
+        "init",
+        "--slurm-conf",
+        "slurm.conf",
+        "-o",
+        "other/mesh.toml",
+    ]);
+    assert_eq!(wrote["cluster"], "testbed");
+    assert_eq!(wrote["wrote"][0], "other/mesh.toml");
+    assert_eq!(wrote["wrote"].as_array().unwrap().len(), 3);
+    let plan = json(&[
+        "--json",
+        "hooks",
+        "install",
+        "scripts",
+        "--slurm-conf",
+        "slurm.conf",
+    ]);
+    let script = plan["hooks"][0]["script"].as_str().unwrap();
+    assert!(std::path::Path::new(script).is_file(), "{script}");
+}
+
+#[test]
+fn over_rest_hooks_are_read_from_slurm_conf_and_the_doctor_names_slurmrestd() {
+    let mesh = Mesh::init();
+    let conf = fs::read_to_string(mesh.path("slurm.conf")).unwrap();
+    let site = conf + "PrologSlurmctld=/site/prolog\n";
+    fs::write(mesh.path("slurm.conf"), site).unwrap();
+    let config = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    let rest = "[slurm]\nsource = \"rest\"\nrest_url = \"unix:///nowhere/slurmrestd\"\n";
+    fs::write(mesh.path("mesh.toml"), config.replace("[slurm]\n", rest)).unwrap();
+    let plan = mesh.run(&["hooks", "print", "--json"]);
+    assert!(
+        stdout(&plan).contains("--chain /site/prolog"),
+        "the site's own program is kept: {plan:?}"
+    );
+    let doctor = mesh.run(&["doctor", "--json"]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let found = stdout(&doctor);
+    let slurm = found
+        .lines()
+        .find(|line| line.contains("\"check\":\"slurmrestd\""))
+        .unwrap_or_else(|| panic!("{found}"));
+    assert!(slurm.contains("rest_url"), "{slurm}");
+}

@@ -50,3 +50,20 @@ fn what_cannot_be_read_is_named_by_line() {
     let output = inspect("/nonexistent/file", "");
     assert!(!output.status.success() && stderr(&output).contains("/nonexistent/file"));
 }
+
+#[test]
+fn an_empty_list_is_said_to_be_one() {
+    let answers = [
+        r#"{"jobs":[],"errors":[],"warnings":[],"meta":{"plugin":{"data_parser":"data_parser/v0.0.42"},"slurm":{"release":"24.11.5"}}}"#,
+        "JobID|JobIDRaw|State|ExitCode|Submit\n",
+    ];
+    for answer in answers {
+        let output = inspect("-", answer);
+        let said = stderr(&output);
+        assert!(output.status.success() && stdout(&output).is_empty());
+        assert!(
+            said.contains("standard input: ") && said.contains("without a record"),
+            "{said}"
+        );
+    }
+}

@@ -32,13 +32,12 @@ impl Estimate {
 
 /// The estimate for a recognised reason.
 pub fn of(found: &Match, waiting: &Waiting<'_>) -> Estimate {
-    let reason = found.row.map_or("", |row| row.reason);
     // What never starts by itself has no plan, whatever an old record says.
     match found.class() {
         ReasonClass::Held => {
             return Estimate::none("held: a held job is not planned until it is released");
         }
-        ReasonClass::Dependency if reason == "DependencyNeverSatisfied" => {
+        ReasonClass::DependencyNeverSatisfied => {
             return Estimate::none("dependency: it can never be satisfied");
         }
         ReasonClass::Failure => {

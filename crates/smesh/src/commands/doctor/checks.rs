@@ -13,6 +13,7 @@ use mesh_runtime::Context;
 use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
 
+use super::advice;
 use super::{Finding, Grade};
 use crate::cli::{Global, HookFiles};
 use crate::client::Query;
@@ -45,9 +46,10 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
         }
         None => slurm_client::Config::default(),
     };
+    let by_commands = slurm_config.source == slurm_client::Source::Cli;
     let printed = slurm(&Slurm::new(slurm_config), context.as_ref(), &mut findings).await;
     mesh(global, &mut findings).await;
-    hooks(global, printed.is_some(), &mut findings).await;
+    hooks(global, by_commands && printed.is_some(), &mut findings).await;
     doorbell_end_to_end(context.as_ref(), &mut findings).await;
     findings
 }
@@ -111,11 +113,7 @@ async fn slurm(
                 slurm.source(),
                 Grade::Bad,
                 mesh_runtime::chain(&error),
-                if slurm.tells_access() {
-                    "install slurm-client, or set [slurm] bin_dir"
-                } else {
-                    "start slurmrestd, or set [slurm] rest_url"
-                },
+                advice::slurm(&error),
             ));
             return None;
         }
@@ -133,23 +131,36 @@ async fn slurm(
             ping.lines.join("; "),
             "start slurmctld; its log says why it is down",
         )),
-        Err(error @ slurm_client::Error::MungeDown { .. }) => {
+        Err(error) => {
+            let what = match error {
+                slurm_client::Error::MungeDown { .. } => "munge",
+                _ => "slurmctld",
+            };
             findings.push(Finding::new(
-                "munge",
+                what,
                 Grade::Bad,
                 mesh_runtime::chain(&error),
-                "start munged; AuthInfo of slurm.conf names its socket",
+                advice::slurm(&error),
             ));
         }
-        Err(error) => findings.push(Finding::new(
-            "slurmctld",
-            Grade::Bad,
-            mesh_runtime::chain(&error),
-            "see [slurm] conf, and slurmctld's log",
-        )),
     }
     let asked = Utc::now();
-    let printed = slurm.config().await.ok()?;
+    let printed = match slurm.config().await {
+        Ok(printed) => printed,
+        Err(error) => {
+            // Of a slurmctld that is down enough is said.
+            if !findings.iter().any(|finding| finding.grade == Grade::Bad) {
+                let found = format!("its configuration: {}", mesh_runtime::chain(&error));
+                findings.push(Finding::new(
+                    "slurmctld",
+                    Grade::Bad,
+                    found,
+                    advice::slurm(&error),
+                ));
+            }
+            return None;
+        }
+    };
     let cluster = printed.get("ClusterName").cloned().unwrap_or_default();
     if let Some(context) = context.filter(|context| context.mesh.cluster != cluster) {
         let found = format!(
@@ -234,13 +245,21 @@ async fn accounting(
     }
     let start = slurm_types::UnixTime::from_secs(Utc::now().timestamp() - 60);
     let started = Instant::now();
-    match slurm.accounting(&slurm_client::Query::Window { start, end: None }).await {
-        Ok(_) => findings.push(Finding::new("slurmdbd", Grade::Good, format!("sacct answers in {} ms", started.elapsed().as_millis()), "")),
+    match slurm
+        .accounting(&slurm_client::Query::Window { start, end: None })
+        .await
+    {
+        Ok(_) => findings.push(Finding::new(
+            "slurmdbd",
+            Grade::Good,
+            format!("sacct answers in {} ms", started.elapsed().as_millis()),
+            "",
+        )),
         Err(error) => findings.push(Finding::new(
             "slurmdbd",
             Grade::Bad,
             mesh_runtime::chain(&error),
-            "start slurmdbd; with a munge socket of its own also AccountingStoragePass has to name it",
+            advice::slurm(&error),
         )),
     }
 }
@@ -316,7 +335,7 @@ async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
                 "hooks",
                 Grade::Unknown,
                 mesh_runtime::chain(&error),
-                "",
+                "hooks are looked at where slurm.conf is: run doctor there, or set [slurm] conf",
             ));
         }
     };
@@ -374,7 +393,7 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
                 "doorbell",
                 Grade::Bad,
                 error.to_string(),
-                "start `smesh up` once: it writes this file",
+                "start `smesh up` once: it writes this file; on another host write one (hooks/README.md)",
             ));
         }
     };
@@ -432,6 +451,14 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
         ),
         Err(error) => Finding::new("doorbell", Grade::Unknown, error, ""),
     });
+    if let Ok(refused @ 1..) = spool.refused() {
+        findings.push(Finding::new(
+            "spool",
+            Grade::Warning,
+            format!("nats refuses {refused} doorbells for what they are"),
+            "`smesh hooks flush` tries them again and says why; remove *.refused if they are of no use",
+        ));
+    }
     match spool.len() {
         Ok(0) => findings.push(Finding::new("spool", Grade::Good, "empty", "")),
         Ok(waiting) => findings.push(Finding::new(

@@ -204,7 +204,7 @@ impl Probe {
 
     /// Appends a line as the Lua plugins do, and delivers it.
     fn line(&self, hook: &Hook) -> Result<(Config, Value), String> {
-        let config = Config::load(&self.config).map_err(|error| error.to_string())?;
+        let config = Config::load(&self.config).map_err(|error| Error::Hooks(error).to_string())?;
         let Some(folder) = &config.lines else {
             return Err(format!("{} says no `lines`", self.config.display()));
         };

@@ -26,7 +26,7 @@ use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Rows taken in at a time: what follows from them is in memory at once, and sweeps wait meanwhile.
-const ROWS_AT_ONCE: usize = 2_000;
+const ROWS_AT_ONCE: usize = 500;
 /// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
 const BACKLOG: Duration = Duration::from_secs(30);
 

@@ -362,7 +362,7 @@ impl Collector {
             if tracked.closed() {
                 core.last.remove(&run);
                 core.unproven_tasks.remove(&run);
-            } else if run == sighting.run {
+            } else if run == sighting.run && !is_known_to_accounting_only(core, &sighting) {
                 // Accounting knows less of a run than was seen of it.
                 core.last
                     .insert(run.clone(), &sighting.job, &sighting.owner);
@@ -397,4 +397,10 @@ impl Collector {
         let limit = self.config.usage_after + self.config.proof_patience;
         i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)
     }
+}
+
+/// Whether accounting, which has told the end of a run, will tell what it used no less completely than all that was seen of it.
+fn is_known_to_accounting_only(core: &Core, sighting: &Sighting) -> bool {
+    let over = sighting.record == Record::Accounting && sighting.end_kind().is_some();
+    over && !core.last.has(&sighting.run)
 }

@@ -5,9 +5,9 @@ const LONGEST: i64 = 3_600;
 /// A question about this many seconds that is not answered means that accounting is away, not that the answer is long.
 const SHORTEST: i64 = 60;
 /// The first question, before it is known how many runs end here.
-const FIRST: i64 = 900;
-/// Ended runs in an answer that are enough: about 40 MB. Those that live are in every answer, however short its time.
-const ENOUGH: usize = 20_000;
+const FIRST: i64 = 120;
+/// Ended runs in an answer that are enough: about 15 MB. Those that live are in every answer, however short its time.
+const ENOUGH: usize = 5_000;
 
 /// Seconds of the next question.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn questions_grow_while_answers_are_short_and_shrink_when_they_are_long() {
         let mut stride = Stride::new();
-        for expected in [1_800, 3_600, 3_600] {
+        for expected in [240, 480, 960, 1_920, 3_600, 3_600] {
             stride.answered(10);
             assert_eq!(stride.secs(), expected);
         }
@@ -72,9 +72,12 @@ mod tests {
     #[test]
     fn what_was_too_long_once_is_not_asked_again() {
         let mut stride = Stride::new();
+        stride.answered(0);
+        stride.answered(0);
+        assert_eq!(stride.secs(), 480);
         assert!(stride.shorten());
         stride.answered(0);
-        assert_eq!(stride.secs(), 225);
+        assert_eq!(stride.secs(), 120);
         assert!(stride.shorten());
         assert!(!stride.shorten());
         stride.answered(0);

@@ -26,6 +26,11 @@ impl Last {
         Some((job, packed.owner.clone()))
     }
 
+    /// Whether something was seen of a run.
+    pub(super) fn has(&self, run: &RunKey) -> bool {
+        self.0.contains_key(run)
+    }
+
     /// Remembers what was seen of a run.
     pub(super) fn insert(&mut self, run: RunKey, job: &Job, owner: &Owner) {
         let packed = Packed {

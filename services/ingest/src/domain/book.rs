@@ -10,7 +10,8 @@ use super::tracked::Tracked;
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     runs: BTreeMap<RunKey, Tracked>,
-    by_raw_id: HashMap<u32, BTreeSet<RunKey>>,
+    /// In order. Nearly always one run, for which a set would take six times the memory.
+    by_raw_id: HashMap<u32, Vec<RunKey>>,
 }
 
 impl Book {
@@ -21,10 +22,13 @@ impl Book {
 
     /// Remembers a run.
     pub fn put(&mut self, run: RunKey, tracked: Tracked) {
-        self.by_raw_id
+        let runs = self
+            .by_raw_id
             .entry(tracked.raw_id)
-            .or_default()
-            .insert(run.clone());
+            .or_insert_with(|| Vec::with_capacity(1));
+        if let Err(place) = runs.binary_search(&run) {
+            runs.insert(place, run.clone());
+        }
         self.runs.insert(run, tracked);
     }
 
@@ -32,7 +36,7 @@ impl Book {
     pub fn remove(&mut self, run: &RunKey) -> Option<Tracked> {
         let tracked = self.runs.remove(run)?;
         if let Some(runs) = self.by_raw_id.get_mut(&tracked.raw_id) {
-            runs.remove(run);
+            runs.retain(|other| other != run);
             if runs.is_empty() {
                 self.by_raw_id.remove(&tracked.raw_id);
             }

@@ -119,7 +119,12 @@ pub(super) fn derive(
     let first_sight = previous.is_none();
     let mut next = previous.cloned().unwrap_or_else(|| Tracked::new(sighting));
     let mut facts = Vec::new();
-    next.last_seen = next.last_seen.max(look.now);
+    // Accounting keeps what is over for years: that it tells of it says nothing about how long Slurm will show it.
+    let seen = match sighting.record {
+        Record::Accounting => sighting.end.filter(|_| sighting.end_kind().is_some()),
+        Record::Controller | Record::JobComp => None,
+    };
+    next.last_seen = next.last_seen.max(seen.unwrap_or(look.now));
     if next.over() {
         correct(run, &mut next, sighting, inferred, &mut facts);
         // Accounting has the time of every resize, the controller of the last one only.

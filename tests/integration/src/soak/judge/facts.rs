@@ -21,6 +21,11 @@ impl<'a> Facts<'a> {
         self.by_slot.remove(&(run, slot)).unwrap_or_default()
     }
 
+    /// Whether there is any left.
+    pub(super) fn has(&self, run: Run, slot: &'static str) -> bool {
+        self.by_slot.contains_key(&(run, slot))
+    }
+
     /// Takes the one that happened at about this time.
     pub(super) fn take_at(
         &mut self,

@@ -18,6 +18,7 @@ pub(super) fn judge(
 ) {
     let mut before: Option<(Run, &'static str)> = None;
     let mut open: Option<Run> = None;
+    let mut has_started = false;
     let mut parts: Vec<&Row> = Vec::new();
     for row in life {
         let run = open.unwrap_or((row.job, row.task, row.submit));
@@ -34,7 +35,16 @@ pub(super) fn judge(
             if !is_task {
                 submitted(run, row, before, facts, verdict);
             }
-            if row.ran() {
+            has_started = row.ran() && (row.start.is_some() || facts.has(run, "started"));
+            if row.ran() && !has_started {
+                // slurmctld gives a job its row within five seconds; requeued before that, the row has no start (seen on 22.05).
+                let text = format!(
+                    "job.started of {run:?}: accounting has no start: {}",
+                    row.line
+                );
+                verdict.unjudged.push(text);
+            }
+            if has_started {
                 let at = row.start;
                 one(run, "started", "job.started", at, row, facts, verdict);
                 one(
@@ -70,7 +80,7 @@ pub(super) fn judge(
             continue;
         };
         ended(run, word, end, row, facts, verdict);
-        if row.ran() {
+        if has_started {
             one(
                 run,
                 "finalized",

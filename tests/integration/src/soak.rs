@@ -150,7 +150,7 @@ pub async fn run(
     let (played, ()) = join(acts, stage.look()).await;
     played?;
     let mut told = Told::default();
-    let verdict = compare(&stage, quiet(plan.source), &mut told, &progress).await?;
+    let verdict = compare(&stage, plan.source, &mut told, &progress).await?;
     if let Some(folder) = &kept {
         write(folder, plan, &stage, &told, &verdict).await?;
     }
@@ -170,7 +170,7 @@ pub async fn run(
 /// Compares until nothing differs and nothing more comes, or for as long as the mesh may take.
 async fn compare(
     stage: &Stage,
-    quiet: Duration,
+    source: Source,
     told: &mut Told,
     progress: impl Fn(Phase),
 ) -> Result<Verdict, Error> {
@@ -179,7 +179,7 @@ async fn compare(
     loop {
         let whole = told.read_on(stage).await;
         let rows = sacct::rows(stage, &jobs(stage, told)).await?;
-        let verdict = judge::judge(&rows, &stage.log.borrow(), told);
+        let verdict = judge::judge(&rows, &stage.log.borrow(), told, source);
         let count = told.bus.len();
         progress(Phase::Comparing {
             left: verdict.count(),
@@ -189,7 +189,7 @@ async fn compare(
             Some((since, before)) if before == count => Some((since, before)),
             _ => Some((Instant::now(), count)),
         };
-        let is_quiet = agreed.is_some_and(|(since, _)| since.elapsed() >= quiet);
+        let is_quiet = agreed.is_some_and(|(since, _)| since.elapsed() >= quiet(source));
         if is_quiet || began.elapsed() > SETTLING {
             return Ok(verdict);
         }

@@ -107,7 +107,7 @@ fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
 }
 
 /// The run a reading belongs to. Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it
-/// for a job that was requeued in its first second: then the restart count has grown and the job waits, or has another start.
+/// for a job that started in the second of its submission: then the restart count has grown and the job waits, or has another start.
 fn resolve_attempt(
     book: &Book,
     sighting: &Sighting,
@@ -128,7 +128,11 @@ fn resolve_attempt(
         let same_start = attempts
             .iter()
             .find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
-        return same_start.map_or_else(|| run.clone(), |(earlier, _)| (*earlier).clone());
+        return match same_start {
+            Some((earlier, _)) => (*earlier).clone(),
+            None if began_after(tracked, sighting) => next_attempt(run),
+            None => run.clone(),
+        };
     };
     let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
     if restarts <= before || sighting.completing || sighting.base.is_none() || !moved_on {
@@ -151,6 +155,18 @@ fn resolve_attempt(
         .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
         decision.changes.push((run.clone(), closed));
     }
+    next_attempt(run)
+}
+
+/// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.
+fn began_after(tracked: &Tracked, sighting: &Sighting) -> bool {
+    let over = tracked.end.as_ref().filter(|end| !end.inferred);
+    tracked.started.is_some()
+        && sighting.started()
+        && over.is_some_and(|end| sighting.start.is_some_and(|start| start > end.at))
+}
+
+fn next_attempt(run: &RunKey) -> RunKey {
     RunKey {
         attempt: run.attempt + 1,
         ..run.clone()
@@ -181,9 +197,10 @@ fn continued_run(
         return (!missed || sighting.record != Record::Controller).then_some(None);
     };
     if run.attempt > 0 {
+        let end = tracked.end.as_ref().map(|end| end.event.clone());
         return Some(Some(Continues {
             run: earlier.clone(),
-            cause: EventType::JobRequeued.event().to_owned(),
+            cause: end.unwrap_or_else(|| EventType::JobRequeued.event().to_owned()),
         }));
     }
     let restarted = match sighting.restarts {
@@ -251,6 +268,7 @@ fn array_of(
         .rev()
         .find(|(array, _)| array.submit_time <= run.submit_time);
     let first_run = match (sighting.restarts, known) {
+        _ if run.attempt > 0 => false,
         (Some(restarts), _) => restarts == 0,
         (None, Some((array, _))) => array.submit_time == run.submit_time,
         (None, None) => origin.continues.is_none(),

@@ -69,7 +69,7 @@ pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
 }
 
 /// Compares.
-pub(super) fn judge(rows: &[Row], log: &Log, told: &Told) -> Verdict {
+pub(super) fn judge(rows: &[Row], log: &Log, told: &Told, source: Source) -> Verdict {
     let mut verdict = Verdict::default();
     once_each(told, &mut verdict);
     let rows = with_witnesses(rows, log);
@@ -85,7 +85,7 @@ pub(super) fn judge(rows: &[Row], log: &Log, told: &Told) -> Verdict {
     }
     for life in lives.values_mut() {
         life.sort_by_key(|row| (row.submit, row.start));
-        life::judge(life, &submits, &mut facts, &mut verdict);
+        life::judge(life, &submits, source, &mut facts, &mut verdict);
     }
     arrays::judge(&rows, log, &submits, &mut facts, &mut verdict);
     sampled::pauses(log, &mut facts, &mut verdict);

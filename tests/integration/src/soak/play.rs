@@ -19,7 +19,7 @@ use crate::Error;
 /// How many works go on at the same time.
 const AT_ONCE: usize = 16;
 /// When a work is given up; its jobs are cancelled at the end.
-const LONGEST: Duration = Duration::from_secs(300);
+const LONGEST: Duration = Duration::from_secs(600);
 /// Options that keep a job where nothing fails.
 const STEADY: &str = "--exclude=n3,n4,n5";
 const NOT_ARENA: &str = "--exclude=n5";

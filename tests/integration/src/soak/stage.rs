@@ -16,7 +16,7 @@ use crate::cluster::set_mode;
 use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario};
 
 /// How long anything of Slurm's may take on a busy machine, a restart of it included.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(240);
 /// What else runs: a second one of each service of which one leads and the others stand by.
 const REPLICAS: [&str; 2] = ["ingest-2", "node-watcher-2"];
 /// How long it may take until one of them leads again.

@@ -6,6 +6,7 @@ use mesh_events::{Event, EventType};
 
 use super::facts::{Facts, occurred, payload};
 use super::{Run, TYPES, used};
+use crate::soak::plan::Source;
 use crate::soak::sacct::Row;
 use crate::soak::verdict::Verdict;
 
@@ -13,6 +14,7 @@ use crate::soak::verdict::Verdict;
 pub(super) fn judge(
     life: &[&Row],
     submits: &BTreeMap<u32, i64>,
+    source: Source,
     facts: &mut Facts<'_>,
     verdict: &mut Verdict,
 ) {
@@ -91,7 +93,7 @@ pub(super) fn judge(
                 verdict,
             );
             if let Some(event) = one(run, "updated", "job.updated", None, row, facts, verdict) {
-                used::judge(run, &parts, event, verdict);
+                used::judge(run, &parts, event, source, verdict);
             }
         }
         before = Some((run, word));

@@ -30,7 +30,7 @@ pub use self::debt::Debt;
 use self::gaps::lost;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
-use self::outbox::Told;
+use self::outbox::{Before, Told};
 pub use self::usage::Due;
 use self::usage::Owing;
 use crate::adapters::store::{Meta, Store};
@@ -110,6 +110,8 @@ struct UnprovenTasks {
 #[derive(Default)]
 struct Batch {
     told: Vec<Told>,
+    /// What the books had of runs of which something is told that must be stored first.
+    before: Before,
     /// What goes through outboxes, by shard.
     outbox_bytes: HashMap<u32, usize>,
     /// The same in all of them.
@@ -237,11 +239,11 @@ impl Collector {
             self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
             if batch.is_full() {
                 let full = std::mem::take(&mut batch);
-                self.publish(&mut core, full.told).await?;
+                self.publish(&mut core, full.told, full.before).await?;
             }
         }
         metrics::unproven(core.unproven.len() + core.unproven_tasks.len());
-        self.publish(&mut core, batch.told).await?;
+        self.publish(&mut core, batch.told, batch.before).await?;
         Ok(asks)
     }
 
@@ -351,6 +353,10 @@ impl Collector {
             batch.fullest_bytes = batch.fullest_bytes.max(*in_shard);
         }
         for (run, mut tracked) in decision.changes {
+            batch
+                .before
+                .entry(run.clone())
+                .or_insert_with(|| core.book.get(&run).cloned());
             if let Some(digest) = digest.filter(|_| {
                 run.job_id == sighting.run.job_id && run.task_id == sighting.run.task_id
             }) {

@@ -120,6 +120,10 @@ impl Sweeper {
 
     /// One sweep.
     async fn sweep(&mut self) -> Result<Swept, Error> {
+        // Much of what it would show must be stored before it is told.
+        if self.collector.is_stuck().await? {
+            return Ok(Swept::Again(self.collector.config.sweep_interval));
+        }
         let began = Instant::now();
         let sweep = match unless_stopped(&self.shutdown, self.slurm.sweep()).await? {
             Ok(sweep) => sweep,

@@ -1,6 +1,6 @@
 //! A bucket's keys of the cluster, written by one ingest at a time: another one's first write makes every write from here fail.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +13,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+
+/// Until it works, or until told to stop.
+pub const ENDLESS: Duration = Duration::MAX;
 
 /// The first of growing pauses between two attempts.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -52,7 +55,7 @@ impl Health {
             tracing::warn!(
                 bucket,
                 reason,
-                "the state cannot be read or written, so nothing is told; trying again until it works"
+                "the state cannot be read or written, so what it must remember is not told; trying again until it works"
             );
         }
         self.condition.fail(reason);
@@ -93,32 +96,43 @@ impl Fenced {
         }
     }
 
-    /// Writes a value as JSON, until it works.
+    /// Writes a value as JSON, trying again for so long. Returns whether it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
-    pub async fn put(&mut self, key: String, value: &impl Serialize) -> Result<(), Error> {
+    pub async fn put(
+        &mut self,
+        key: String,
+        value: &impl Serialize,
+        patience: Duration,
+    ) -> Result<bool, Error> {
         let value: Bytes = match serde_json::to_vec(value) {
             Ok(value) => value.into(),
             Err(source) => return Err(Error::Encode { key, source }),
         };
-        let mut delay = FIRST_PAUSE;
+        let (began, mut delay) = (Instant::now(), FIRST_PAUSE);
         loop {
             match self.state.put(&key, value.clone()).await {
                 Ok(()) => {
                     self.health.works(self.name);
-                    return Ok(());
+                    return Ok(true);
                 }
                 Err(PutError::Conflict { key }) => {
                     let bucket = self.name;
                     return Err(Error::Fenced { key, bucket });
                 }
-                Err(PutError::Bus(error)) => {
-                    self.health.fails(self.name, &error);
-                    pause(&self.shutdown, &mut delay).await?;
-                }
+                Err(PutError::Bus(error)) => self.health.fails(self.name, &error),
             }
+            if began.elapsed() >= patience {
+                return Ok(false);
+            }
+            pause(&self.shutdown, &mut delay).await?;
         }
+    }
+
+    /// Whether the last attempt failed.
+    pub const fn is_failing(&self) -> bool {
+        self.health.failing
     }
 }
 

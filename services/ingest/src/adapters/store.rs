@@ -6,6 +6,7 @@
 //! same id.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_events::catalogue::BUCKET_INGEST;
@@ -137,7 +138,7 @@ impl Store {
         raw_id % SHARDS
     }
 
-    /// Writes shards as the book has them, with the events that are on their way.
+    /// Writes shards as the book has them, with the events that are on their way, trying again for so long. Returns whether all is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if somebody else wrote one of them.
@@ -146,9 +147,10 @@ impl Store {
         book: &Book,
         shards: &BTreeSet<u32>,
         outbox: &[(u32, Event)],
-    ) -> Result<(), Error> {
+        patience: Duration,
+    ) -> Result<bool, Error> {
         if shards.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let empty = || Shard {
             version: VERSION,
@@ -169,23 +171,36 @@ impl Store {
         }
         for (number, shard) in values {
             let key = format!("{}.{number}", self.prefix);
-            self.bucket.put(key, &shard).await?;
+            if !self.bucket.put(key, &shard, patience).await? {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Writes what is remembered about the cluster, with the events that are on their way.
+    /// Whether nothing can be written at present.
+    pub const fn is_failing(&self) -> bool {
+        self.bucket.is_failing()
+    }
+
+    /// Writes what is remembered about the cluster, with the events that are on their way, trying again for so long. Returns whether it is
+    /// stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if somebody else wrote it.
-    pub async fn write_meta(&mut self, meta: &Meta, outbox: &[Event]) -> Result<(), Error> {
+    pub async fn write_meta(
+        &mut self,
+        meta: &Meta,
+        outbox: &[Event],
+        patience: Duration,
+    ) -> Result<bool, Error> {
         let key = self.meta_key();
         let meta = Meta {
             version: VERSION,
             outbox: outbox.iter().map(pack).collect(),
             ..meta.clone()
         };
-        self.bucket.put(key, &meta).await
+        self.bucket.put(key, &meta, patience).await
     }
 
     fn meta_key(&self) -> String {

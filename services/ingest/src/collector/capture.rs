@@ -9,6 +9,7 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 use tracing::Span;
 
 use super::{Collector, Core};
+use crate::adapters::fenced::ENDLESS;
 use crate::adapters::store::Meta;
 use crate::{Error, metrics};
 
@@ -39,12 +40,14 @@ impl Collector {
         } = core;
         if let Some(shard) = shard {
             let outbox = [(shard, event.clone())];
-            store.write(book, &BTreeSet::from([shard]), &outbox).await?;
-            store.write_meta(meta, &[]).await?;
+            let shards = BTreeSet::from([shard]);
+            store.write(book, &shards, &outbox, ENDLESS).await?;
+            store.write_meta(meta, &[], ENDLESS).await?;
             // Its outbox is emptied with the next write.
             core.dirty.insert(shard);
         } else {
-            store.write_meta(meta, std::slice::from_ref(&event)).await?;
+            let outbox = std::slice::from_ref(&event);
+            store.write_meta(meta, outbox, ENDLESS).await?;
         }
         let span = span(&event);
         self.bus

@@ -1,6 +1,7 @@
 //! Publishing and storing, in the order that survives a crash.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, RunKey, Slot};
@@ -9,12 +10,24 @@ use tracing::Span;
 
 use super::{Collector, Core, capture};
 use crate::adapters::store::Store;
-use crate::domain::{Fact, FactId};
+use crate::domain::{Fact, FactId, Tracked};
 use crate::{Error, metrics};
 
+/// How long a write is tried that everybody else waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was remembered of runs before something was decided about them.
+pub(super) type Before = BTreeMap<RunKey, Option<Tracked>>;
+
 impl Collector {
-    /// Publishes what was decided.
-    pub(super) async fn publish(&self, core: &mut Core, told: Vec<Told>) -> Result<(), Error> {
+    /// Publishes what was decided. What must be stored first and cannot be is taken back, so that nobody else waits for it: a later sweep
+    /// decides the same again.
+    pub(super) async fn publish(
+        &self,
+        core: &mut Core,
+        told: Vec<Told>,
+        before: Before,
+    ) -> Result<(), Error> {
         core.must_not_be_ahead()?;
         if told.is_empty() {
             return Ok(());
@@ -29,6 +42,9 @@ impl Collector {
             .into_iter()
             .partition(|told| counted.contains(&told.run));
         core.ahead = true;
+        for told in &plain {
+            told.count();
+        }
         self.bus
             .publish_all_traced(
                 plain.into_iter().map(Told::into_parts).collect(),
@@ -53,9 +69,20 @@ impl Collector {
             let Core {
                 store, book, meta, ..
             } = core;
-            store.write(book, &shards, &outbox).await?;
-            if counted.iter().any(Told::is_capture) {
-                store.write_meta(meta, &[]).await?;
+            let mut stored = store.write(book, &shards, &outbox, PATIENCE).await?;
+            if stored && counted.iter().any(Told::is_capture) {
+                stored = store.write_meta(meta, &[], PATIENCE).await?;
+            }
+            // Their outboxes are emptied with the next write.
+            core.dirty.extend(shards);
+            if !stored {
+                let runs = counted.iter().map(|told| &told.run);
+                core.take_back(&runs.collect(), before);
+                core.ahead = false;
+                return Ok(());
+            }
+            for told in &counted {
+                told.count();
             }
             self.bus
                 .publish_all_traced(
@@ -63,14 +90,23 @@ impl Collector {
                     &self.shutdown,
                 )
                 .await?;
-            // Their outboxes are emptied with the next write.
-            core.dirty.extend(shards);
         }
         core.ahead = false;
         Ok(())
     }
 
-    /// Stores what has changed.
+    /// Whether what is remembered could not be written the last time, nor now.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn is_stuck(&self) -> Result<bool, Error> {
+        if self.core.lock().await.store.is_failing() {
+            self.flush().await?;
+        }
+        Ok(self.core.lock().await.store.is_failing())
+    }
+
+    /// Stores what has changed. What cannot be stored now is stored with a later flush.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
@@ -87,13 +123,28 @@ impl Collector {
         if *ahead {
             return Ok(());
         }
-        store.write(book, dirty, &[]).await?;
-        dirty.clear();
-        store.write_meta(meta, &[]).await
+        if store.write(book, dirty, &[], PATIENCE).await? {
+            dirty.clear();
+            store.write_meta(meta, &[], PATIENCE).await?;
+        }
+        Ok(())
     }
 }
 
 impl Core {
+    /// Remembers of these runs what was remembered before.
+    fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: Before) {
+        for (run, tracked) in before {
+            if !runs.contains(&run) {
+                continue;
+            }
+            self.book.remove(&run);
+            if let Some(tracked) = tracked {
+                self.book.put(run, tracked);
+            }
+        }
+    }
+
     /// Refuses when something was decided and its publishing was given up. What is stored from here on would say that it was told;
     /// after a restart it is told again.
     pub(super) const fn must_not_be_ahead(&self) -> Result<(), Error> {
@@ -114,7 +165,6 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn new(fact: &Fact, event: Event, raw_id: u32, links: &[Span]) -> Self {
-        metrics::fact(fact.kind);
         // The trace of a fact begins here; what led to it is linked.
         let span = tracing::info_span!(
             parent: None,
@@ -148,6 +198,15 @@ impl Told {
             sampled: true,
             event,
             span,
+        }
+    }
+
+    /// Events about capture are counted where they get their numbers.
+    fn count(&self) {
+        if !self.is_capture()
+            && let Ok(kind) = self.event.kind()
+        {
+            metrics::fact(kind);
         }
     }
 

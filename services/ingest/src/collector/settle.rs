@@ -6,7 +6,7 @@ use chrono::Utc;
 use mesh_events::RunKey;
 
 use super::gaps::not_shown;
-use super::outbox::Told;
+use super::outbox::{Before, Told};
 use super::{Collector, Core, Reading, Unproven, UnprovenTasks};
 use crate::adapters::store::Store;
 use crate::domain::{self, Remainder, settle_remainder};
@@ -106,6 +106,7 @@ impl Collector {
             }
         };
         core.dirty.insert(Store::shard_of(&next));
+        let before = (array.clone(), core.book.get(array).cloned());
         core.book.put(array.clone(), next);
         let Some(fact) = fact else { return Ok(ask) };
         if let Some((job, owner)) = core.last.get(array) {
@@ -118,7 +119,8 @@ impl Collector {
             };
             let event = frame.event_without_reading(&fact, job, &owner);
             let told = vec![Told::new(&fact, event, array.job_id, &[])];
-            self.publish(&mut core, told).await?;
+            self.publish(&mut core, told, Before::from([before]))
+                .await?;
         } else {
             // The array's record went away during an absence, so there is nothing to show of it.
             let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Entity, Everybody};
 use crate::Error;
-use crate::adapters::fenced::{Fenced, pack, unpack};
+use crate::adapters::fenced::{ENDLESS, Fenced, pack, unpack};
 use crate::identity::Person;
 
 /// Shards per cluster: 1 MiB each holds the access of some hundred thousand users together.
@@ -148,7 +148,7 @@ impl Memory {
         for (number, mut shard) in shards {
             shard.version = VERSION;
             let key = format!("{}.{number}", self.prefix);
-            self.bucket.put(key, &shard).await?;
+            self.bucket.put(key, &shard, ENDLESS).await?;
         }
         Ok(())
     }
@@ -160,7 +160,8 @@ impl Memory {
     pub async fn write_meta(&mut self) -> Result<(), Error> {
         self.meta.version = VERSION;
         let key = self.meta_key();
-        self.bucket.put(key, &self.meta).await
+        self.bucket.put(key, &self.meta, ENDLESS).await?;
+        Ok(())
     }
 
     fn meta_key(&self) -> String {

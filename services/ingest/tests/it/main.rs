@@ -7,6 +7,7 @@ mod bell;
 mod cluster;
 mod doubt;
 mod forgotten;
+mod full;
 mod lifecycle;
 mod mesh;
 mod outage;

@@ -1,0 +1,68 @@
+//! The bucket of ingest's memory is full: what must be remembered before it is told waits, everything else goes on.
+
+use std::time::Duration;
+
+use async_nats::jetstream;
+use mesh_testkit::wait_for;
+
+use crate::bell::ring;
+use crate::cluster;
+use crate::mesh::Mesh;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const STATE: &str = "ingest.state";
+
+/// Lets the bucket hold this much; all it wants if `None`.
+async fn limit(mesh: &Mesh, bytes: Option<i64>) {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let jetstream = jetstream::new(client);
+    let stream = jetstream.get_stream("KV_mesh_ingest").await.unwrap();
+    let mut config = stream.cached_info().config.clone();
+    config.max_bytes = bytes.unwrap_or(-1);
+    jetstream.update_stream(config).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, "sweep_interval = \"500ms\"").await;
+    let ingest = ingest.ready().await;
+    let before = cluster.sbatch(&["--hold"], "true").await;
+    mesh.wait_story(before, "submitted held").await;
+
+    limit(&mesh, Some(1)).await;
+    // A hold must be remembered first, and so must what a sweep sees.
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    wait_for("readiness says it", DEADLINE, async || {
+        let problems = ingest.context.health.problems();
+        problems.contains_key(STATE).then_some(())
+    })
+    .await;
+    ring(&mesh, "JobSubmit", held, &[]).await;
+    // A start and an end that are rung for need not: Slurm remembers them.
+    let runs = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(runs, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", runs, &[]).await;
+    mesh.wait_story(runs, "submitted started").await;
+    cluster.run("alice", &["scancel", &runs.to_string()]).await;
+    cluster.wait_state(runs, "CANCELLED").await;
+    ring(&mesh, "EpilogSlurmctld", runs, &[]).await;
+    mesh.wait_story(runs, "submitted started cancelled").await;
+    assert_eq!(mesh.story(held), "");
+    assert!(ingest.context.health.problems().contains_key(STATE));
+
+    limit(&mesh, None).await;
+    mesh.wait_story(held, "submitted held").await;
+    let ingest = ingest.ready().await;
+    mesh.assert_no_duplicates();
+    for job in [before, held] {
+        cluster.run("alice", &["scancel", &job.to_string()]).await;
+        mesh.wait_story(job, "submitted held cancelled").await;
+    }
+    // What was told meanwhile is remembered.
+    ingest.stop().await;
+    let ingest = mesh.ingest(cluster, "").await.ready().await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}

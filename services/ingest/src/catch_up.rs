@@ -27,6 +27,10 @@ use crate::{Error, metrics};
 
 /// Rows taken in at a time: what follows from them is in memory at once, and sweeps wait meanwhile.
 const ROWS_AT_ONCE: usize = 500;
+/// Ended runs whose use is not told yet, before more is asked for: some 20 MB.
+const MOST_OWED: usize = 20_000;
+/// Between two questions, or two looks at what is owed.
+const APART: Duration = Duration::from_secs(1);
 /// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
 const BACKLOG: Duration = Duration::from_secs(30);
 
@@ -134,6 +138,10 @@ impl CatchUp {
                 return Ok(recovered);
             };
             self.collector.paid(debt, Some(next)).await;
+            // Each is remembered until it is told what it used, so that is waited for.
+            while self.collector.usage_owed().await > MOST_OWED {
+                self.pause(APART).await?;
+            }
             rows.retain(|row| row.state.has(JobFlag::Resizing));
             resized = rows;
             start = next;
@@ -191,10 +199,14 @@ impl CatchUp {
                     backoff(failures)
                 }
             };
-            tokio::select! {
-                () = self.shutdown.cancelled() => return Err(Error::Stopped),
-                () = tokio::time::sleep(pause) => {}
-            }
+            self.pause(pause).await?;
+        }
+    }
+
+    async fn pause(&self, pause: Duration) -> Result<(), Error> {
+        tokio::select! {
+            () = self.shutdown.cancelled() => Err(Error::Stopped),
+            () = tokio::time::sleep(pause) => Ok(()),
         }
     }
 

@@ -5,12 +5,11 @@
 //! submission that is only tested (`sbatch --test-only`) uses one up (22.05).
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use slurm_client::{AccountingRecord, Query};
 use slurm_types::JobId;
 
-use super::{BACKLOG, CatchUp};
+use super::{APART, BACKLOG, CatchUp};
 use crate::collector::{Reading, Unseen};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
@@ -19,8 +18,6 @@ use crate::{Error, metrics};
 
 /// Ids in one question.
 const AT_ONCE: usize = 1_000;
-/// Between two questions.
-const APART: Duration = Duration::from_secs(1);
 /// How often it is asked about an id that no sweep has shown and that by accounting is not over: its end may be on its way.
 const ASKED: u32 = 4;
 
@@ -96,13 +93,6 @@ impl CatchUp {
                     self.pause(backoff(failures)).await?;
                 }
             }
-        }
-    }
-
-    async fn pause(&self, pause: Duration) -> Result<(), Error> {
-        tokio::select! {
-            () = self.shutdown.cancelled() => Err(Error::Stopped),
-            () = tokio::time::sleep(pause) => Ok(()),
         }
     }
 }

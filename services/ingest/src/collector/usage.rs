@@ -111,6 +111,11 @@ impl Owing {
 }
 
 impl Collector {
+    /// How many runs accounting must still be asked about.
+    pub async fn usage_owed(&self) -> usize {
+        self.core.lock().await.owing.runs.len()
+    }
+
     /// Runs to ask accounting about now.
     pub async fn usage_due(&self, most: usize) -> Vec<Due> {
         let core = self.core.lock().await;

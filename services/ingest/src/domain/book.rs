@@ -9,7 +9,8 @@ use super::tracked::Tracked;
 /// The runs, in the order of their keys: the runs of one job are neighbours, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    runs: BTreeMap<RunKey, Tracked>,
+    /// Boxed: the nodes of a map that grows at its end are half empty.
+    runs: BTreeMap<RunKey, Box<Tracked>>,
     /// In order. Nearly always one run, for which a set would take six times the memory.
     by_raw_id: HashMap<u32, Vec<RunKey>>,
 }
@@ -17,7 +18,7 @@ pub struct Book {
 impl Book {
     /// A run's memory.
     pub fn get(&self, run: &RunKey) -> Option<&Tracked> {
-        self.runs.get(run)
+        self.runs.get(run).map(|tracked| &**tracked)
     }
 
     /// Remembers a run.
@@ -29,7 +30,7 @@ impl Book {
         if let Err(place) = runs.binary_search(&run) {
             runs.insert(place, run.clone());
         }
-        self.runs.insert(run, tracked);
+        self.runs.insert(run, Box::new(tracked));
     }
 
     /// Forgets a run.
@@ -41,12 +42,12 @@ impl Book {
                 self.by_raw_id.remove(&tracked.raw_id);
             }
         }
-        Some(tracked)
+        Some(*tracked)
     }
 
     /// Changes a run's memory in place.
     pub fn get_mut(&mut self, run: &RunKey) -> Option<&mut Tracked> {
-        self.runs.get_mut(run)
+        self.runs.get_mut(run).map(|tracked| &mut **tracked)
     }
 
     /// Notes that these records were seen.
@@ -61,7 +62,7 @@ impl Book {
 
     /// Every run.
     pub fn iter(&self) -> impl Iterator<Item = (&RunKey, &Tracked)> {
-        self.runs.iter()
+        self.runs.iter().map(unboxed)
     }
 
     /// The runs whose ids of a record are wanted.
@@ -71,7 +72,7 @@ impl Book {
     ) -> impl Iterator<Item = (&RunKey, &Tracked)> {
         let runs = self.by_raw_id.iter().filter(move |(id, _)| wanted(**id));
         let runs = runs.flat_map(|(_, runs)| runs);
-        runs.filter_map(|run| self.runs.get_key_value(run))
+        runs.filter_map(|run| self.runs.get_key_value(run).map(unboxed))
     }
 
     /// The runs Slurm knows by this id of a record that were submitted then, an earlier attempt before a later one.
@@ -82,7 +83,7 @@ impl Book {
     ) -> impl DoubleEndedIterator<Item = (&RunKey, &Tracked)> {
         let runs = self.by_raw_id.get(&raw_id).into_iter().flatten();
         runs.filter(move |run| run.submit_time == submit_time)
-            .filter_map(|run| self.runs.get_key_value(run))
+            .filter_map(|run| self.runs.get_key_value(run).map(unboxed))
     }
 
     /// How many runs are remembered.
@@ -107,7 +108,7 @@ impl Book {
             attempt: u32::MAX,
             ..like.clone()
         };
-        self.runs.range(first..=last)
+        self.runs.range(first..=last).map(unboxed)
     }
 
     /// The runs of the tasks of an array.
@@ -124,7 +125,7 @@ impl Book {
             attempt: u32::MAX,
             ..array.clone()
         };
-        self.runs.range(first..=last)
+        self.runs.range(first..=last).map(unboxed)
     }
 
     /// Whether Slurm knew a run by this id of a record.
@@ -144,4 +145,8 @@ impl Book {
         runs.sort_by_key(|run| (run.submit_time, run.attempt));
         runs
     }
+}
+
+fn unboxed<'a>((run, tracked): (&'a RunKey, &'a Box<Tracked>)) -> (&'a RunKey, &'a Tracked) {
+    (run, tracked)
 }

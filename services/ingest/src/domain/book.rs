@@ -147,6 +147,7 @@ impl Book {
     }
 }
 
+#[expect(clippy::borrowed_box, reason = "as the map's iterators have it")]
 fn unboxed<'a>((run, tracked): (&'a RunKey, &'a Box<Tracked>)) -> (&'a RunKey, &'a Tracked) {
     (run, tracked)
 }

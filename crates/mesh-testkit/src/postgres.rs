@@ -194,6 +194,7 @@ impl Postgres {
             .arg(postmaster.id().to_string())
             .arg(&self.folder)
             .stdin(Stdio::piped())
+            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("start guard");

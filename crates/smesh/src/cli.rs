@@ -108,6 +108,9 @@ pub enum Command {
     Webhooks(Webhooks),
     /// Prove that the ledger was not changed
     Verify(Verify),
+    /// Prepare the ledger's database
+    #[command(subcommand)]
+    Ledger(Ledger),
     /// Check the arithmetic of costs against test vectors
     #[command(subcommand)]
     Price(Price),
@@ -312,13 +315,31 @@ pub enum Webhooks {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Computes the chain of the whole ledger again from the stored bodies and names the first bad sequence. Reads the database itself, so it
-runs as the user of `smesh up` or on a copy. Note the printed head elsewhere: it proves later that nothing before it was changed.
+runs as the user of `smesh up`, with a role of PostgreSQL that may read, or on a copy. Note the printed head elsewhere: it proves later that nothing before it was changed.
 
 Exit status: 0 the ledger is as it was written; 1 it is not.")]
 pub struct Verify {
     /// Ledger database [default: as the configuration says]
     #[arg(long, value_name = "FILE")]
     pub database: Option<PathBuf>,
+}
+
+/// `smesh ledger`
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Only for a ledger on PostgreSQL (ledger.db.url) whose service runs with a role that may add and nothing else. The owner of the database
+makes the tables, then the roles:
+
+  export MESH_LEDGER__DB__URL=postgres://owner:…@db.example.org/ledger
+  smesh ledger migrate
+  smesh ledger roles | psql \"$MESH_LEDGER__DB__URL\"
+
+and again after an upgrade. Without such roles the service makes its tables by itself.")]
+pub enum Ledger {
+    /// Make the tables, or bring them to this version
+    Migrate,
+    /// Print the SQL that makes the roles and gives them their rights
+    Roles,
 }
 
 /// `smesh inspect`

@@ -7,6 +7,7 @@ mod hooks;
 mod init;
 mod inspect;
 mod job;
+mod ledger;
 mod price;
 mod verify;
 pub mod wait;
@@ -36,6 +37,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Cost(args) => cost::run(global, &args).await,
         Command::Webhooks(args) => webhooks::run(global, args).await,
         Command::Verify(args) => verify::run(global, args).await,
+        Command::Ledger(args) => ledger::run(global, args).await,
         Command::Price(args) => price::run(global, &args),
         Command::Doctor(_) => doctor::run(global).await,
         Command::Hooks(args) => hooks::run(global, args).await,

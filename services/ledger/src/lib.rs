@@ -22,6 +22,9 @@ use std::sync::Arc;
 use mesh_bus::Bus;
 use mesh_runtime::{BoxError, Context, Service, Started};
 
+/// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
+pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
+
 pub use adapters::{Progress, Store, VerifyError, verify_database};
 pub use config::{Config, DEFAULTS};
 pub use domain::verify::{Fault, FirstBad, Verified};

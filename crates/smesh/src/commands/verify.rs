@@ -16,9 +16,11 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
         None => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
-            config
-                .database(&context.mesh.data_dir)
-                .map_err(|error| Error::Failed(error.to_string()))?
+            let failed = |error: ledger::Error| Error::Failed(error.to_string());
+            match config.reader().map_err(failed)? {
+                Some(reader) => reader,
+                None => config.database(&context.mesh.data_dir).map_err(failed)?,
+            }
         }
     };
     let bar = ProgressBar::new(0).with_style(bar_style());

@@ -13,8 +13,9 @@ use crate::domain::append::{Appended, Known, append};
 use crate::domain::fact::Fact;
 use crate::error::Error;
 
-/// How long one attempt may take. A server that is gone without a word, and a replica that holds the head, are found out by it.
-const ATTEMPT: Duration = Duration::from_secs(20);
+/// How long one attempt may take: a server that is gone without a word is found out by it. With the handler's patience it is within the
+/// consumers' ack wait.
+const ATTEMPT: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Appends facts of a stream and notes how far the stream has been taken in. All or nothing.

@@ -29,7 +29,7 @@ pub(super) fn pools(
     readers: u32,
 ) -> (Pool, Pool) {
     // A commit is durable before it is answered, whatever the server or the role says.
-    let writer = with_limits(options, "15s").options([("synchronous_commit", "on")]);
+    let writer = with_limits(options, "5s").options([("synchronous_commit", "on")]);
     let reader = with_limits(reader.unwrap_or(options), "30s");
     (
         pool(WRITERS, writer),
@@ -55,8 +55,8 @@ fn with_limits(options: &PgConnectOptions, statement: &str) -> PgConnectOptions 
         .application_name("slurm-mesh ledger")
         .options([
             ("statement_timeout", statement),
-            ("lock_timeout", "10s"),
-            ("idle_in_transaction_session_timeout", "10s"),
+            ("lock_timeout", "3s"),
+            ("idle_in_transaction_session_timeout", "5s"),
         ])
         .disable_statement_logging()
 }

@@ -71,6 +71,9 @@ pub enum NotAFact {
     /// An audit entry lacks what every one has.
     #[error("decode audit entry: {0} is missing")]
     AuditField(&'static str),
+    /// What is text in the database has a zero byte, which PostgreSQL cannot keep.
+    #[error("read fact: there is a zero byte in its {0}")]
+    ZeroByte(&'static str),
 }
 
 impl Fact {
@@ -80,13 +83,14 @@ impl Fact {
     /// If it is not an event.
     pub fn event(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
         let event = Event::from_bytes(&body)?;
-        Ok(Self {
+        let fact = Self {
             index: Index::of_event(&event),
             id: event.id,
             cluster: event.cluster,
             subject: subject.to_owned(),
             body,
-        })
+        };
+        fact.checked()
     }
 
     /// Reads a message of the audit stream.
@@ -104,13 +108,28 @@ impl Fact {
                 return Err(NotAFact::AuditField(field));
             }
         }
-        Ok(Self {
+        let fact = Self {
             index: Index::of_audit(&entry),
             id: entry.id,
             cluster: entry.cluster,
             subject: subject.to_owned(),
             body,
-        })
+        };
+        fact.checked()
+    }
+
+    fn checked(self) -> Result<Self, NotAFact> {
+        for (text, name) in [
+            (&self.id, "id"),
+            (&self.cluster, "cluster"),
+            (&self.subject, "subject"),
+            (&self.index.kind, "type"),
+        ] {
+            if text.contains('\0') {
+                return Err(NotAFact::ZeroByte(name));
+            }
+        }
+        Ok(self)
     }
 
     /// Reads a payload that is in the ledger already; its subject tells which of the two it is.
@@ -212,8 +231,9 @@ impl Index {
     }
 }
 
+/// A column of text: NULL if there is none, and without zero bytes, which PostgreSQL cannot keep.
 fn present(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
+    (!text.is_empty()).then(|| text.replace('\0', "\u{fffd}"))
 }
 
 /// Category words that can be asked for.

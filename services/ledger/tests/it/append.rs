@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use ledger::domain::fact::{Fact, NotAFact};
 use ledger::verify_database;
 use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
@@ -15,6 +16,7 @@ use crate::support::{
 on_both!(
     every_fact_is_kept_once_and_what_is_no_fact_is_parked,
     a_fact_that_comes_again_is_not_appended,
+    any_text_of_an_event_can_be_kept,
     the_database_refuses_to_change_or_delete,
     columns_for_queries_are_filled_again_from_the_payloads,
     a_database_that_cannot_be_written_delays_and_loses_nothing,
@@ -119,6 +121,24 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
     // A redelivered older message does not move the stream's position back.
     store.append("S", 2, Vec::new()).await.unwrap();
     assert_eq!(store.last_sequence("S").await.unwrap(), Some(3));
+}
+
+async fn any_text_of_an_event_can_be_kept(database: Database) {
+    let store = database.store().await;
+    let mut job = build::job(1);
+    job.partition = "p\0\u{1F980}' --\\".into();
+    let strange = of_user("al\0ice", EventType::JobStarted, job);
+    let appended = store.append("S", 1, vec![fact(&strange)]).await.unwrap();
+    assert_eq!(appended.entries.len(), 1);
+    let verified = verify_database(&database.location(), |_| ()).await;
+    assert_eq!(verified.unwrap().count, 1);
+    let mut audit = audit_entry(1);
+    audit.cluster = "c\0".into();
+    let refused = Fact::audit("mesh.c.audit.delivery", audit.encode_to_vec().into());
+    assert!(
+        matches!(refused, Err(NotAFact::ZeroByte("cluster"))),
+        "{refused:?}"
+    );
 }
 
 async fn the_database_refuses_to_change_or_delete(database: Database) {

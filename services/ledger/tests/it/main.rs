@@ -4,8 +4,10 @@
 
 mod api;
 mod append;
+mod faults;
 mod grpc;
 mod restart;
+mod roles;
 mod stream;
 mod support;
 mod tampering;

@@ -1,0 +1,30 @@
+//! `smesh ledger`: what an operator does to the database of the ledger.
+
+use std::process::ExitCode;
+
+use ledger::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::{Global, Ledger};
+use crate::error::Error;
+use crate::{settings, show};
+
+pub(super) async fn run(global: &Global, args: Ledger) -> Result<ExitCode, Error> {
+    match args {
+        Ledger::Roles => show::line(ledger::POSTGRES_ROLES.trim_end())?,
+        Ledger::Migrate => {
+            let context = settings::load(global, CancellationToken::new())?;
+            let config: ledger::Config = context.section("ledger")?;
+            let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+            let location = config.database(&context.mesh.data_dir).map_err(failed)?;
+            let store = Store::open(&location, 1).await.map_err(failed)?;
+            let head = store.head().await.map_err(failed)?;
+            store.close().await;
+            show::line(format!(
+                "{location} has the tables of this version, and {} entries",
+                head.seq
+            ))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

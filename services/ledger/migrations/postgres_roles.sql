@@ -1,0 +1,25 @@
+-- The roles of a ledger on PostgreSQL. Run it in the ledger's database as the owner of its tables, who may create roles, after
+-- `smesh ledger migrate`; again after an upgrade, which harms nothing. Then make users of your own and put them into a role:
+--   CREATE ROLE mesh_ledger LOGIN PASSWORD '…' IN ROLE ledger_appender;    -- ledger.db.url
+--   CREATE ROLE mesh_reader LOGIN PASSWORD '…' IN ROLE ledger_reader;      -- ledger.db.reader_url, smesh verify, auditors
+DO $$
+DECLARE
+    name TEXT;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['ledger_appender', 'ledger_reader'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), name);
+    END LOOP;
+    -- Before version 15 everybody may make tables in the schema public.
+    EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
+END $$;
+
+GRANT SELECT ON entries, payloads, event_index, head, streams, _sqlx_migrations TO ledger_appender, ledger_reader;
+
+-- Adds behind the head and moves it; triggers see to the rest.
+GRANT INSERT ON entries, payloads, event_index, streams TO ledger_appender;
+GRANT UPDATE (seq, chain) ON head TO ledger_appender;
+GRANT UPDATE (last_sequence) ON streams TO ledger_appender;
+GRANT EXECUTE ON FUNCTION ledger_add_partitions() TO ledger_appender;

@@ -1,0 +1,143 @@
+//! Each role can do its work, and nothing else.
+
+use ledger::{Error, Location, POSTGRES_ROLES, Store, verify_database};
+use mesh_events::EventType;
+use mesh_testkit::{Postgres, build, psql};
+
+use crate::support::{Database, admin, fact, serve};
+
+/// The same database for another role.
+fn of_role(database: &Database, role: &str) -> Database {
+    assert!(database.url.contains("//postgres@"));
+    Database {
+        folder: tempfile::tempdir().unwrap(),
+        url: database.url.replace("//postgres@", &format!("//{role}@")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_does_its_work_and_nothing_else() {
+    let server = Postgres::shared().await;
+    let superuser = Database::of(server);
+    psql(
+        &superuser.url,
+        "CREATE ROLE early LOGIN; CREATE ROLE mesh_owner LOGIN CREATEROLE; ALTER SCHEMA public OWNER TO mesh_owner",
+    );
+    let early = of_role(&superuser, "early");
+    let owner = of_role(&superuser, "mesh_owner");
+    // Without tables there is nothing for a role that may not make them.
+    let error = Store::open(&early.location(), 1).await.unwrap_err();
+    assert!(matches!(error, Error::NotMigrated(_)), "{error}");
+    owner.store().await.close().await;
+    psql(&owner.url, POSTGRES_ROLES);
+    psql(&owner.url, POSTGRES_ROLES);
+    psql(
+        &owner.url,
+        "CREATE ROLE mesh_appender LOGIN IN ROLE ledger_appender; CREATE ROLE mesh_reader LOGIN IN ROLE ledger_reader",
+    );
+    let (appender, reader) = (
+        of_role(&superuser, "mesh_appender"),
+        of_role(&superuser, "mesh_reader"),
+    );
+
+    // The appender opens, partitions included, and appends; the API reads by the reader's role.
+    let store = Store::connect(&appender.location(), Some(&reader.location()), 2).unwrap();
+    store.prepare().await.unwrap();
+    store.maintain().await.unwrap();
+    for id in 1..=3 {
+        let event = build::job_event(EventType::JobSubmitted, build::job(id));
+        store
+            .append("SLURM_EVENTS", id.into(), vec![fact(&event), fact(&event)])
+            .await
+            .unwrap();
+    }
+    mesh_runtime::install_tls();
+    let url = serve(&store, admin(), 100, 100).await;
+    let page = reqwest::get(format!("{url}/v1/events")).await.unwrap();
+    let page: serde_json::Value = page.json().await.unwrap();
+    assert_eq!(page["entries"].as_array().unwrap().len(), 3);
+    let verified = verify_database(&reader.location(), |_| ()).await.unwrap();
+    assert_eq!(verified.count, 3);
+
+    // And nothing else.
+    let partition = format!("payloads_{}", chrono::Utc::now().format("%Y_%m"));
+    let nobody_may = [
+        "UPDATE entries SET leaf = chain".to_owned(),
+        "DELETE FROM entries".to_owned(),
+        "TRUNCATE entries, payloads, event_index".to_owned(),
+        "DELETE FROM payloads".to_owned(),
+        format!("DELETE FROM {partition}"),
+        format!("INSERT INTO {partition} SELECT * FROM payloads"),
+        format!("DROP TABLE {partition}"),
+        format!("ALTER TABLE payloads DETACH PARTITION {partition}"),
+        "ALTER TABLE payloads DISABLE TRIGGER ALL".to_owned(),
+        "DROP TRIGGER entries_append_only ON entries".to_owned(),
+        "SET session_replication_role = replica".to_owned(),
+        "UPDATE event_index SET user_name = 'mallory'".to_owned(),
+        "DELETE FROM event_index".to_owned(),
+        "DELETE FROM head".to_owned(),
+        "DELETE FROM streams".to_owned(),
+        "UPDATE head SET only_row = 2".to_owned(),
+        "CREATE TABLE mine (seq BIGINT)".to_owned(),
+    ];
+    let reader_may_not = [
+        "INSERT INTO entries SELECT seq + 10, 'x', leaf, chain FROM entries",
+        "INSERT INTO streams VALUES ('x', 1)",
+        "UPDATE head SET seq = 99",
+        "SELECT ledger_add_partitions()",
+    ];
+    let mut outsider = appender.outsider().await;
+    for statement in &nobody_may {
+        assert!(
+            outsider.try_execute(statement).await.is_err(),
+            "{statement}"
+        );
+    }
+    // Where it has the right, the triggers refuse.
+    for statement in [
+        "UPDATE head SET seq = 1",
+        "INSERT INTO entries SELECT seq, 'x', leaf, chain FROM entries",
+        "INSERT INTO payloads SELECT seq, 1, cluster, subject, body FROM payloads",
+    ] {
+        assert!(
+            outsider.try_execute(statement).await.is_err(),
+            "{statement}"
+        );
+    }
+    let mut outsider = reader.outsider().await;
+    for statement in nobody_may.iter().map(String::as_str).chain(reader_may_not) {
+        assert!(
+            outsider.try_execute(statement).await.is_err(),
+            "{statement}"
+        );
+    }
+    let error = Store::open(&reader.location(), 1).await.unwrap_err();
+    assert!(error.to_string().contains("open ledger"), "{error}");
+    let verified = verify_database(&owner.location(), |_| ()).await.unwrap();
+    assert_eq!(verified.count, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_error_tells_a_password() {
+    let server = Postgres::shared().await;
+    let database = Database::of(server);
+    for url in [
+        database.url.replace("//postgres@", "//nobody:s3cret@"),
+        database
+            .url
+            .replace("/test_", "/absent_")
+            .replace("//postgres@", "//postgres:s3cret@"),
+        "postgres://mesh:s3cret@127.0.0.1:1/ledger".to_owned(),
+        "postgres://mesh:s3cret@127.0.0.1:1/ledger?sslmode=verify-full".to_owned(),
+    ] {
+        let location = Location::parse(&url, "".as_ref()).unwrap();
+        let error = Store::open(&location, 1).await.unwrap_err();
+        let text = format!(
+            "{error:?} {} {location:?} {location}",
+            mesh_runtime::chain(&error)
+        );
+        assert!(!text.contains("s3cret"), "{text}");
+        let away = url.contains("127.0.0.1");
+        assert_eq!(error.is_away(), away, "{text}");
+    }
+}

@@ -11,20 +11,16 @@ use std::{
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::Command,
-    sync::Semaphore,
-    time::timeout,
 };
 
-use crate::{Config, Error, metrics, pace::Pace};
+use crate::{Config, Error, limits::Limits, metrics};
 
-/// Commands at a time: enough to overlap, too few to crowd slurmctld.
-const AT_A_TIME: usize = 2;
 /// More output than 100,000 jobs make (`scontrol show jobs`: about 1.1 kB each).
 const MOST_OUTPUT: u64 = 256 << 20;
 /// Slurm's error texts are short; the rest of a flood is dropped.
@@ -44,8 +40,7 @@ const INHERITED: [&str; 6] = [
 pub(crate) struct Runner {
     config: Config,
     environment: Arc<Vec<(OsString, OsString)>>,
-    permits: Arc<Semaphore>,
-    pace: Arc<Pace>,
+    limits: Limits,
 }
 
 /// What a command printed.
@@ -75,21 +70,16 @@ impl Runner {
             environment.push(("SLURM_CONF".into(), conf.into()));
         }
         Self {
-            pace: Arc::new(Pace::new(config.commands_per_second)),
+            limits: Limits::new(&config),
             config,
             environment: Arc::new(environment),
-            permits: Arc::new(Semaphore::new(AT_A_TIME)),
         }
     }
 
     /// One that waits longer for answers, in places of its own, within the same number of commands per second.
     pub(crate) fn patient(&self, command_timeout: Duration) -> Self {
         Self {
-            config: Config {
-                command_timeout,
-                ..self.config.clone()
-            },
-            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+            limits: self.limits.patient(command_timeout),
             ..self.clone()
         }
     }
@@ -141,22 +131,9 @@ impl Runner {
         if let Some(path) = self.conf() {
             std::fs::metadata(&path).map_err(|source| Error::ConfigMissing { path, source })?;
         }
-        let Ok(_permit) = self.permits.acquire().await else {
-            return Err(Error::Suspicious {
-                command,
-                problem: "no permit: the client is closed",
-            });
-        };
-        self.pace.turn().await;
-        let limit = self.config.command_timeout;
-        let started = Instant::now();
-        let answer = timeout(limit, self.spawn(command, arguments)).await;
-        metrics::took(command, started.elapsed());
-        // Dropping the future has killed the child.
-        answer.unwrap_or(Err(Error::TimedOut {
-            command,
-            after: limit,
-        }))
+        // Boxed, since it is large. Dropping it kills the child.
+        let question = Box::pin(self.spawn(command, arguments));
+        self.limits.ask(command, question).await
     }
 
     async fn spawn(&self, command: &'static str, arguments: &[&str]) -> Result<Output, Error> {

@@ -22,6 +22,7 @@ mod evidence;
 pub mod fuzzing;
 pub mod inspect;
 mod json;
+mod limits;
 mod metrics;
 mod pace;
 mod parse;

@@ -6,12 +6,15 @@
 
 mod accounting;
 mod api;
+mod controller;
+mod document;
 mod http;
+mod jobs;
 mod sweep;
 mod verdict;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
@@ -20,22 +23,16 @@ use std::{
 };
 
 use serde_json::Value;
-use slurm_types::{JobId, UnixTime};
+use slurm_types::UnixTime;
 
 use self::{
     api::{Api, Family, NEEDED},
+    document::{complete, documented, envelope, nothing, unreadable},
     http::Http,
     sweep::Known,
     verdict::{Told, verdict},
 };
-use crate::{
-    Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Ping,
-    cli::{belongs_to, sort_into},
-    error::excerpt,
-    json::{self, Answer, Envelope, Fields},
-    metrics,
-    parse::JobsText,
-};
+use crate::{Config, Error, error::excerpt, json::Envelope, metrics};
 
 const OPENAPI: &str = "slurmrestd openapi";
 const JOBS: &str = "slurmrestd jobs";
@@ -48,8 +45,6 @@ const DIAG: &str = "slurmrestd diag";
 const CONF: &str = "slurmrestd conf";
 const CLUSTERS: &str = "slurmrestd clusters";
 
-/// Up to so many jobs are asked for one by one. One costs 2 to 5 ms, the list 0.4 to 0.8 ms per job in it (22.05, 26.05).
-const ONE_BY_ONE: usize = 16;
 /// "Invalid job id specified".
 const INVALID_JOB_ID: i64 = 2017;
 
@@ -61,11 +56,14 @@ pub(crate) struct Rest {
     known: Arc<Mutex<Known>>,
     /// The controller's clock in the newest answer about jobs.
     newest: Arc<AtomicI64>,
+    /// How many requests may be sent per second.
+    pace: NonZeroU32,
 }
 
 impl Rest {
     pub(crate) fn new(config: Config) -> Self {
         Self {
+            pace: config.commands_per_second,
             http: Http::new(config),
             api: Arc::default(),
             known: Arc::default(),
@@ -185,201 +183,6 @@ impl Rest {
         }
     }
 
-    /// Full records of these jobs.
-    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
-        let ids: BTreeSet<JobId> = ids.iter().copied().collect();
-        let mut answer = JobsAnswer::default();
-        let mut by_id = ids.clone();
-        if ids.len() > ONE_BY_ONE.max(self.known().rows() / 8) {
-            let before = self.newest();
-            let (records, envelope) = self
-                .list(JOBS, Family::Controller, "jobs", "", json::job)
-                .await?
-                .ok_or_else(|| nothing(JOBS))?;
-            self.doubt_age(JOBS, before, &envelope)?;
-            let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text(records));
-            let later = rest.split_off(rest.len().min(ONE_BY_ONE));
-            for id in later {
-                match unclear.remove(&id) {
-                    Some(problem) => answer.unclear.push((id, problem)),
-                    None => answer.unlisted.push(id),
-                }
-            }
-            by_id = rest.into_iter().collect();
-        }
-        for id in by_id {
-            self.one_job(id, &mut answer).await?;
-        }
-        Ok(answer)
-    }
-
-    async fn one_job(&self, id: JobId, answer: &mut JobsAnswer) -> Result<(), Error> {
-        let before = self.newest();
-        let told = self
-            .list(
-                JOB,
-                Family::Controller,
-                "job/{job_id}",
-                &id.to_string(),
-                json::job,
-            )
-            .await?;
-        let Some((records, envelope)) = told else {
-            answer.missing.push(id);
-            return Ok(());
-        };
-        if let Err(error) = self.doubt_age(JOB, before, &envelope) {
-            answer.unclear.push((id, error.to_string()));
-            return Ok(());
-        }
-        let JobsText { records, unclear } = text(records);
-        metrics::unread(JOB, unclear.len());
-        let found: Vec<JobRecord> = records
-            .into_iter()
-            .filter(|record| belongs_to(record, id))
-            .collect();
-        let unclear: Vec<_> = unclear
-            .into_iter()
-            .map(|(id, problem)| (id, problem.to_owned()))
-            .collect();
-        if found.is_empty() && unclear.is_empty() {
-            let why = "the answer holds no record of it";
-            answer.unclear.push((id, why.to_owned()));
-        }
-        answer.found.extend(found);
-        answer.unclear.extend(unclear);
-        Ok(())
-    }
-
-    /// Every node.
-    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
-        let api = self.api().await?;
-        if api.version(Family::Controller) == Some(36) {
-            // Its states have no flags: a drained node would look idle.
-            return Err(Error::NotServed {
-                command: NODES,
-                served: api.served(Family::Controller),
-                needed: "v0.0.37 or newer",
-            });
-        }
-        self.whole(NODES, "nodes", json::node).await
-    }
-
-    /// Every partition.
-    pub(crate) async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
-        self.whole(PARTITIONS, "partitions", json::partition).await
-    }
-
-    /// A list whose every record was read, and that is not empty.
-    async fn whole<T: Send + 'static>(
-        &self,
-        command: &'static str,
-        question: &'static str,
-        read: fn(&Value) -> Option<T>,
-    ) -> Result<Vec<T>, Error> {
-        let told = self
-            .list(command, Family::Controller, question, "", read)
-            .await?;
-        let (records, _) = told.ok_or_else(|| nothing(command))?;
-        let count = records.len();
-        let records: Vec<T> = records.into_iter().flatten().collect();
-        complete(command, count - records.len())?;
-        match records.is_empty() {
-            true => Err(nothing(command)),
-            false => Ok(records),
-        }
-    }
-
-    /// What slurmrestd tells of the configuration: v0.0.45 nearly all, older ones the cluster, the version and the clock.
-    pub(crate) async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
-        let api = self.api().await?;
-        let mut config = BTreeMap::new();
-        if api.path(Family::Controller, "conf").is_some()
-            && let Told::Document(body) = self.get(CONF, Family::Controller, "conf", "").await?
-        {
-            let document: Value =
-                serde_json::from_slice(&body).map_err(|e| unreadable(CONF, &body, &e))?;
-            let values = document["slurm_conf"].as_object().into_iter().flatten();
-            config.extend(values.filter_map(|(key, value)| Some((key.clone(), printed(value)?))));
-        }
-        let about = match self.get(DIAG, Family::Controller, "diag", "").await? {
-            Told::Document(body) => envelope(DIAG, &body)?,
-            _ => return Err(nothing(DIAG)),
-        };
-        let mut set = |key: &str, value: String| {
-            if !value.is_empty() {
-                config.entry(key.to_owned()).or_insert(value);
-            }
-        };
-        set(
-            "AsOf",
-            about
-                .clock
-                .map_or_else(String::new, |time| time.to_string()),
-        );
-        set("SLURM_VERSION", about.release);
-        set("ClusterName", about.cluster);
-        set(
-            "AccountingStorageType",
-            match about.accounting_storage {
-                told if !told.is_empty() => told,
-                // 22.05 does not say; it refuses to serve /slurmdb without slurmdbd.
-                _ if api.version(Family::Accounting).is_some() => {
-                    "accounting_storage/slurmdbd".to_owned()
-                }
-                _ => String::new(),
-            },
-        );
-        if !config.contains_key("ClusterName")
-            && let Some(cluster) = self.only_cluster(&api).await
-        {
-            config.insert("ClusterName".to_owned(), cluster);
-        }
-        Ok(config)
-    }
-
-    /// The one cluster of accounting: 22.05 has no other word for it.
-    async fn only_cluster(&self, api: &Api) -> Option<String> {
-        api.path(Family::Accounting, "clusters")?;
-        let read = |value: &Value| Fields::new(value).text("name");
-        let told = self
-            .list(CLUSTERS, Family::Accounting, "clusters", "", read)
-            .await;
-        match told.ok()??.0.as_slice() {
-            [only] => Some(only.clone()),
-            _ => None,
-        }
-    }
-
-    /// Whether a controller is up.
-    pub(crate) async fn ping(&self) -> Result<Ping, Error> {
-        let (controllers, _) = self.pings().await?;
-        Ok(Ping {
-            up: controllers.iter().any(|(up, _)| *up),
-            lines: controllers.into_iter().map(|(_, line)| line).collect(),
-        })
-    }
-
-    /// Version of slurmrestd.
-    pub(crate) async fn version(&self) -> Result<String, Error> {
-        let (_, envelope) = self.pings().await?;
-        match envelope.release.is_empty() {
-            true => Err(nothing(PING)),
-            false => Ok(envelope.release),
-        }
-    }
-
-    async fn pings(&self) -> Result<(Vec<(bool, String)>, Envelope), Error> {
-        let told = match self.get(PING, Family::Controller, "ping", "").await? {
-            Told::Document(body) => documented(PING, body, "pings", ping).await?,
-            _ => return Err(nothing(PING)),
-        };
-        match told.0.is_empty() {
-            true => Err(nothing(PING)),
-            false => Ok(told),
-        }
-    }
-
     fn newest(&self) -> i64 {
         self.newest.load(Ordering::Relaxed)
     }
@@ -411,128 +214,3 @@ impl Rest {
         Ok(())
     }
 }
-
-/// Reads a document in a thread of its own: a long one takes a second.
-async fn documented<T: Send + 'static>(
-    command: &'static str,
-    body: Vec<u8>,
-    list: &'static str,
-    read: impl FnMut(&Value) -> T + Send + 'static,
-) -> Result<(Vec<T>, Envelope), Error> {
-    let parse = move || match json::answer(&body, list, read) {
-        Ok(answer) => Ok(answer),
-        Err(error) => Err(unreadable(command, &body, &error)),
-    };
-    let parsed = tokio::task::spawn_blocking(parse).await;
-    let answer: Answer<T> = parsed
-        .unwrap_or_else(|_| {
-            Err(Error::Suspicious {
-                command,
-                problem: "reading the answer was interrupted",
-            })
-        })
-        .inspect_err(|error| metrics::failed(command, error.kind()))?;
-    let Answer { envelope, items } = answer;
-    let empty = items.as_ref().is_none_or(Vec::is_empty);
-    let harmless = command == ACCOUNTING && empty && envelope.has_error(json::NOTHING_FOUND);
-    if !envelope.errors.is_empty() && !harmless {
-        let error = verdict::reported(command, &envelope);
-        metrics::failed(command, error.kind());
-        return Err(error);
-    }
-    let items = items.ok_or_else(|| nothing(command))?;
-    Ok((items, envelope))
-}
-
-fn envelope(command: &'static str, body: &[u8]) -> Result<Envelope, Error> {
-    json::envelope(body).map_err(|error| unreadable(command, body, &error))
-}
-
-fn unreadable(command: &'static str, body: &[u8], error: &serde_json::Error) -> Error {
-    if error.is_eof() {
-        return Error::Suspicious {
-            command,
-            problem: "the document ends too early: the answer was cut",
-        };
-    }
-    Error::Malformed {
-        command,
-        problem: "it is no document of slurmrestd",
-        excerpt: excerpt(&format!(
-            "{error}; {}",
-            String::from_utf8_lossy(&body[..body.len().min(400)])
-        )),
-    }
-}
-
-/// An answer without what was asked for.
-fn nothing(command: &'static str) -> Error {
-    let error = Error::Suspicious {
-        command,
-        problem: "it holds nothing although it reports success",
-    };
-    metrics::failed(command, error.kind());
-    error
-}
-
-fn complete(command: &'static str, unread: usize) -> Result<(), Error> {
-    metrics::unread(command, unread);
-    match unread {
-        0 => Ok(()),
-        _ => Err(Error::Malformed {
-            command,
-            problem: "a record could not be read",
-            excerpt: format!("{unread} of them"),
-        }),
-    }
-}
-
-/// Records and ids of which the answer proves nothing.
-fn text(records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>) -> JobsText {
-    let mut text = JobsText::default();
-    for record in records {
-        match record {
-            Ok(record) => text.records.push(record),
-            Err((Some(id), problem)) => text.unclear.push((id, problem)),
-            Err((None, _)) => metrics::unread(JOBS, 1),
-        }
-    }
-    text
-}
-
-/// `ping: "UP"` (22.05), `pinged: "UP"` (v0.0.40 to v0.0.44), `responding: true` (v0.0.42 and later).
-fn ping(value: &Value) -> (bool, String) {
-    let mut fields = Fields::new(value);
-    let words = [fields.text("ping"), fields.text("pinged")];
-    let up = fields.flag("responding") || words.iter().any(|word| word == "UP");
-    let mode = match fields.text("mode") {
-        told if !told.is_empty() => told,
-        _ if fields.flag("primary") => "primary".to_owned(),
-        _ => "backup".to_owned(),
-    };
-    let host = fields.text("hostname");
-    let word = if up { "UP" } else { "DOWN" };
-    (up, format!("Slurmctld({mode}) at {host} is {word}"))
-}
-
-/// A value as `scontrol show config` would print it.
-fn printed(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(flag) => Some(if *flag { "Yes" } else { "No" }.to_owned()),
-        Value::Array(items) => {
-            let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-            Some(texts?.join(","))
-        }
-        Value::Object(_) => Some(
-            Fields::new(&serde_json::json!({ "v": value }))
-                .signed("v")?
-                .to_string(),
-        ),
-        Value::Null => None,
-    }
-}
-
-#[cfg(test)]
-mod tests;

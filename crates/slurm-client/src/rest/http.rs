@@ -6,16 +6,13 @@ use std::{
     os::unix::fs::MetadataExt,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
-use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{Config, Error, RestUrl, error::excerpt, metrics, pace::Pace};
+use crate::{Config, Error, RestUrl, error::excerpt, limits::Limits};
 
-/// Requests at a time, as with commands.
-const AT_A_TIME: usize = 2;
 /// More than 25,000 jobs make at 8 kB each (26.05; 10,000 were 92 MB).
 const MOST_BODY: usize = 256 << 20;
 
@@ -26,8 +23,7 @@ pub(super) struct Http {
     /// Why there is no client, if there is none.
     client: Result<Client, String>,
     token: Arc<Mutex<Option<(Stamp, HeaderValue)>>>,
-    permits: Arc<Semaphore>,
-    pace: Arc<Pace>,
+    limits: Limits,
 }
 
 /// An answer, whatever its status.
@@ -50,23 +46,17 @@ impl Http {
             RestUrl::Tcp(_) => builder,
         };
         Self {
-            pace: Arc::new(Pace::new(config.commands_per_second)),
+            limits: Limits::new(&config),
             client: builder.build().map_err(|error| chain(&error)),
             config: Arc::new(config),
             token: Arc::default(),
-            permits: Arc::new(Semaphore::new(AT_A_TIME)),
         }
     }
 
     /// One that waits longer for answers, in places of its own, within the same number of requests per second.
     pub(super) fn patient(&self, command_timeout: Duration) -> Self {
-        let config = Config {
-            command_timeout,
-            ..Config::clone(&self.config)
-        };
         Self {
-            config: Arc::new(config),
-            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+            limits: self.limits.patient(command_timeout),
             ..self.clone()
         }
     }
@@ -77,24 +67,8 @@ impl Http {
 
     /// Asks; `target` is a path with its query.
     pub(super) async fn get(&self, command: &'static str, target: &str) -> Result<Reply, Error> {
-        let Ok(_permit) = self.permits.acquire().await else {
-            return Err(Error::Suspicious {
-                command,
-                problem: "no permit: the client is closed",
-            });
-        };
-        self.pace.turn().await;
-        let limit = self.config.command_timeout;
-        let started = Instant::now();
-        let reply = match timeout(limit, self.send(command, target)).await {
-            Ok(reply) => reply,
-            Err(_) => Err(Error::TimedOut {
-                command,
-                after: limit,
-            }),
-        };
-        metrics::took(command, started.elapsed());
-        reply
+        let question = Box::pin(self.send(command, target));
+        self.limits.ask(command, question).await
     }
 
     async fn send(&self, command: &'static str, target: &str) -> Result<Reply, Error> {

@@ -7,3 +7,4 @@ mod live;
 mod live_rest;
 mod replay;
 mod rest;
+mod rest_server;

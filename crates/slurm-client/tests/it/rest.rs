@@ -3,113 +3,15 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use slurm_client::{Config, Error, Query, RestUrl, Slurm, Source};
+use slurm_client::{Config, Error, Query, Slurm, Source};
 use slurm_types::{JobId, UnixTime};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, UnixListener},
-};
+use tokio::net::TcpListener;
 
-/// The head of a request, in small letters.
-type Answer = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
-
-/// What the server does with a request.
-enum Reply {
-    /// An answer.
-    Status(u16, Vec<u8>),
-    /// So many bytes fewer than announced, then the end of the connection.
-    Cut(Vec<u8>),
-    /// Headers and half the body, then silence.
-    Hang(Vec<u8>),
-}
-
-/// Requests that arrived.
-#[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<String>>>);
-
-impl Seen {
-    fn count(&self, path: &str) -> usize {
-        let seen = self.0.lock().unwrap();
-        seen.iter().filter(|head| head.contains(path)).count()
-    }
-}
-
-fn capture(path: &str) -> Vec<u8> {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/captures", path]
-        .iter()
-        .collect();
-    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn ok(path: &str) -> Reply {
-    Reply::Status(200, capture(path))
-}
-
-async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answer, seen: Seen) {
-    loop {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            match stream.read_u8().await {
-                Ok(byte) => head.push(byte),
-                Err(_) => return,
-            }
-        }
-        let head = String::from_utf8_lossy(&head).to_lowercase();
-        seen.0.lock().unwrap().push(head.clone());
-        let (status, body, kept) = match answer(&head) {
-            Reply::Status(status, body) => (status, body, None),
-            Reply::Cut(body) | Reply::Hang(body) if body.is_empty() => return,
-            Reply::Cut(body) => (200, body, Some(false)),
-            Reply::Hang(body) => (200, body, Some(true)),
-        };
-        let header = format!(
-            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        let sent = if kept.is_some() {
-            body.len() / 2
-        } else {
-            body.len()
-        };
-        let message = [header.as_bytes(), &body[..sent]].concat();
-        if stream.write_all(&message).await.is_err() {
-            return;
-        }
-        match kept {
-            None => {}
-            Some(false) => return,
-            Some(true) => std::future::pending().await,
-        }
-    }
-}
-
-/// A server on a unix socket, and a client that asks it.
-fn server(
-    dir: &Path,
-    answer: impl Fn(&str) -> Reply + Send + Sync + 'static,
-) -> (Slurm, Seen, Config) {
-    let socket = dir.join("s");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let (seen, answer): (Seen, Answer) = (Seen::default(), Arc::new(answer));
-    let of_server = seen.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, Arc::clone(&answer), of_server.clone()));
-        }
-    });
-    let config = Config {
-        source: Source::Rest,
-        rest_url: RestUrl::Unix(socket),
-        command_timeout: Duration::from_secs(20),
-        ..Config::default()
-    };
-    (Slurm::new(config.clone()), seen, config)
-}
+use crate::rest_server::{Answer, Reply, Seen, capture, ok, serve, server};
 
 fn id(id: u32) -> JobId {
     JobId::new(id).unwrap()

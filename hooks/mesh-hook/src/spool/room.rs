@@ -40,7 +40,7 @@ impl Room<'_> {
     /// Promises bytes; false if there is no room.
     pub fn take(&self, bytes: u64) -> io::Result<bool> {
         let file = self.locked();
-        let known = file.as_ref().and_then(|file| read(file));
+        let known = file.as_ref().and_then(read);
         let mut tally = match known {
             Some(tally) => tally,
             None => self.count()?,

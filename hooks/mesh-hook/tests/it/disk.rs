@@ -62,7 +62,11 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.freeze(false);
-        Command::new("umount").arg("-l").arg(&self.path).status().ok();
+        Command::new("umount")
+            .arg("-l")
+            .arg(&self.path)
+            .status()
+            .ok();
     }
 }
 

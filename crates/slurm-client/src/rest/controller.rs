@@ -1,0 +1,179 @@
+//! Nodes, partitions, and what the controllers say about themselves, over REST.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    Api, CLUSTERS, CONF, DIAG, Family, NODES, PARTITIONS, PING, Rest, Told, complete, documented,
+    envelope, nothing, unreadable,
+};
+use crate::{
+    Error, NodeRecord, PartitionRecord, Ping,
+    json::{self, Envelope, Fields},
+};
+
+impl Rest {
+    /// Every node.
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRecord>, Error> {
+        let api = self.api().await?;
+        if api.version(Family::Controller) == Some(36) {
+            // Its states have no flags: a drained node would look idle.
+            return Err(Error::NotServed {
+                command: NODES,
+                served: api.served(Family::Controller),
+                needed: "v0.0.37 or newer",
+            });
+        }
+        self.whole(NODES, "nodes", json::node).await
+    }
+
+    /// Every partition.
+    pub(crate) async fn partitions(&self) -> Result<Vec<PartitionRecord>, Error> {
+        self.whole(PARTITIONS, "partitions", json::partition).await
+    }
+
+    /// A list whose every record was read, and that is not empty.
+    async fn whole<T: Send + 'static>(
+        &self,
+        command: &'static str,
+        question: &'static str,
+        read: fn(&Value) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
+        let told = self
+            .list(command, Family::Controller, question, "", read)
+            .await?;
+        let (records, _) = told.ok_or_else(|| nothing(command))?;
+        let count = records.len();
+        let records: Vec<T> = records.into_iter().flatten().collect();
+        complete(command, count - records.len())?;
+        match records.is_empty() {
+            true => Err(nothing(command)),
+            false => Ok(records),
+        }
+    }
+
+    /// What slurmrestd tells of the configuration: v0.0.45 nearly all, older ones the cluster, the version and the clock.
+    pub(crate) async fn config(&self) -> Result<BTreeMap<String, String>, Error> {
+        let api = self.api().await?;
+        let mut config = BTreeMap::new();
+        if api.path(Family::Controller, "conf").is_some()
+            && let Told::Document(body) = self.get(CONF, Family::Controller, "conf", "").await?
+        {
+            let document: Value =
+                serde_json::from_slice(&body).map_err(|e| unreadable(CONF, &body, &e))?;
+            let values = document["slurm_conf"].as_object().into_iter().flatten();
+            config.extend(values.filter_map(|(key, value)| Some((key.clone(), printed(value)?))));
+        }
+        let about = match self.get(DIAG, Family::Controller, "diag", "").await? {
+            Told::Document(body) => envelope(DIAG, &body)?,
+            _ => return Err(nothing(DIAG)),
+        };
+        let mut set = |key: &str, value: String| {
+            if !value.is_empty() {
+                config.entry(key.to_owned()).or_insert(value);
+            }
+        };
+        set(
+            "AsOf",
+            about
+                .clock
+                .map_or_else(String::new, |time| time.to_string()),
+        );
+        set("SLURM_VERSION", about.release);
+        set("ClusterName", about.cluster);
+        set(
+            "AccountingStorageType",
+            match about.accounting_storage {
+                told if !told.is_empty() => told,
+                // 22.05 does not say; it refuses to serve /slurmdb without slurmdbd.
+                _ if api.version(Family::Accounting).is_some() => {
+                    "accounting_storage/slurmdbd".to_owned()
+                }
+                _ => String::new(),
+            },
+        );
+        if !config.contains_key("ClusterName")
+            && let Some(cluster) = self.only_cluster(&api).await
+        {
+            config.insert("ClusterName".to_owned(), cluster);
+        }
+        Ok(config)
+    }
+
+    /// The one cluster of accounting: 22.05 has no other word for it.
+    async fn only_cluster(&self, api: &Api) -> Option<String> {
+        api.path(Family::Accounting, "clusters")?;
+        let read = |value: &Value| Fields::new(value).text("name");
+        let told = self
+            .list(CLUSTERS, Family::Accounting, "clusters", "", read)
+            .await;
+        match told.ok()??.0.as_slice() {
+            [only] => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether a controller is up.
+    pub(crate) async fn ping(&self) -> Result<Ping, Error> {
+        let (controllers, _) = self.pings().await?;
+        Ok(Ping {
+            up: controllers.iter().any(|(up, _)| *up),
+            lines: controllers.into_iter().map(|(_, line)| line).collect(),
+        })
+    }
+
+    /// Version of slurmrestd.
+    pub(crate) async fn version(&self) -> Result<String, Error> {
+        let (_, envelope) = self.pings().await?;
+        match envelope.release.is_empty() {
+            true => Err(nothing(PING)),
+            false => Ok(envelope.release),
+        }
+    }
+
+    async fn pings(&self) -> Result<(Vec<(bool, String)>, Envelope), Error> {
+        let told = match self.get(PING, Family::Controller, "ping", "").await? {
+            Told::Document(body) => documented(PING, body, "pings", ping).await?,
+            _ => return Err(nothing(PING)),
+        };
+        match told.0.is_empty() {
+            true => Err(nothing(PING)),
+            false => Ok(told),
+        }
+    }
+}
+
+/// `ping: "UP"` (22.05), `pinged: "UP"` (v0.0.40 to v0.0.44), `responding: true` (v0.0.42 and later).
+fn ping(value: &Value) -> (bool, String) {
+    let mut fields = Fields::new(value);
+    let words = [fields.text("ping"), fields.text("pinged")];
+    let up = fields.flag("responding") || words.iter().any(|word| word == "UP");
+    let mode = match fields.text("mode") {
+        told if !told.is_empty() => told,
+        _ if fields.flag("primary") => "primary".to_owned(),
+        _ => "backup".to_owned(),
+    };
+    let host = fields.text("hostname");
+    let word = if up { "UP" } else { "DOWN" };
+    (up, format!("Slurmctld({mode}) at {host} is {word}"))
+}
+
+/// A value as `scontrol show config` would print it.
+fn printed(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(if *flag { "Yes" } else { "No" }.to_owned()),
+        Value::Array(items) => {
+            let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+            Some(texts?.join(","))
+        }
+        Value::Object(_) => Some(
+            Fields::new(&serde_json::json!({ "v": value }))
+                .signed("v")?
+                .to_string(),
+        ),
+        Value::Null => None,
+    }
+}

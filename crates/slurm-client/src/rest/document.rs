@@ -1,0 +1,86 @@
+//! What an answer holds, doubted: cut, with errors although HTTP says 200, without its list.
+
+use serde_json::Value;
+
+use super::{ACCOUNTING, verdict};
+use crate::{
+    Error,
+    error::excerpt,
+    json::{self, Answer, Envelope},
+    metrics,
+};
+
+/// Reads a document in a thread of its own: a long one takes a second.
+pub(super) async fn documented<T: Send + 'static>(
+    command: &'static str,
+    body: Vec<u8>,
+    list: &'static str,
+    read: impl FnMut(&Value) -> T + Send + 'static,
+) -> Result<(Vec<T>, Envelope), Error> {
+    let parse = move || match json::answer(&body, list, read) {
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(unreadable(command, &body, &error)),
+    };
+    let parsed = tokio::task::spawn_blocking(parse).await;
+    let answer: Answer<T> = parsed
+        .unwrap_or_else(|_| {
+            Err(Error::Suspicious {
+                command,
+                problem: "reading the answer was interrupted",
+            })
+        })
+        .inspect_err(|error| metrics::failed(command, error.kind()))?;
+    let Answer { envelope, items } = answer;
+    let empty = items.as_ref().is_none_or(Vec::is_empty);
+    let harmless = command == ACCOUNTING && empty && envelope.has_error(json::NOTHING_FOUND);
+    if !envelope.errors.is_empty() && !harmless {
+        let error = verdict::reported(command, &envelope);
+        metrics::failed(command, error.kind());
+        return Err(error);
+    }
+    let items = items.ok_or_else(|| nothing(command))?;
+    Ok((items, envelope))
+}
+
+pub(super) fn envelope(command: &'static str, body: &[u8]) -> Result<Envelope, Error> {
+    json::envelope(body).map_err(|error| unreadable(command, body, &error))
+}
+
+pub(super) fn unreadable(command: &'static str, body: &[u8], error: &serde_json::Error) -> Error {
+    if error.is_eof() {
+        return Error::Suspicious {
+            command,
+            problem: "the document ends too early: the answer was cut",
+        };
+    }
+    Error::Malformed {
+        command,
+        problem: "it is no document of slurmrestd",
+        excerpt: excerpt(&format!(
+            "{error}; {}",
+            String::from_utf8_lossy(&body[..body.len().min(400)])
+        )),
+    }
+}
+
+/// An answer without what was asked for.
+pub(super) fn nothing(command: &'static str) -> Error {
+    let error = Error::Suspicious {
+        command,
+        problem: "it holds nothing although it reports success",
+    };
+    metrics::failed(command, error.kind());
+    error
+}
+
+pub(super) fn complete(command: &'static str, unread: usize) -> Result<(), Error> {
+    metrics::unread(command, unread);
+    match unread {
+        0 => Ok(()),
+        _ => Err(Error::Malformed {
+            command,
+            problem: "a record could not be read",
+            excerpt: format!("{unread} of them"),
+        }),
+    }
+}

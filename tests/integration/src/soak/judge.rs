@@ -167,3 +167,41 @@ fn shown(rows: &[Row], job: u32) -> String {
         format!("; accounting: {}", lines.join("  "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(line: &str) -> Row {
+        Row::read(line).unwrap()
+    }
+
+    #[test]
+    fn a_job_that_accounting_does_not_end_is_open() {
+        let mut log = Log::new();
+        log.jobs.extend([7, 8, 9]);
+        let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
+        let waits = row("8|8|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
+        let told = Told::default();
+        let verdict = judge(&[runs, waits], &log, &told, Source::Commands);
+        assert_eq!(verdict.open.len(), 3, "{:?}", verdict.open);
+        assert!(verdict.open.contains(&"job 9 has no row".to_owned()));
+    }
+
+    #[test]
+    fn what_accounting_ends_and_nobody_told_is_missing() {
+        let ended = row("7|7|alice|FAILED|100|110|120|n1|3:0|10|00:00:00");
+        let told = Told::default();
+        let verdict = judge(&[ended], &Log::new(), &told, Source::Commands);
+        assert!(verdict.open.is_empty());
+        let missing = |kind: &str| verdict.missing.iter().any(|text| text.starts_with(kind));
+        for kind in [
+            "job.submitted of",
+            "job.started of",
+            "job.failed of",
+            "job.updated of",
+        ] {
+            assert!(missing(kind), "{kind}: {:?}", verdict.missing);
+        }
+    }
+}

@@ -37,7 +37,7 @@ const COLUMNS: &str =
 
 impl Row {
     /// Reads a line; `None` if it is none.
-    fn read(line: &str) -> Option<Self> {
+    pub(super) fn read(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split('|').collect();
         let [
             id,

@@ -47,6 +47,8 @@ pub(super) struct NodeAct {
     pub(super) what: &'static str,
     /// The reason given.
     pub(super) reason: String,
+    /// Just before it was done, Unix seconds.
+    pub(super) from: i64,
     /// Whether node-watcher must have seen it.
     pub(super) seen: bool,
 }

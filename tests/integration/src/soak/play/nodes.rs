@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{FIRST_STAYS, OLD_ENOUGH, Player};
 use crate::Error;
-use crate::soak::log::NodeAct;
+use crate::soak::log::{NodeAct, now};
 use crate::soak::plan::{ARENA, Work};
 use crate::soak::stage::PATIENCE;
 
@@ -50,16 +50,18 @@ impl Player<'_> {
         let _node = self.have(node).await?;
         let job = self.on_node(work, node, true).await?;
         let slurmd = format!("slurmd:{node}");
+        let from = now();
         self.stage.note(format!("kill {slurmd}"));
         self.stage.cluster.control("kill", &slurmd).await?;
         let outcome = self.node_state(node, "DOWN").await;
         let seen = outcome.is_ok() && self.stage.swept("node-watcher").await;
-        self.note_node(node, "killed", "Not responding", seen);
+        self.note_node(node, "killed", "Not responding", from, seen);
+        let from = now();
         self.stage.cluster.control("start", &slurmd).await?;
         outcome?;
         self.node_state(node, "IDLE").await?;
         let seen = self.stage.swept("node-watcher").await;
-        self.note_node(node, "resume", "", seen);
+        self.note_node(node, "resume", "", from, seen);
         self.ended(job).await
     }
 
@@ -89,17 +91,19 @@ impl Player<'_> {
         if what != "resume" {
             command.push(&why);
         }
+        let from = now();
         self.tell("root", &command).await?;
         let seen = self.stage.swept("node-watcher").await;
-        self.note_node(node, what, reason, seen);
+        self.note_node(node, what, reason, from, seen);
         Ok(())
     }
 
-    fn note_node(&self, node: &str, what: &'static str, reason: &str, seen: bool) {
+    fn note_node(&self, node: &str, what: &'static str, reason: &str, from: i64, seen: bool) {
         self.stage.log.borrow_mut().nodes.push(NodeAct {
             node: node.to_owned(),
             what,
             reason: reason.to_owned(),
+            from,
             seen,
         });
     }

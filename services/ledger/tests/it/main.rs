@@ -11,4 +11,5 @@ mod roles;
 mod stream;
 mod support;
 mod tampering;
+mod upgrade;
 mod vectors;

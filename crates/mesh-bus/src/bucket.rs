@@ -2,7 +2,7 @@
 
 use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
 use bytes::Bytes;
-use futures_util::TryStreamExt as _;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 
 use crate::state::MARK;
 use crate::{Bus, Error};
@@ -141,5 +141,30 @@ impl Bucket {
         }
         entries.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(entries)
+    }
+
+    /// Every change of a key that begins with `<prefix>.`, beginning with the present values; `*` in it is any token.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn watch(
+        &self,
+        prefix: &str,
+    ) -> Result<impl Stream<Item = Result<BucketEntry, Error>> + use<>, Error> {
+        let watch = self
+            .store
+            .watch_with_history(format!("{prefix}.>"))
+            .await
+            .map_err(self.error("watch bucket"))?;
+        let bucket = self.clone();
+        Ok(watch.map(move |entry| {
+            entry
+                .map(|entry| BucketEntry {
+                    key: entry.key,
+                    value: entry.value,
+                    revision: entry.revision,
+                })
+                .map_err(bucket.error("watch bucket"))
+        }))
     }
 }

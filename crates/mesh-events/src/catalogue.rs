@@ -30,6 +30,8 @@ pub const BUCKET_NODES: &str = "mesh_nodes";
 pub const BUCKET_EXPLAINER: &str = "mesh_explainer";
 /// The newest queue snapshot of each cluster.
 pub const BUCKET_QUEUE: &str = "mesh_queue";
+/// Who coordinates which accounts, by user.
+pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 /// Who leads each service of each cluster.
 pub const BUCKET_LEASES: &str = "mesh_leases";
 
@@ -77,7 +79,7 @@ pub const STREAMS: &[Stream] = &[
         work_queue: false,
         max_age: DAY.saturating_mul(14),
         max_bytes: GIB,
-        summary: "What the mesh itself did: deliveries. Webhook filters never match it.",
+        summary: "What the mesh itself did: deliveries, and whom it showed whose data. Webhook filters never match it.",
     },
     Stream {
         name: MESH_DEAD,
@@ -240,6 +242,11 @@ pub const BUCKETS: &[Bucket] = &[
         summary: "Newest queue snapshot, `<cluster>.<chunk>`.",
     },
     Bucket {
+        name: BUCKET_COORDINATORS,
+        max_value_size: 1 << 18,
+        summary: "Accounts that a user coordinates, by ingest for those who answer questions, `<cluster>.user.<user>`.",
+    },
+    Bucket {
         name: BUCKET_LEASES,
         max_value_size: 1 << 10,
         summary: "Who leads, `<cluster>.<service>`.",
@@ -273,6 +280,9 @@ pub fn inbox_prefix(role: &str) -> String {
     format!("_INBOX_{role}")
 }
 
+/// Who has an API tells what it showed to whom.
+const AUDITED_READS: &str = "mesh.*.audit.read";
+
 /// The least a role needs in a cluster. Who serves one cluster has rights in that cluster only; who serves all, in all.
 ///
 /// Returns `None` for an unknown role.
@@ -297,8 +307,13 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             .map(|category| format!("slurm.{cluster}.{category}.>"))
             .into(),
         "node-watcher" => vec![format!("slurm.{cluster}.node.>")],
-        "cost-engine" => vec!["slurm.*.cost.>".into(), "slurm.*.user.>".into()],
-        "pending-explainer" => vec!["slurm.*.queue.>".into()],
+        "cost-engine" => vec![
+            "slurm.*.cost.>".into(),
+            "slurm.*.user.>".into(),
+            AUDITED_READS.into(),
+        ],
+        "pending-explainer" => vec!["slurm.*.queue.>".into(), AUDITED_READS.into()],
+        "ledger" => vec![AUDITED_READS.into()],
         "webhook-dispatcher" => vec![
             "mesh.*.audit.>".into(),
             format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}.>"),
@@ -383,6 +398,7 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
             (BUCKET_INGEST, Written::Cluster),
             (BUCKET_USERS, Written::Cluster),
             (BUCKET_QUEUE, Written::Cluster),
+            (BUCKET_COORDINATORS, Written::Cluster),
             (BUCKET_LEASES, Written::Own),
         ],
         "node-watcher" => &[
@@ -392,7 +408,9 @@ fn buckets_of(role: &str) -> &'static [(&'static str, Written)] {
         "pending-explainer" => &[
             (BUCKET_EXPLAINER, Written::All),
             (BUCKET_QUEUE, Written::Nothing),
+            (BUCKET_COORDINATORS, Written::Nothing),
         ],
+        "ledger" | "cost-engine" => &[(BUCKET_COORDINATORS, Written::Nothing)],
         _ => &[],
     }
 }

@@ -8,6 +8,8 @@ use figment::providers::{Env, Format as _, Toml};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::api::{OidcConfig, TokenConfig};
+
 /// Defaults of `[mesh]`, every key with its comment.
 pub(crate) const DEFAULTS: &str = include_str!("../config/default.toml");
 
@@ -46,6 +48,7 @@ impl MeshConfig {
         ]
         .into_iter()
         .flatten()
+        .chain(self.api.tokens.iter_mut().map(|token| &mut token.file))
         .filter(|path| !path.as_os_str().is_empty())
     }
 }
@@ -84,10 +87,43 @@ pub struct ApiConfig {
     pub socket_mode: String,
     /// TCP address. Empty: no TCP.
     pub listen: String,
-    /// File with the token of TCP callers.
+    /// File with the token of an administrator.
     pub token_file: PathBuf,
-    /// Unix users who may see everything.
+    /// Unix users who may see and do everything.
     pub admins: Vec<String>,
+    /// Unix users who may see everything.
+    pub auditors: Vec<String>,
+    /// Tokens of programs.
+    #[serde(default)]
+    pub tokens: Vec<TokenConfig>,
+    /// Issuers whose tokens are believed.
+    #[serde(default)]
+    pub oidc: Vec<OidcConfig>,
+}
+
+impl ApiConfig {
+    /// Every fault, by key.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if u32::from_str_radix(&self.socket_mode, 8).is_err() {
+            faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
+        }
+        let nobody = self.token_file.as_os_str().is_empty()
+            && self.tokens.is_empty()
+            && self.oidc.is_empty();
+        if !self.listen.is_empty() && nobody {
+            faults.push(
+                "mesh.api.token_file: needed with mesh.api.listen, or mesh.api.tokens or mesh.api.oidc; TCP callers show a token"
+                    .to_owned(),
+            );
+        }
+        let tokens = self.tokens.iter();
+        faults.extend(tokens.flat_map(|token| token.faults(&self.tokens)));
+        let issuers = self.oidc.iter();
+        faults.extend(issuers.flat_map(|issuer| issuer.faults(&self.oidc)));
+        faults.dedup();
+        faults
+    }
 }
 
 /// Why the configuration cannot be used.
@@ -242,7 +278,7 @@ fn mask(value: &mut toml::Value) {
                 .get("format")
                 .is_some_and(|format| format.as_str() == Some("slack"));
             for (key, value) in table.iter_mut() {
-                let secret = ["secret", "password", "token"].contains(&key.as_str())
+                let secret = ["secret", "password", "token", "sha256"].contains(&key.as_str())
                     || key.ends_with("_secret")
                     || slack && key == "url";
                 if secret && value.as_str().is_some_and(|text| !text.is_empty()) {

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::Router;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{Coordinators, audited, metrics};
 use crate::{ConfigError, ConfigFile, Health, MeshConfig};
 
 /// Configuration, the signal to stop, and a place to say how one is. Cheap to clone.
@@ -17,6 +19,7 @@ pub struct Context {
     pub shutdown: CancellationToken,
     /// Readiness.
     pub health: Health,
+    pub(crate) coordinators: Coordinators,
     config: ConfigFile,
 }
 
@@ -37,15 +40,7 @@ impl Context {
         if ![1, 3, 5].contains(&mesh.nats.replicas) {
             faults.push("mesh.nats.replicas: 1, 3 or 5".to_owned());
         }
-        if u32::from_str_radix(&mesh.api.socket_mode, 8).is_err() {
-            faults.push("mesh.api.socket_mode: an octal mode such as \"0660\"".to_owned());
-        }
-        if !mesh.api.listen.is_empty() && mesh.api.token_file.as_os_str().is_empty() {
-            faults.push(
-                "mesh.api.token_file: needed with mesh.api.listen; TCP callers show a token"
-                    .to_owned(),
-            );
-        }
+        faults.extend(mesh.api.faults());
         if !faults.is_empty() {
             return Err(ConfigError::faults(config.name(), &faults));
         }
@@ -57,6 +52,7 @@ impl Context {
             mesh,
             shutdown,
             health: Health::default(),
+            coordinators: Coordinators::default(),
             config,
         })
     }
@@ -66,6 +62,14 @@ impl Context {
         let mut context = self.clone();
         context.mesh.nats = nats;
         context
+    }
+
+    /// The routes of a service, as they may be given to others: whoever is shown data of other people is written into the audit first.
+    /// From now on the process knows who coordinates which accounts.
+    pub fn audited(&self, bus: &mesh_bus::Bus, routes: Router) -> Router {
+        metrics::describe();
+        self.coordinators.watch(bus, &self.shutdown);
+        audited(routes, bus, &self.mesh.cluster)
     }
 
     /// Keeps the condition `<service>.nats` true to the connection: a service whose NATS is gone is not ready.

@@ -6,6 +6,7 @@ pub mod api;
 mod config;
 mod context;
 mod health;
+pub mod identity;
 mod leadership;
 mod process;
 pub mod telemetry;

@@ -101,7 +101,7 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     let context = Context::new(config, shutdown.clone())?;
     if arguments.check_config {
         S::check(&context)?;
-        Access::new(&context.mesh.api)?;
+        Access::new(&context.mesh, context.coordinators.clone())?;
         return Ok(());
     }
     let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
@@ -134,7 +134,7 @@ pub async fn run_api(
     telemetry: &Telemetry,
     work: BoxFuture<'static, Result<(), BoxError>>,
 ) -> Result<(), BoxError> {
-    let access = Access::new(&context.mesh.api)?;
+    let access = Access::new(&context.mesh, context.coordinators.clone())?;
     let endpoints = Endpoints::bind(&context.mesh.api, socket).await?;
     let closing = CancellationToken::new();
     let api = tokio::spawn(serve(

@@ -1,4 +1,4 @@
-//! For tests: a real nats-server, a real PostgreSQL, a real HTTP receiver, two replicas of a service, builders of events, and waiting on conditions.
+//! For tests: a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, builders of events, and waiting on conditions.
 
 #![allow(
     clippy::expect_used,
@@ -8,11 +8,13 @@
 
 pub mod build;
 mod nats;
+mod oidc;
 mod postgres;
 mod receiver;
 mod replicas;
 
 pub use nats::NatsServer;
+pub use oidc::OidcProvider;
 pub use postgres::{Postgres, psql};
 pub use receiver::{Answer, Received, Receiver};
 pub use replicas::Replicas;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
-use mesh_runtime::api::{Caller, Problem};
+use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -56,7 +56,7 @@ async fn live(
     caller: Caller,
     State(api): State<Api>,
     query: Result<Query<LiveQuery>, QueryRejection>,
-) -> Result<Json<LiveAnswer>, Problem> {
+) -> Result<(Extension<Shown>, Json<LiveAnswer>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let filter = Filter {
         sight: caller.sight(),
@@ -70,14 +70,19 @@ async fn live(
         .open_runs(&filter)
         .await
         .map_err(|error| Problem::internal(&error))?;
-    Ok(Json(answer::live(api.book().as_deref(), runs, Utc::now())))
+    let answer = answer::live(api.book().as_deref(), runs, Utc::now());
+    let mut shown = Shown::to(&caller);
+    for job in &answer.jobs {
+        shown.row(&job.user);
+    }
+    Ok((shown.extension(), Json(answer)))
 }
 
 async fn spent(
     caller: Caller,
     State(api): State<Api>,
     query: Result<Query<SpentQuery>, QueryRejection>,
-) -> Result<Json<SpentAnswer>, Problem> {
+) -> Result<(Extension<Shown>, Json<SpentAnswer>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let filter = Filter {
         sight: caller.sight(),
@@ -102,13 +107,16 @@ async fn spent(
     } else {
         Vec::new()
     };
-    Ok(Json(answer::spent(
-        by,
-        sums,
-        api.book().as_deref(),
-        runs,
-        now,
-    )))
+    let answer = answer::spent(by, sums, api.book().as_deref(), runs, now);
+    let mut shown = Shown::to(&caller);
+    for row in &answer.rows {
+        match (by, &filter.user) {
+            (By::User, _) => shown.row(&row.key),
+            (_, Some(user)) => shown.row(user),
+            (_, None) => shown.row_about_people(),
+        }
+    }
+    Ok((shown.extension(), Json(answer)))
 }
 
 impl Api {

@@ -73,10 +73,13 @@ impl Service for CostEngineService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
-        let router = api::router(api::Api {
-            store: store.clone(),
-            book,
-        });
+        let router = context.audited(
+            &bus,
+            api::router(api::Api {
+                store: store.clone(),
+                book,
+            }),
+        );
         let engine = Engine {
             config,
             store,

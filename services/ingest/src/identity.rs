@@ -10,71 +10,22 @@
 
 mod comment;
 mod config;
-mod file;
 mod getent;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::Identity;
-use serde::{Deserialize, Serialize};
+use mesh_runtime::identity::MapFile;
+pub use mesh_runtime::identity::Person;
 use slurm_client::AssociationRecord;
 use tokio_util::sync::CancellationToken;
 
 use self::comment::Comments;
 pub use self::config::Config;
-use self::file::MapFile;
 use self::getent::Getent;
-
-/// A person as an OIDC provider knows them, and how we know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Person {
-    /// OIDC `iss`.
-    pub issuer: String,
-    /// OIDC `sub`.
-    pub subject: String,
-    /// OIDC `email`; empty if unknown.
-    #[serde(default)]
-    pub email: String,
-    /// OIDC `name`; empty if unknown.
-    #[serde(default)]
-    pub name: String,
-    /// `map-file`, `getent` or `association-comment`.
-    pub provenance: String,
-}
-
-impl Person {
-    /// As events have it.
-    pub fn to_identity(&self) -> Identity {
-        let Self {
-            issuer,
-            subject,
-            email,
-            name,
-            provenance,
-        } = self.clone();
-        Identity {
-            issuer,
-            subject,
-            email,
-            name,
-            provenance,
-        }
-    }
-}
-
-impl fmt::Display for Person {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} at {} ({})",
-            self.subject, self.issuer, self.provenance
-        )
-    }
-}
 
 /// A source has not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,12 @@
 //!   entry of slurmdbd's log did it. Pure.
 //! - [`memory`]: what was told, in bucket `mesh_users`; [`tell`]: from a change to its event.
 //! - [`watch`]: looks at accounting, twice before anything is said; [`doubt`]: who seems to have lost something; [`record`]: tells it.
-//! - [`login`]: PAM's doorbells.
+//! - [`coordinators`]: who coordinates which accounts, for the APIs. [`login`]: PAM's doorbells.
 
 pub mod access;
 pub mod actor;
 mod config;
+mod coordinators;
 pub mod diff;
 mod doubt;
 pub mod login;

@@ -68,7 +68,7 @@ impl Service for LedgerService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let events = Events::new(store.clone(), config.max_page, config.max_story);
         Ok(Started {
-            router: api::router(Arc::new(events)),
+            router: context.audited(&bus, api::router(Arc::new(events))),
             run: Box::pin(run(context, bus, store, config.batch_size, prepared)),
         })
     }

@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::Explanation;
-use mesh_runtime::api::{Caller, Problem};
+use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::said::{Run, Said};
@@ -96,7 +96,7 @@ async fn list(
     State(loaded): State<Loaded>,
     caller: Caller,
     Query(filter): Query<Filter>,
-) -> Result<Json<List>, Problem> {
+) -> Result<(Extension<Shown>, Json<List>), Problem> {
     let explainer = explainer(&loaded)?;
     let now = Utc::now();
     let mut jobs = Vec::new();
@@ -133,7 +133,11 @@ async fn list(
     let total = jobs.len();
     jobs.sort_by(|a, b| (a.submitted_at, &a.run).cmp(&(b.submitted_at, &b.run)));
     jobs.truncate(filter.limit.unwrap_or(MOST).min(MOST));
-    Ok(Json(List { jobs, total }))
+    let mut shown = Shown::to(&caller);
+    for job in &jobs {
+        shown.row(&job.user);
+    }
+    Ok((shown.extension(), Json(List { jobs, total })))
 }
 
 fn may_see(caller: &Caller, cluster: &str, run: &Run) -> bool {
@@ -162,7 +166,7 @@ async fn one(
     State(loaded): State<Loaded>,
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
-) -> Result<Json<Detail>, Problem> {
+) -> Result<(Extension<Shown>, Json<Detail>), Problem> {
     let explainer = explainer(&loaded)?;
     let queue = explainer
         .queues
@@ -196,7 +200,9 @@ async fn one(
         ))
     })?;
     let place = queue.as_deref().and_then(|queue| queue.place(&run.job.run));
-    Ok(Json(Detail {
+    let mut shown = Shown::to(&caller);
+    shown.row(&run.owner.user);
+    let detail = Detail {
         cluster,
         job: run.job.display_id.clone(),
         run: run.job.run.clone(),
@@ -210,7 +216,8 @@ async fn one(
         jobs_ahead: place.map(|place| place.ahead),
         queue_as_of: place.map(|place| place.taken_at),
         timeline: run.timeline.into(),
-    }))
+    };
+    Ok((shown.extension(), Json(detail)))
 }
 
 /// Whether people call the run by this id: Slurm's form, the raw id, or the array's id for its remainder.

@@ -48,7 +48,7 @@ impl Service for PendingExplainerService {
         let loaded = api::Loaded::default();
         let router = api::router(Arc::clone(&loaded));
         Ok(Started {
-            router,
+            router: context.audited(&bus, router),
             run: Box::pin(run(context, config, bus, health, loaded)),
         })
     }

@@ -87,7 +87,7 @@ impl Service for WebhookDispatcherService {
             config_file: context.config_file(),
         });
         Ok(Started {
-            router,
+            router: context.audited(&shared.bus, router),
             run: Box::pin(run(context, shared, lanes, config.remember)),
         })
     }

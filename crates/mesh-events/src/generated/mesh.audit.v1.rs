@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// What it did.
-    #[prost(oneof = "audit_entry::Act", tags = "10")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -29,7 +29,53 @@ pub mod audit_entry {
         /// A webhook delivery reached its final outcome.
         #[prost(message, tag = "10")]
         Delivery(super::Delivery),
+        /// Somebody read what is not theirs.
+        #[prost(message, tag = "11")]
+        Read(super::Read),
     }
+}
+/// Somebody was shown data of other people by an API.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Read {
+    /// Who read: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity.
+    #[prost(string, tag = "1")]
+    pub reader: ::prost::alloc::string::String,
+    /// Unix users the reader is, sorted. Empty if none.
+    #[prost(string, repeated, tag = "2")]
+    pub reader_users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// OIDC `iss` of the reader. Empty unless `authentication` is `oidc`.
+    #[prost(string, tag = "3")]
+    pub issuer: ::prost::alloc::string::String,
+    /// OIDC `sub` of the reader. Empty unless `authentication` is `oidc`.
+    #[prost(string, tag = "4")]
+    pub subject: ::prost::alloc::string::String,
+    /// `coordinator`, `auditor` or `admin`.
+    #[prost(string, tag = "5")]
+    pub role: ::prost::alloc::string::String,
+    /// How the reader was known: `unix`, `token` or `oidc`.
+    #[prost(string, tag = "6")]
+    pub authentication: ::prost::alloc::string::String,
+    /// What was asked, e.g. `GET /v1/events?user=bob`; cut after 2,000 characters.
+    #[prost(string, tag = "7")]
+    pub request: ::prost::alloc::string::String,
+    /// What was asked for in the body of the request, as gRPC does it. Empty if nothing was.
+    #[prost(string, tag = "8")]
+    pub filter: ::prost::alloc::string::String,
+    /// Unix users whose data was shown, sorted, at most 100.
+    #[prost(string, repeated, tag = "9")]
+    pub whose: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How many Unix users that were; when it is more than 100, `whose` has not all of them.
+    #[prost(uint64, tag = "10")]
+    pub whose_count: u64,
+    /// How many rows (events, jobs, sums, entries of the audit) were shown that are not the reader's. 0 when a stream begins.
+    #[prost(uint64, tag = "11")]
+    pub rows: u64,
+    /// `answer`: all of it; `begin` and `end` of a stream, of which `end` has the counts.
+    #[prost(string, tag = "12")]
+    pub phase: ::prost::alloc::string::String,
+    /// Id of the entry of the beginning, in the entry of the end. Empty otherwise.
+    #[prost(string, tag = "13")]
+    pub begun: ::prost::alloc::string::String,
 }
 /// Final outcome of a webhook delivery.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -134,6 +180,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Delivery(v) => {
                     struct_ser.serialize_field("delivery", v)?;
                 }
+                audit_entry::Act::Read(v) => {
+                    struct_ser.serialize_field("read", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -152,6 +201,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "at",
             "service",
             "delivery",
+            "read",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -162,6 +212,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             At,
             Service,
             Delivery,
+            Read,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -189,6 +240,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "at" => Ok(GeneratedField::At),
                             "service" => Ok(GeneratedField::Service),
                             "delivery" => Ok(GeneratedField::Delivery),
+                            "read" => Ok(GeneratedField::Read),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -251,6 +303,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("delivery"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Delivery)
+;
+                        }
+                        GeneratedField::Read => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("read"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Read)
 ;
                         }
                     }
@@ -703,5 +762,310 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.Delivery", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Read {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.reader.is_empty() {
+            len += 1;
+        }
+        if !self.reader_users.is_empty() {
+            len += 1;
+        }
+        if !self.issuer.is_empty() {
+            len += 1;
+        }
+        if !self.subject.is_empty() {
+            len += 1;
+        }
+        if !self.role.is_empty() {
+            len += 1;
+        }
+        if !self.authentication.is_empty() {
+            len += 1;
+        }
+        if !self.request.is_empty() {
+            len += 1;
+        }
+        if !self.filter.is_empty() {
+            len += 1;
+        }
+        if !self.whose.is_empty() {
+            len += 1;
+        }
+        if self.whose_count != 0 {
+            len += 1;
+        }
+        if self.rows != 0 {
+            len += 1;
+        }
+        if !self.phase.is_empty() {
+            len += 1;
+        }
+        if !self.begun.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.Read", len)?;
+        if !self.reader.is_empty() {
+            struct_ser.serialize_field("reader", &self.reader)?;
+        }
+        if !self.reader_users.is_empty() {
+            struct_ser.serialize_field("readerUsers", &self.reader_users)?;
+        }
+        if !self.issuer.is_empty() {
+            struct_ser.serialize_field("issuer", &self.issuer)?;
+        }
+        if !self.subject.is_empty() {
+            struct_ser.serialize_field("subject", &self.subject)?;
+        }
+        if !self.role.is_empty() {
+            struct_ser.serialize_field("role", &self.role)?;
+        }
+        if !self.authentication.is_empty() {
+            struct_ser.serialize_field("authentication", &self.authentication)?;
+        }
+        if !self.request.is_empty() {
+            struct_ser.serialize_field("request", &self.request)?;
+        }
+        if !self.filter.is_empty() {
+            struct_ser.serialize_field("filter", &self.filter)?;
+        }
+        if !self.whose.is_empty() {
+            struct_ser.serialize_field("whose", &self.whose)?;
+        }
+        if self.whose_count != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("whoseCount", ToString::to_string(&self.whose_count).as_str())?;
+        }
+        if self.rows != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("rows", ToString::to_string(&self.rows).as_str())?;
+        }
+        if !self.phase.is_empty() {
+            struct_ser.serialize_field("phase", &self.phase)?;
+        }
+        if !self.begun.is_empty() {
+            struct_ser.serialize_field("begun", &self.begun)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Read {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "reader",
+            "reader_users",
+            "readerUsers",
+            "issuer",
+            "subject",
+            "role",
+            "authentication",
+            "request",
+            "filter",
+            "whose",
+            "whose_count",
+            "whoseCount",
+            "rows",
+            "phase",
+            "begun",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Reader,
+            ReaderUsers,
+            Issuer,
+            Subject,
+            Role,
+            Authentication,
+            Request,
+            Filter,
+            Whose,
+            WhoseCount,
+            Rows,
+            Phase,
+            Begun,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "reader" => Ok(GeneratedField::Reader),
+                            "readerUsers" | "reader_users" => Ok(GeneratedField::ReaderUsers),
+                            "issuer" => Ok(GeneratedField::Issuer),
+                            "subject" => Ok(GeneratedField::Subject),
+                            "role" => Ok(GeneratedField::Role),
+                            "authentication" => Ok(GeneratedField::Authentication),
+                            "request" => Ok(GeneratedField::Request),
+                            "filter" => Ok(GeneratedField::Filter),
+                            "whose" => Ok(GeneratedField::Whose),
+                            "whoseCount" | "whose_count" => Ok(GeneratedField::WhoseCount),
+                            "rows" => Ok(GeneratedField::Rows),
+                            "phase" => Ok(GeneratedField::Phase),
+                            "begun" => Ok(GeneratedField::Begun),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Read;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.Read")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Read, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut reader__ = None;
+                let mut reader_users__ = None;
+                let mut issuer__ = None;
+                let mut subject__ = None;
+                let mut role__ = None;
+                let mut authentication__ = None;
+                let mut request__ = None;
+                let mut filter__ = None;
+                let mut whose__ = None;
+                let mut whose_count__ = None;
+                let mut rows__ = None;
+                let mut phase__ = None;
+                let mut begun__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Reader => {
+                            if reader__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reader"));
+                            }
+                            reader__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ReaderUsers => {
+                            if reader_users__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("readerUsers"));
+                            }
+                            reader_users__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Issuer => {
+                            if issuer__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("issuer"));
+                            }
+                            issuer__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Subject => {
+                            if subject__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("subject"));
+                            }
+                            subject__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Role => {
+                            if role__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("role"));
+                            }
+                            role__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Authentication => {
+                            if authentication__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("authentication"));
+                            }
+                            authentication__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Request => {
+                            if request__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("request"));
+                            }
+                            request__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Filter => {
+                            if filter__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("filter"));
+                            }
+                            filter__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Whose => {
+                            if whose__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("whose"));
+                            }
+                            whose__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::WhoseCount => {
+                            if whose_count__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("whoseCount"));
+                            }
+                            whose_count__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Rows => {
+                            if rows__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rows"));
+                            }
+                            rows__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Phase => {
+                            if phase__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("phase"));
+                            }
+                            phase__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Begun => {
+                            if begun__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("begun"));
+                            }
+                            begun__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(Read {
+                    reader: reader__.unwrap_or_default(),
+                    reader_users: reader_users__.unwrap_or_default(),
+                    issuer: issuer__.unwrap_or_default(),
+                    subject: subject__.unwrap_or_default(),
+                    role: role__.unwrap_or_default(),
+                    authentication: authentication__.unwrap_or_default(),
+                    request: request__.unwrap_or_default(),
+                    filter: filter__.unwrap_or_default(),
+                    whose: whose__.unwrap_or_default(),
+                    whose_count: whose_count__.unwrap_or_default(),
+                    rows: rows__.unwrap_or_default(),
+                    phase: phase__.unwrap_or_default(),
+                    begun: begun__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.Read", FIELDS, GeneratedVisitor)
     }
 }

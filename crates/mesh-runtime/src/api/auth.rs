@@ -1,22 +1,48 @@
-//! Who calls: by the uid of a Unix socket's peer, or by a bearer token over TCP.
+//! Finds out who calls: by the uid of a Unix socket's peer, or by a bearer token (RFC 6750).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::StatusCode;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::server::{Access, Peer};
-use super::{Accounts, Caller, Means, Problem, Role};
+use super::access::Access;
+use super::oidc::Refusal;
+use super::server::Peer;
+use super::{Caller, Problem, Role, metrics};
 
+/// The system's user database may be far away, and hang.
+const FOR_A_NAME: Duration = Duration::from_secs(5);
+/// Of what is asked, the audit keeps no more characters.
+const MOST_OF_REQUEST: usize = 2_000;
+
+/// Nobody said who they are.
 pub(super) fn unauthorized() -> Problem {
-    Problem::new(
-        StatusCode::UNAUTHORIZED,
-        "show the service token: `Authorization: Bearer <token>`, or call over the Unix socket",
+    challenge(
+        "Bearer realm=\"slurm-mesh\"",
+        "show a token: `Authorization: Bearer <token>`, or call over the Unix socket",
     )
+}
+
+/// They showed something that is no good.
+fn invalid(reason: &str) -> Problem {
+    challenge(
+        &format!(
+            "Bearer realm=\"slurm-mesh\", error=\"invalid_token\", error_description=\"{reason}\""
+        ),
+        &format!("the token is refused: {reason}"),
+    )
+}
+
+fn challenge(challenge: &str, detail: &str) -> Problem {
+    let problem = Problem::new(StatusCode::UNAUTHORIZED, detail);
+    match HeaderValue::from_str(challenge) {
+        Ok(value) => problem.with(WWW_AUTHENTICATE, value),
+        Err(_) => problem,
+    }
 }
 
 /// Middleware that finds out who calls, or answers 401.
@@ -26,56 +52,131 @@ pub(super) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = match peer {
-        Peer::Unix { uid } => Some(unix_caller(uid, &access)),
-        Peer::Tcp => bearer(&request)
-            .filter(|token| access.is_token(token))
-            .map(|_| Caller {
-                name: "token:token_file".to_owned(),
-                role: Role::Admin,
-                users: BTreeSet::new(),
-                accounts: Accounts::new(),
-                means: Means::Token,
-                request: String::new(),
-            }),
-    };
-    match caller {
-        Some(mut caller) => {
+    match find(&access, peer, request.headers()).await {
+        Ok(mut caller) => {
+            metrics::caller(caller.means.as_str(), "let_in");
             caller.request = asked(&request);
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        None => unauthorized().into_response(),
+        Err(problem) => problem.into_response(),
     }
 }
 
-fn unix_caller(uid: u32, access: &Access) -> Caller {
-    let user = uzers::get_user_by_uid(uid).map_or_else(
-        || uid.to_string(),
-        |user| user.name().to_string_lossy().into_owned(),
-    );
+/// Who shows a token is whom the token names, also over the Unix socket, where a proxy may be at the other end.
+async fn find(access: &Access, peer: Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
+    match (bearer(headers)?, peer) {
+        (Some(token), _) => shown(access, token).await,
+        (None, Peer::Unix { uid }) => unix(access, uid).await,
+        (None, Peer::Tcp { .. }) => Err(unauthorized()),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let Some(header) = all.next() else {
+        return Ok(None);
+    };
+    if all.next().is_some() {
+        return Err(Problem::bad_request("Authorization: once, please"));
+    }
+    // RFC 9110 §11.1: the scheme is not case-sensitive.
+    let token = header
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    match token {
+        Some(token) if !token.is_empty() => Ok(Some(token)),
+        _ => Err(unauthorized()),
+    }
+}
+
+async fn shown(access: &Access, token: &str) -> Result<Caller, Problem> {
+    if let Some(caller) = access.tokens.caller(token) {
+        return Ok(access.with_accounts(caller));
+    }
+    if !access.oidc.looks_like(token) {
+        metrics::caller("token", "refused");
+        return Err(invalid("it is not known here"));
+    }
+    match access.oidc.caller(token, &access.map).await {
+        Ok(caller) => Ok(access.with_accounts(caller)),
+        Err(Refusal::Invalid(reason)) => {
+            metrics::caller("oidc", "refused");
+            Err(invalid(reason))
+        }
+        Err(Refusal::Unavailable) => {
+            metrics::caller("oidc", "unavailable");
+            Err(Problem::unavailable(
+                "the token cannot be checked: its issuer does not answer",
+                10,
+            ))
+        }
+    }
+}
+
+async fn unix(access: &Access, uid: u32) -> Result<Caller, Problem> {
+    let name = tokio::task::spawn_blocking(move || {
+        uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned())
+    });
+    let name = match tokio::time::timeout(FOR_A_NAME, name).await {
+        Ok(name) => name.map_err(|error| Problem::internal(&error))?,
+        Err(_) => {
+            metrics::caller("unix", "unavailable");
+            return Err(Problem::unavailable(
+                "the system's user database does not say who you are",
+                10,
+            ));
+        }
+    };
+    let user = name.unwrap_or_else(|| uid.to_string());
     let role = if uid == 0 || access.admins.contains(&user) {
         Role::Admin
+    } else if access.auditors.contains(&user) {
+        Role::Auditor
     } else {
         Role::User
     };
-    Caller::peer(user, uid, role)
+    Ok(access.with_accounts(Caller::peer(user, uid, role)))
 }
 
 /// What is asked, for the audit.
 fn asked(request: &Request) -> String {
-    let path = request
-        .uri()
-        .path_and_query()
-        .map_or("", |path| path.as_str());
-    format!("{} {path}", request.method())
+    let path = request.uri().path_and_query();
+    let asked = format!(
+        "{} {}",
+        request.method(),
+        path.map_or("", |path| path.as_str())
+    );
+    match asked.char_indices().nth(MOST_OF_REQUEST) {
+        Some((end, _)) => asked[..end].to_owned(),
+        None => asked,
+    }
 }
 
-fn bearer(request: &Request) -> Option<&str> {
-    request
-        .headers()
-        .get(AUTHORIZATION)?
-        .to_str()
-        .ok()?
-        .strip_prefix("Bearer ")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_is_read_as_the_rfcs_say() {
+        let read = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            }
+            bearer(&headers)
+                .map(|token| token.map(str::to_owned))
+                .map_err(|problem| problem.status)
+        };
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&["Bearer abc"]), Ok(Some("abc".into())));
+        assert_eq!(read(&["bEARER  abc"]), Ok(Some("abc".into())));
+        for wrong in ["Bearer", "Bearer ", "Basic abc", "abc", ""] {
+            assert_eq!(read(&[wrong]), Err(401), "{wrong:?}");
+        }
+        assert_eq!(read(&["Bearer a", "Bearer b"]), Err(400));
+    }
 }

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use serde::Deserialize;
 
 use super::Problem;
 use super::auth::unauthorized;
 
 /// What a caller may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Sees their own jobs, and those of the accounts they coordinate.
     User,

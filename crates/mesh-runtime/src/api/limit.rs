@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::server::Peer;
 
-/// How many connections a caller (a uid; all of TCP together) may have open.
+/// How many connections a caller (a uid, or an address) may have open.
 const MOST_PER_PEER: usize = 128;
 
 /// A listener that closes at once what a caller opens beyond the limit.

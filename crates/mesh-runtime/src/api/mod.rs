@@ -1,11 +1,28 @@
-//! Who may call a service's API, and how it answers when something is wrong.
+//! Who may call a service's API, what they may see, and how it answers when something is wrong. One module for every API, REST and gRPC.
+//!
+//! - [`Caller`] is who calls; every service decides by its functions what may be seen and done.
+//! - [`Shown`] is what an answer shows of others; it is written into the audit before it is shown.
+//! - `auth` finds out who calls: `tokens` of services, tokens of `oidc` issuers, peers of the Unix socket.
 
+mod access;
 mod auth;
 mod caller;
+mod coordinators;
 mod limit;
+pub(crate) mod metrics;
+mod oidc;
 mod problem;
+mod reads;
 mod server;
+mod tokens;
 
+pub(crate) use access::Access;
 pub use caller::{Accounts, Caller, Means, Role, Sight};
+pub use coordinators::Coordinator;
+pub(crate) use coordinators::Coordinators;
+pub use oidc::{OidcConfig, UsersBy};
 pub use problem::Problem;
-pub(crate) use server::{Access, Endpoints, serve};
+pub(crate) use reads::audited;
+pub use reads::{Showing, Shown};
+pub(crate) use server::{Endpoints, serve};
+pub use tokens::TokenConfig;

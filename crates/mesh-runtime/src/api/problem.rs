@@ -1,7 +1,7 @@
 //! Errors of the API, as RFC 9457 problem details.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -14,6 +14,8 @@ pub struct Problem {
     pub title: String,
     /// What exactly, and what to do.
     pub detail: String,
+    #[serde(skip)]
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
@@ -24,7 +26,21 @@ impl Problem {
             status: status.as_u16(),
             title,
             detail: detail.into(),
+            headers: Vec::new(),
         }
+    }
+
+    /// 503: something that is needed is away; the caller may come again after some seconds.
+    pub fn unavailable(detail: impl Into<String>, retry_after: u64) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+            .with(header::RETRY_AFTER, retry_after.into())
+    }
+
+    /// The problem with one more header.
+    #[must_use]
+    pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
     }
 
     /// 400: the request is wrong.
@@ -53,9 +69,11 @@ impl Problem {
 }
 
 impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+    fn into_response(mut self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = std::mem::take(&mut self.headers);
         let mut response = (status, Json(self)).into_response();
+        response.headers_mut().extend(headers);
         response.headers_mut().insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),

@@ -1,5 +1,6 @@
-//! The API server: a Unix socket, and TCP for those who have the token.
+//! The API server: a Unix socket, and TCP for those who have a token.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use axum::routing::get;
 use axum::serve::IncomingStream;
 use axum::{Json, Router, middleware};
 use metrics_exporter_prometheus::PrometheusHandle;
-use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
+use super::access::Access;
 use super::auth::authenticate;
 use super::limit::Limited;
 use super::{Caller, Problem};
@@ -26,21 +27,25 @@ pub(super) enum Peer {
     /// A process of this host, known by its uid.
     Unix { uid: u32 },
     /// Somebody who has to show a token.
-    Tcp,
+    Tcp { ip: IpAddr },
 }
 
 fn unix_peer(stream: &UnixStream) -> Peer {
-    // The kernel knows who connected; if it does not say, nobody is nobody.
-    stream
-        .peer_cred()
-        .map_or(Peer::Tcp, |credentials| Peer::Unix {
-            uid: credentials.uid(),
-        })
+    // The kernel knows who connected; if it does not say, they have to show a token.
+    stream.peer_cred().map_or(NOBODY, |credentials| Peer::Unix {
+        uid: credentials.uid(),
+    })
 }
 
-fn tcp_peer(_stream: &TcpStream) -> Peer {
-    Peer::Tcp
+fn tcp_peer(stream: &TcpStream) -> Peer {
+    stream
+        .peer_addr()
+        .map_or(NOBODY, |address| Peer::Tcp { ip: address.ip() })
 }
+
+const NOBODY: Peer = Peer::Tcp {
+    ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+};
 
 impl Connected<IncomingStream<'_, Limited<UnixListener>>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Limited<UnixListener>>) -> Self {
@@ -51,51 +56,6 @@ impl Connected<IncomingStream<'_, Limited<UnixListener>>> for Peer {
 impl Connected<IncomingStream<'_, Limited<TcpListener>>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Limited<TcpListener>>) -> Self {
         stream.io().peer()
-    }
-}
-
-/// What decides about callers.
-pub(crate) struct Access {
-    pub(super) admins: Vec<String>,
-    token: Option<SecretString>,
-}
-
-impl Access {
-    /// Reads the token file, if there is one.
-    pub(crate) fn new(config: &ApiConfig) -> Result<Self, BoxError> {
-        let token = if config.token_file.as_os_str().is_empty() {
-            None
-        } else {
-            let path = &config.token_file;
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| format!("read mesh.api.token_file {}: {error}", path.display()))?;
-            let text = text.trim();
-            if text.len() < 16 {
-                return Err(format!(
-                    "mesh.api.token_file {}: a token has at least 16 characters",
-                    path.display()
-                )
-                .into());
-            }
-            Some(SecretString::from(text))
-        };
-        Ok(Self {
-            admins: config.admins.clone(),
-            token,
-        })
-    }
-
-    /// Compares in constant time.
-    pub(super) fn is_token(&self, shown: &str) -> bool {
-        let Some(token) = &self.token else {
-            return false;
-        };
-        let token = token.expose_secret().as_bytes();
-        let difference = token
-            .iter()
-            .zip(shown.as_bytes())
-            .fold(0, |all, (a, b)| all | (a ^ b));
-        token.len() == shown.len() && difference == 0
     }
 }
 
@@ -157,16 +117,20 @@ pub(crate) async fn serve(
     let open = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(async move || ready(&health)));
+    let access = Arc::new(access);
+    Arc::clone(&access).keep(shutdown.clone());
+    let describing = Arc::clone(&access);
     let guarded = routes
+        .route(
+            "/v1/whoami",
+            get(async move |caller: Caller| Json(describing.describe(&caller))),
+        )
         .route(
             "/metrics",
             get(async move |caller: Caller| render(&caller, &metrics)),
         )
         .fallback(async || Problem::not_found("no such path; see the README for the API"))
-        .layer(middleware::from_fn_with_state(
-            Arc::new(access),
-            authenticate,
-        ));
+        .layer(middleware::from_fn_with_state(access, authenticate));
     let app = open
         .merge(guarded)
         .into_make_service_with_connect_info::<Peer>();

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Everybody, everybody};
+use super::coordinators::Coordinators;
 use super::doubt::Doubts;
 use super::memory::Memory;
 use super::news::News;
@@ -89,6 +90,8 @@ impl Watcher {
         )
         .await?;
         self.bus.publish_all(outbox, &self.shutdown).await?;
+        let mut coordinators =
+            Coordinators::take_over(&self.bus, &self.cluster, &self.shutdown).await?;
         let mut state = State {
             memory,
             read: None,
@@ -105,6 +108,9 @@ impl Watcher {
         loop {
             if self.watches_access() && due <= Instant::now() {
                 due = Instant::now() + self.look(&mut state).await?;
+            }
+            if state.memory.meta.access_known {
+                coordinators.publish(&state.memory.known).await?;
             }
             self.link(&mut state.memory).await?;
             self.pause(self.config.identity_poll).await?;

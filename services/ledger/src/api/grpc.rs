@@ -10,10 +10,10 @@ use mesh_events::proto::mesh::ledger::v1::{
     RunCost, RunSummary,
 };
 use mesh_events::timestamp;
-use mesh_runtime::api::Caller;
+use mesh_runtime::api::{Caller, Shown};
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Content, Entry, EventsApi};
+use super::{ApiError, Content, Entry, EventsApi, shown};
 use crate::domain::query::{ListRequest, Moment};
 use crate::domain::story::{Run, Summary};
 
@@ -32,15 +32,19 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         request: Request<ListEventsRequest>,
     ) -> Result<Response<ListEventsResponse>, Status> {
         let caller = caller(&request)?;
+        let request = request.into_inner();
+        let asked = format!("{request:?}");
         let page = self
             .0
-            .list(&caller, list_request(request.into_inner())?)
+            .list(&caller, list_request(request)?)
             .await
             .map_err(status)?;
-        Ok(Response::new(ListEventsResponse {
+        let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
+        let answer = ListEventsResponse {
             entries: page.entries.into_iter().map(entry).collect(),
             next_cursor: page.next_cursor.unwrap_or_default(),
-        }))
+        };
+        Ok(showing(answer, shown.asked(asked)))
     }
 
     async fn get_job(
@@ -50,11 +54,23 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let caller = caller(&request)?;
         let GetJobRequest { cluster, job } = request.into_inner();
         let story = self.0.job(&caller, &cluster, &job).await.map_err(status)?;
-        Ok(Response::new(GetJobResponse {
+        let mut shown = Shown::to(&caller).asked(format!("job {job} on {cluster}"));
+        for run in &story.runs {
+            shown.row(&run.summary.user);
+        }
+        let answer = GetJobResponse {
             runs: story.runs.into_iter().map(run).collect(),
             truncated: story.truncated,
-        }))
+        };
+        Ok(showing(answer, shown))
     }
+}
+
+/// An answer that says what it shows.
+fn showing<T>(answer: T, shown: Shown) -> Response<T> {
+    let mut response = Response::new(answer);
+    response.extensions_mut().insert(shown);
+    response
 }
 
 /// The runtime's middleware has found out who calls before any service is reached.

@@ -15,7 +15,8 @@ use axum::Router;
 use chrono::Utc;
 use mesh_events::Event;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
-use mesh_runtime::api::Caller;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_runtime::api::{Caller, Shown};
 use prost::Message as _;
 use tokio::sync::watch;
 
@@ -225,6 +226,28 @@ fn read(row: Row) -> Result<Entry, Error> {
         seq: row.seq.unsigned_abs(),
         content,
     })
+}
+
+/// What an answer shows, for the audit.
+fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a Content>) -> Shown {
+    let mut shown = Shown::to(caller);
+    for content in contents {
+        match content {
+            Content::Event(event) => shown.row(owner(event)),
+            // It says who did something.
+            Content::Audit(_) => shown.row_about_people(),
+        }
+    }
+    shown
+}
+
+/// The Unix user an event belongs to; empty if it is nobody's.
+fn owner(event: &Event) -> &str {
+    match (&event.payload, &event.owner) {
+        (Some(Payload::User(user)), _) => &user.user,
+        (_, Some(owner)) => &owner.user,
+        (_, None) => "",
+    }
 }
 
 /// REST and gRPC routes of an API.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::cloudevents;
 use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
-use mesh_runtime::api::{Caller, Problem};
+use mesh_runtime::api::{Caller, Problem, Shown};
 use serde_json::{Value, json};
 
-use super::{ApiError, Content, Entry, EventsApi};
+use super::{ApiError, Content, Entry, EventsApi, shown};
 use crate::domain::query::{ListRequest, Moment};
 use crate::domain::story::{Recorded, Run};
 
@@ -34,7 +34,7 @@ async fn list<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<(Extension<Shown>, Json<Value>), Problem> {
     let request = parse(query.as_deref().unwrap_or_default())?;
     let page = api.list(&caller, request).await.map_err(problem)?;
     let entries = page
@@ -42,8 +42,10 @@ async fn list<A: EventsApi>(
         .iter()
         .map(entry)
         .collect::<Result<Vec<_>, _>>()?;
-    Ok(Json(
-        json!({ "entries": entries, "next_cursor": page.next_cursor }),
+    let contents = page.entries.iter().map(|entry| &entry.content);
+    Ok((
+        shown(&caller, contents).extension(),
+        Json(json!({ "entries": entries, "next_cursor": page.next_cursor })),
     ))
 }
 
@@ -51,21 +53,27 @@ async fn job<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<(Extension<Shown>, Json<Value>), Problem> {
     let story = api.job(&caller, &cluster, &job).await.map_err(problem)?;
     let runs = story.runs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
-    Ok(Json(
-        json!({ "cluster": cluster, "job": job, "runs": runs, "truncated": story.truncated }),
+    let mut shown = Shown::to(&caller);
+    for run in &story.runs {
+        shown.row(&run.summary.user);
+    }
+    Ok((
+        shown.extension(),
+        Json(json!({ "cluster": cluster, "job": job, "runs": runs, "truncated": story.truncated })),
     ))
 }
 
 async fn head<A: EventsApi>(
     State(api): State<Arc<A>>,
     _caller: Caller,
-) -> Result<Json<Value>, Problem> {
+) -> Result<(Extension<Shown>, Json<Value>), Problem> {
     let head = api.head().await.map_err(problem)?;
-    Ok(Json(
-        json!({ "seq": head.seq, "chain": hex::encode(head.chain) }),
+    Ok((
+        Shown::nothing().extension(),
+        Json(json!({ "seq": head.seq, "chain": hex::encode(head.chain) })),
     ))
 }
 

@@ -8,14 +8,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{RawQuery, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use futures_util::{Stream, stream};
-use mesh_runtime::api::{Caller, Problem};
+use mesh_runtime::api::{Caller, Problem, Showing, Shown};
 use tokio::sync::watch;
 
 use super::rest::{entry, parse, problem};
-use super::{Entry, EventsApi};
+use super::{Content, Entry, EventsApi, owner};
 use crate::domain::query::ListRequest;
 
 /// How often a silent stream says that it lives.
@@ -25,6 +26,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 struct Follower<A> {
     api: Arc<A>,
     caller: Caller,
+    showing: Showing,
     request: ListRequest,
     appended: watch::Receiver<u64>,
     /// Everything up to here was looked at.
@@ -36,16 +38,24 @@ pub(super) async fn follow<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Problem> {
+) -> Result<
+    (
+        Extension<Shown>,
+        Sse<impl Stream<Item = Result<SseEvent, Infallible>>>,
+    ),
+    Problem,
+> {
     let (request, after) = read(query.as_deref().unwrap_or_default())?;
     let after = match after {
         Some(after) => after,
         None => api.head().await.map_err(problem)?.seq,
     };
     let appended = api.appended();
+    let (shown, showing) = Shown::to(&caller).stream();
     let mut follower = Follower {
         api,
         caller,
+        showing,
         request,
         appended,
         after,
@@ -57,7 +67,8 @@ pub(super) async fn follow<A: EventsApi>(
         let next = follower.next().await?;
         Some((Ok(next), follower))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    Ok((shown.extension(), events))
 }
 
 impl<A: EventsApi> Follower<A> {
@@ -66,6 +77,10 @@ impl<A: EventsApi> Follower<A> {
         loop {
             if let Some(found) = self.waiting.pop_front() {
                 let value = entry(&found).ok()?;
+                match &found.content {
+                    Content::Event(event) => self.showing.row(owner(event)),
+                    Content::Audit(_) => self.showing.row_about_people(),
+                }
                 return Some(
                     SseEvent::default()
                         .id(found.seq.to_string())

@@ -133,7 +133,9 @@ async fn what_waits_outlives_a_long_absence_and_that_of_a_removed_endpoint_ends_
     assert!(!letter.body.is_empty(), "the original is kept");
     let mut outcomes = Vec::new();
     for _ in 0..2 {
-        let Act::Delivery(delivery) = audit.next().await.act.unwrap();
+        let Some(Act::Delivery(delivery)) = audit.next().await.act else {
+            panic!("no delivery");
+        };
         outcomes.push((delivery.endpoint, delivery.outcome));
     }
     outcomes.sort();

@@ -1,4 +1,4 @@
-//! The mapping file: TOML, read again when it changes.
+//! Who the people behind Unix users are, as the operator wrote it into a file: TOML, read again when it changes.
 //!
 //! ```toml
 //! [users.alice]
@@ -8,17 +8,64 @@
 //! name = "Alice Doe"
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use serde::Deserialize;
-
-use super::Person;
+use mesh_events::proto::mesh::event::v1::Identity;
+use serde::{Deserialize, Serialize};
 
 /// How events say that they know it from the file.
 const PROVENANCE: &str = "map-file";
+
+/// A person as an OIDC provider knows them, and how we know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Person {
+    /// OIDC `iss`.
+    pub issuer: String,
+    /// OIDC `sub`.
+    pub subject: String,
+    /// OIDC `email`; empty if unknown.
+    #[serde(default)]
+    pub email: String,
+    /// OIDC `name`; empty if unknown.
+    #[serde(default)]
+    pub name: String,
+    /// `map-file`, `getent` or `association-comment`.
+    pub provenance: String,
+}
+
+impl Person {
+    /// As events have it.
+    pub fn to_identity(&self) -> Identity {
+        let Self {
+            issuer,
+            subject,
+            email,
+            name,
+            provenance,
+        } = self.clone();
+        Identity {
+            issuer,
+            subject,
+            email,
+            name,
+            provenance,
+        }
+    }
+}
+
+impl fmt::Display for Person {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at {} ({})",
+            self.subject, self.issuer, self.provenance
+        )
+    }
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,6 +136,16 @@ impl MapFile {
     /// Whether there is none, or it was usable once.
     pub fn was_read(&self) -> bool {
         self.path.is_none() || self.lock().was_read
+    }
+
+    /// The users whom the map calls somebody of an issuer, as `is` knows them.
+    pub fn users_of(&self, issuer: &str, is: impl Fn(&Person) -> bool) -> BTreeSet<String> {
+        self.lock()
+            .users
+            .iter()
+            .filter(|(_, person)| person.issuer == issuer && is(person))
+            .map(|(user, _)| user.clone())
+            .collect()
     }
 
     /// Everybody in it.

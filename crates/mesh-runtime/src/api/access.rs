@@ -1,0 +1,107 @@
+//! What decides about callers: the configuration, and the files and buckets it names, as they are now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::coordinators::Coordinators;
+use super::oidc::Oidc;
+use super::tokens::Tokens;
+use super::{Caller, Means};
+use crate::identity::MapFile;
+use crate::{BoxError, MeshConfig};
+
+/// Changes of the identity map and of token files count after this time at the latest.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What decides about callers.
+pub(crate) struct Access {
+    pub(super) admins: Vec<String>,
+    pub(super) auditors: Vec<String>,
+    pub(super) tokens: Tokens,
+    pub(super) oidc: Oidc,
+    pub(super) map: MapFile,
+    coordinators: Coordinators,
+}
+
+impl Access {
+    /// Reads the files of tokens and the identity map.
+    ///
+    /// # Errors
+    /// If the file of a token cannot be used.
+    pub(crate) fn new(mesh: &MeshConfig, coordinators: Coordinators) -> Result<Self, BoxError> {
+        let api = &mesh.api;
+        let tokens = Tokens::new(&api.token_file, &api.tokens)
+            .map_err(|reason| format!("mesh.api.token_file, mesh.api.tokens: {reason}"))?;
+        Ok(Self {
+            admins: api.admins.clone(),
+            auditors: api.auditors.clone(),
+            tokens,
+            oidc: Oidc::new(&api.oidc)?,
+            map: MapFile::new(mesh.identity_map.clone()),
+            coordinators,
+        })
+    }
+
+    /// Keeps files and keys up to date until told to stop.
+    pub(super) fn keep(self: Arc<Self>, shutdown: CancellationToken) {
+        self.oidc.prefetch();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+                let access = Arc::clone(&self);
+                let looked = tokio::task::spawn_blocking(move || {
+                    access.tokens.reload();
+                    access.map.reload();
+                });
+                if let Err(error) = looked.await {
+                    tracing::warn!(%error, "read tokens and identity map again");
+                }
+            }
+        });
+    }
+
+    /// The caller with the accounts that their users coordinate now.
+    pub(super) fn with_accounts(&self, mut caller: Caller) -> Caller {
+        for (cluster, accounts) in self.coordinators.of(&caller.users) {
+            caller.accounts.entry(cluster).or_default().extend(accounts);
+        }
+        caller
+    }
+
+    /// Who somebody is here, for themselves.
+    pub(super) fn describe(&self, caller: &Caller) -> Value {
+        let identity = match &caller.means {
+            Means::Oidc { issuer, subject } => Some((issuer.clone(), subject.clone())),
+            Means::Peer { .. } => {
+                let person = self.map.get(&caller.name);
+                person.map(|person| (person.issuer, person.subject))
+            }
+            Means::Token => None,
+        };
+        let accounts: Vec<Value> = caller
+            .accounts
+            .iter()
+            .flat_map(|(cluster, accounts)| {
+                accounts
+                    .iter()
+                    .map(move |account| json!({ "cluster": cluster, "account": account }))
+            })
+            .collect();
+        json!({
+            "name": caller.name,
+            "role": caller.role_name(),
+            "authentication": caller.means.as_str(),
+            "users": caller.users,
+            "accounts": accounts,
+            "identity": identity.map(|(issuer, subject)| json!({ "issuer": issuer, "subject": subject })),
+            "sees_everything": caller.sees_everything(),
+            "may_write": caller.may_write(),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Who coordinates which accounts, as ingest read it from Slurm and left it in a bucket.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
+use mesh_bus::Bus;
+use mesh_events::catalogue::BUCKET_COORDINATORS;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::Accounts;
+
+/// Before the next try to watch the bucket.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// A value of the bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coordinator {
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// Unix user.
+    pub user: String,
+    /// Accounts they coordinate, those below others included.
+    pub accounts: BTreeSet<String>,
+}
+
+/// The coordinators of every cluster. Cheap to clone; the clones of a process know the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Coordinators(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    watched: AtomicBool,
+    /// By the key of the bucket.
+    known: RwLock<BTreeMap<String, Coordinator>>,
+}
+
+impl Coordinators {
+    /// The accounts that one of these users coordinates. None of somebody else's, whatever NATS or Slurm do not say.
+    pub(super) fn of(&self, users: &BTreeSet<String>) -> Accounts {
+        let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = Accounts::new();
+        for one in known.values().filter(|one| users.contains(&one.user)) {
+            accounts
+                .entry(Some(one.cluster.clone()))
+                .or_default()
+                .extend(one.accounts.iter().cloned());
+        }
+        accounts.retain(|_, accounts| !accounts.is_empty());
+        accounts
+    }
+
+    /// Follows the bucket until told to stop, unless another service of this process does.
+    pub(crate) fn watch(&self, bus: &Bus, shutdown: &CancellationToken) {
+        if self.0.watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (this, bus, shutdown) = (self.clone(), bus.clone(), shutdown.clone());
+        tokio::spawn(async move {
+            while bus.ready(&shutdown).await.is_ok() {
+                let followed = tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    followed = this.follow(&bus) => followed,
+                };
+                if let Err(error) = followed {
+                    tracing::debug!(error = crate::chain(&error), "watch coordinators");
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+        });
+    }
+
+    async fn follow(&self, bus: &Bus) -> Result<(), mesh_bus::Error> {
+        let bucket = bus.bucket(BUCKET_COORDINATORS).await?;
+        // Of every cluster.
+        let mut entries = pin!(bucket.watch("*.user").await?);
+        while let Some(entry) = entries.try_next().await? {
+            self.take(entry.key, &entry.value);
+        }
+        Ok(())
+    }
+
+    fn take(&self, key: String, value: &Bytes) {
+        let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+        // Empty after a delete. What cannot be read gives nobody a right.
+        match serde_json::from_slice(value) {
+            Ok(coordinator) => {
+                known.insert(key, coordinator);
+            }
+            Err(error) => {
+                if !value.is_empty() {
+                    tracing::warn!(%error, key, "read who coordinates accounts");
+                }
+                known.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_those_of_the_last_word() {
+        let coordinators = Coordinators::default();
+        let one = |cluster: &str, accounts: &[&str]| {
+            let one = Coordinator {
+                cluster: cluster.into(),
+                user: "carol".into(),
+                accounts: accounts.iter().map(ToString::to_string).collect(),
+            };
+            Bytes::from(serde_json::to_vec(&one).unwrap())
+        };
+        let of = |user: &str| coordinators.of(&BTreeSet::from([user.to_owned()]));
+        coordinators.take(
+            "c1.user.carol".into(),
+            &one("c1", &["physics", "physics-x"]),
+        );
+        coordinators.take("c2.user.carol".into(), &one("c2", &["art"]));
+        assert_eq!(of("carol").len(), 2);
+        assert!(of("carol")[&Some("c1".to_owned())].contains("physics-x"));
+        assert!(of("alice").is_empty());
+        coordinators.take("c1.user.carol".into(), &one("c1", &[]));
+        coordinators.take("c2.user.carol".into(), &Bytes::new());
+        assert!(of("carol").is_empty());
+        coordinators.take("c1.user.carol".into(), &one("c1", &["physics"]));
+        coordinators.take("c1.user.carol".into(), &Bytes::from_static(b"{"));
+        assert!(of("carol").is_empty());
+    }
+}

@@ -1,0 +1,37 @@
+//! Metric names of the API.
+
+/// Callers by `means` (unix, token, oidc) and `outcome`: let_in, refused, unavailable.
+const CALLERS: &str = "mesh_api_callers_total";
+/// Fetches of an issuer's keys by `outcome`: done, failed.
+const KEYS_FETCHED: &str = "mesh_api_oidc_key_fetches_total";
+/// Answers with other people's data by `outcome`: audited, refused.
+const READS: &str = "mesh_api_audited_reads_total";
+
+/// Tells the recorder what the metrics mean.
+pub(crate) fn describe() {
+    metrics::describe_counter!(
+        CALLERS,
+        "Requests by how the caller was known (unix, token, oidc) and outcome: let_in, refused, unavailable."
+    );
+    metrics::describe_counter!(
+        KEYS_FETCHED,
+        "Fetches of the keys of OIDC issuers, by outcome: done, failed."
+    );
+    metrics::describe_counter!(
+        READS,
+        "Answers with other people's data, by outcome: audited, or refused because NATS did not take the entry."
+    );
+}
+
+pub(super) fn caller(means: &'static str, outcome: &'static str) {
+    metrics::counter!(CALLERS, "means" => means, "outcome" => outcome).increment(1);
+}
+
+pub(super) fn keys_fetched(done: bool) {
+    let outcome = if done { "done" } else { "failed" };
+    metrics::counter!(KEYS_FETCHED, "outcome" => outcome).increment(1);
+}
+
+pub(super) fn read(outcome: &'static str) {
+    metrics::counter!(READS, "outcome" => outcome).increment(1);
+}

@@ -1,0 +1,174 @@
+//! A table `[[mesh.api.oidc]]`: an issuer whose tokens are believed, and who its people are here.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use url::{Host, Url};
+
+/// Settings of an issuer; `config/default.toml` explains each.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OidcConfig {
+    /// Its `iss`, byte for byte.
+    pub issuer: String,
+    /// A token must be meant for one of these: `aud`.
+    pub audience: Vec<String>,
+    /// How far its clock may be from ours.
+    #[serde(with = "humantime_serde", default = "half_a_minute")]
+    pub clock_skew: Duration,
+    /// How long its keys are believed while it does not answer.
+    #[serde(with = "humantime_serde", default = "a_day")]
+    pub keys_max_age: Duration,
+    /// By what the identity map is searched.
+    #[serde(default)]
+    pub users_by: UsersBy,
+    /// Claim that names the Unix user of who is not in the identity map. Empty: nobody but the map says so.
+    #[serde(default)]
+    pub user_claim: String,
+    /// Claim with groups or roles: a word or a list; `a.b` is `b` inside of `a`.
+    #[serde(default = "groups")]
+    pub group_claim: String,
+    /// Who is in one of these groups is an administrator.
+    #[serde(default)]
+    pub admin_groups: Vec<String>,
+    /// Who is in one of these groups is an auditor.
+    #[serde(default)]
+    pub auditor_groups: Vec<String>,
+    /// Subjects (`sub`) who are administrators.
+    #[serde(default)]
+    pub admins: Vec<String>,
+    /// Subjects who are auditors.
+    #[serde(default)]
+    pub auditors: Vec<String>,
+    /// Believe an issuer without https that is not on this machine.
+    #[serde(default)]
+    pub allow_http: bool,
+}
+
+/// By what the identity map is searched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UsersBy {
+    /// `sub`.
+    #[default]
+    Subject,
+    /// `email`, if the issuer says that it is verified.
+    Email,
+}
+
+const fn half_a_minute() -> Duration {
+    Duration::from_secs(30)
+}
+
+const fn a_day() -> Duration {
+    Duration::from_secs(24 * 60 * 60)
+}
+
+fn groups() -> String {
+    "groups".to_owned()
+}
+
+impl OidcConfig {
+    /// Every fault, by key.
+    pub(crate) fn faults(&self, others: &[Self]) -> Vec<String> {
+        let key = |key: &str| format!("mesh.api.oidc {:?} {key}", self.issuer);
+        let mut faults = Vec::new();
+        if let Err(reason) = self.allows(&self.issuer) {
+            faults.push(format!("{}: {reason}", key("issuer")));
+        }
+        let same = others.iter().filter(|other| other.issuer == self.issuer);
+        if same.count() > 1 {
+            faults.push(format!("{}: given twice", key("issuer")));
+        }
+        if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
+            faults.push(format!(
+                "{}: what the issuer writes into `aud` of tokens for the mesh",
+                key("audience")
+            ));
+        }
+        if self.clock_skew > Duration::from_secs(300) {
+            faults.push(format!("{}: at most 5m", key("clock_skew")));
+        }
+        if self.keys_max_age < Duration::from_secs(60) {
+            faults.push(format!("{}: at least 1m", key("keys_max_age")));
+        }
+        let lists = [
+            &self.admin_groups,
+            &self.auditor_groups,
+            &self.admins,
+            &self.auditors,
+        ];
+        if lists.into_iter().flatten().any(String::is_empty) {
+            faults.push(format!("{}: no empty names", key("admins, auditors")));
+        }
+        faults
+    }
+
+    /// Whether keys may be fetched from an address: with https, or from this machine, or if the operator wants it so.
+    pub(super) fn allows(&self, address: &str) -> Result<Url, String> {
+        let url = Url::parse(address).map_err(|error| format!("not a URL: {error}"))?;
+        let loopback = match url.host() {
+            Some(Host::Ipv4(ip)) => IpAddr::V4(ip).is_loopback(),
+            Some(Host::Ipv6(ip)) => IpAddr::V6(ip).is_loopback(),
+            Some(Host::Domain(name)) => name == "localhost",
+            None => return Err("not the URL of a host".to_owned()),
+        };
+        match url.scheme() {
+            "https" => {}
+            "http" if loopback || self.allow_http => {}
+            _ => return Err("https, or allow_http = true".to_owned()),
+        }
+        if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+            return Err("without user, password and fragment".to_owned());
+        }
+        Ok(url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(issuer: &str, more: &str) -> Vec<String> {
+        let text = format!("issuer = {issuer:?}\naudience = ['mesh']\n{more}");
+        let config: OidcConfig = toml::from_str(&text).unwrap();
+        config.faults(&[])
+    }
+
+    #[test]
+    fn keys_come_by_https_or_from_this_machine() {
+        for good in [
+            "https://id.example.org/realms/hpc",
+            "http://127.0.0.1:8080",
+            "http://[::1]:1",
+            "http://localhost/x",
+        ] {
+            assert_eq!(faults(good, ""), [""; 0], "{good}");
+        }
+        for bad in [
+            "http://id.example.org",
+            "http://127.0.0.1.example.org",
+            "http://localhost.example.org",
+            "ftp://localhost",
+            "https://me:pw@id.example.org",
+            "id.example.org",
+            "https://id.example.org#x",
+        ] {
+            assert_eq!(faults(bad, "").len(), 1, "{bad}");
+        }
+        assert_eq!(faults("http://id", "allow_http = true"), [""; 0]);
+    }
+
+    #[test]
+    fn faults_are_named() {
+        for (more, part) in [
+            ("clock_skew = '1h'", "clock_skew"),
+            ("keys_max_age = '1s'", "keys_max_age"),
+            ("admins = ['']", "admins"),
+        ] {
+            let faults = faults("https://id", more);
+            assert!(faults[0].contains(part), "{faults:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One issuer: where its keys are, and the keys as they were fetched last.
+//!
+//! Keys are fetched when a token needs one that is not known, and anew every ten minutes of use. At most once in ten seconds, whatever is
+//! shown to us: whoever makes up key ids makes us ask the issuer no more often than that. While it does not answer, the keys that are
+//! known are believed for `keys_max_age`.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::config::OidcConfig;
+use super::keys::Keys;
+use crate::api::metrics;
+
+/// Between two fetches at least.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Keys that are older are fetched again, while the old ones are used.
+const FRESH: Duration = Duration::from_secs(600);
+/// A fetch (two answers) takes no longer.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Of an answer no more is read.
+const MOST_BYTES: usize = 512 * 1024;
+
+/// An issuer of the configuration.
+pub(super) struct Issuer {
+    /// What the operator says about it.
+    pub(super) config: OidcConfig,
+    http: reqwest::Client,
+    known: RwLock<Option<Arc<Known>>>,
+    /// Held while keys are fetched: everybody who needs them waits for the same fetch.
+    fetching: Mutex<Option<Fetch>>,
+}
+
+struct Known {
+    keys: Keys,
+    fetched: Instant,
+}
+
+/// The last fetch.
+struct Fetch {
+    began: Instant,
+    failed: bool,
+}
+
+/// Why there is no key.
+#[derive(Debug)]
+pub(super) enum NoKey {
+    /// The issuer has no such key, as far as we know.
+    Unknown,
+    /// The issuer could not be asked.
+    Unreachable,
+}
+
+impl Issuer {
+    pub(super) fn new(config: OidcConfig, http: reqwest::Client) -> Self {
+        Self {
+            config,
+            http,
+            known: RwLock::default(),
+            fetching: Mutex::default(),
+        }
+    }
+
+    /// The key of an id.
+    pub(super) async fn key(
+        self: &Arc<Self>,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<DecodingKey, NoKey> {
+        if let Some(known) = self.known()
+            && let Some(key) = known.keys.find(id, algorithm)
+        {
+            if known.fetched.elapsed() > FRESH {
+                drop(self.refresh());
+            }
+            return Ok(key.clone());
+        }
+        let failed = self.refresh().await.unwrap_or(true);
+        match self.known() {
+            Some(known) => match known.keys.find(id, algorithm) {
+                Some(key) => Ok(key.clone()),
+                None if failed => Err(NoKey::Unreachable),
+                None => Err(NoKey::Unknown),
+            },
+            None => Err(NoKey::Unreachable),
+        }
+    }
+
+    /// The keys, if they are young enough to be believed.
+    fn known(&self) -> Option<Arc<Known>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known
+            .as_ref()
+            .filter(|known| known.fetched.elapsed() < self.config.keys_max_age)
+            .map(Arc::clone)
+    }
+
+    /// Fetches the keys, unless somebody has just done it. Says whether the last fetch failed. A task of its own: a caller who goes
+    /// away does not end it, and so cannot make the next one begin again.
+    pub(super) fn refresh(self: &Arc<Self>) -> JoinHandle<bool> {
+        let issuer = Arc::clone(self);
+        tokio::spawn(async move { issuer.fetch_once().await })
+    }
+
+    async fn fetch_once(&self) -> bool {
+        let mut last = self.fetching.lock().await;
+        if let Some(fetch) = &*last
+            && fetch.began.elapsed() < PAUSE
+        {
+            return fetch.failed;
+        }
+        let began = Instant::now();
+        let fetched = timeout(DEADLINE, self.fetch())
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {DEADLINE:?}")));
+        let failed = fetched.is_err();
+        metrics::keys_fetched(!failed);
+        match fetched {
+            Ok(keys) => {
+                let known = Known {
+                    keys,
+                    fetched: Instant::now(),
+                };
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(known));
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    issuer = self.config.issuer,
+                    reason,
+                    "fetch keys of the issuer; those that are known are used on"
+                );
+            }
+        }
+        *last = Some(Fetch { began, failed });
+        failed
+    }
+
+    /// OpenID Connect Discovery 1.0 §4, then the keys it names.
+    async fn fetch(&self) -> Result<Keys, String> {
+        let issuer = self.config.issuer.as_str();
+        let address = format!(
+            "{}/.well-known/openid-configuration",
+            issuer.trim_end_matches('/')
+        );
+        let discovered = self.get(&address).await?;
+        // §4.3: what says otherwise is another issuer's.
+        if discovered["issuer"] != issuer {
+            return Err(format!("{address} is of another issuer"));
+        }
+        let keys = discovered["jwks_uri"].as_str().unwrap_or_default();
+        self.config
+            .allows(keys)
+            .map_err(|reason| format!("jwks_uri of {address}: {reason}"))?;
+        let set = self.get(keys).await?;
+        Keys::read(&set).map_err(|reason| format!("{keys}: {reason}"))
+    }
+
+    async fn get(&self, address: &str) -> Result<Value, String> {
+        let failed = |error: reqwest::Error| format!("{address}: {}", crate::chain(&error));
+        let mut answer = self.http.get(address).send().await.map_err(failed)?;
+        if !answer.status().is_success() {
+            return Err(format!("{address}: HTTP {}", answer.status().as_u16()));
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > MOST_BYTES {
+                return Err(format!("{address}: more than {MOST_BYTES} bytes"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        serde_json::from_slice(&body).map_err(|error| format!("{address}: {error}"))
+    }
+}

@@ -1,0 +1,224 @@
+//! The keys of an issuer, and signatures checked with them by ring.
+//!
+//! A key is bound to one algorithm when it is read. RS256, ES256 and EdDSA (Ed25519) are all there is: a token that says `none`, or that is
+//! "signed" with a public key as an HMAC secret, finds no key.
+
+use std::sync::Once;
+
+use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
+use jsonwebtoken::errors::{Error, ErrorKind, new_error};
+use jsonwebtoken::signature::{self, Verifier};
+use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey};
+use ring::signature as ring_signature;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Algorithms in the order in which they are named to people.
+pub(super) const ALGORITHMS: [(&str, Algorithm); 3] = [
+    ("RS256", Algorithm::RS256),
+    ("ES256", Algorithm::ES256),
+    ("EdDSA", Algorithm::EdDSA),
+];
+/// More keys than any issuer has.
+const MOST: usize = 100;
+
+/// The keys of an issuer at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys(Vec<Key>);
+
+#[derive(Clone, Debug)]
+struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+/// RFC 7517, as far as we read it. Names are borrowed from nothing: a key that is none is left out, not an error.
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    kid: Option<String>,
+    alg: Option<String>,
+    r#use: Option<String>,
+    key_ops: Option<Vec<String>>,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+impl Keys {
+    /// Reads a JWK set (RFC 7517 §5). Keys that are not for signatures of ours are left out.
+    ///
+    /// # Errors
+    /// If it is none, or has no key that could be used.
+    pub(super) fn read(set: &Value) -> Result<Self, String> {
+        let listed = set["keys"].as_array().ok_or("no list of keys")?;
+        let keys: Vec<Key> = listed.iter().take(MOST).filter_map(key).collect();
+        if keys.is_empty() {
+            return Err("none of its keys is for RS256, ES256 or EdDSA".to_owned());
+        }
+        Ok(Self(keys))
+    }
+
+    /// The key of an id for an algorithm. Without an id, the only key for it.
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
+        let mut fitting = self.0.iter().filter(|key| {
+            key.algorithm == algorithm && id.is_none_or(|id| key.id.as_deref() == Some(id))
+        });
+        let found = fitting.next()?;
+        fitting.next().is_none().then_some(&found.key)
+    }
+}
+
+fn key(jwk: &Value) -> Option<Key> {
+    let jwk = Jwk::deserialize(jwk).ok()?;
+    if jwk.r#use.as_deref().is_some_and(|word| word != "sig") {
+        return None;
+    }
+    if let Some(operations) = &jwk.key_ops
+        && !operations.iter().any(|word| word == "verify")
+    {
+        return None;
+    }
+    let (algorithm, key) = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
+        ("RSA", _) => (
+            Algorithm::RS256,
+            DecodingKey::from_rsa_components(&jwk.n?, &jwk.e?),
+        ),
+        ("EC", Some("P-256")) => (
+            Algorithm::ES256,
+            DecodingKey::from_ec_components(&jwk.x?, &jwk.y?),
+        ),
+        ("OKP", Some("Ed25519")) => (Algorithm::EdDSA, DecodingKey::from_ed_components(&jwk.x?)),
+        _ => return None,
+    };
+    let name = ALGORITHMS.iter().find(|(_, one)| *one == algorithm)?.0;
+    // RFC 9864 names EdDSA with this curve Ed25519.
+    let fits = |alg: &str| alg == name || (name == "EdDSA" && alg == "Ed25519");
+    if jwk.alg.as_deref().is_some_and(|alg| !fits(alg)) {
+        return None;
+    }
+    Some(Key {
+        id: jwk.kid,
+        algorithm,
+        key: key.ok()?,
+    })
+}
+
+/// Checks signatures with ring, which TLS brings along anyway; signs nothing.
+static RING: CryptoProvider = CryptoProvider {
+    signer_factory: no_signer,
+    verifier_factory: verifier,
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+/// Makes ring the one that checks signatures; call it before the first one is checked.
+pub(super) fn install_ring() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if RING.install_default().is_err() {
+            tracing::warn!("another library of this process checks signatures of tokens");
+        }
+    });
+}
+
+fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, Error> {
+    Err(new_error(ErrorKind::UnsupportedAlgorithm))
+}
+
+fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
+    if key.family() != algorithm.family() {
+        return Err(new_error(ErrorKind::InvalidAlgorithm));
+    }
+    let kind = key.kind().clone();
+    match algorithm {
+        Algorithm::RS256 | Algorithm::ES256 | Algorithm::EdDSA => Ok(Box::new(Ring {
+            algorithm: *algorithm,
+            kind,
+        })),
+        _ => Err(new_error(ErrorKind::UnsupportedAlgorithm)),
+    }
+}
+
+struct Ring {
+    algorithm: Algorithm,
+    kind: DecodingKeyKind,
+}
+
+impl Verifier<Vec<u8>> for Ring {
+    fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), signature::Error> {
+        let verified = match (self.algorithm, &self.kind) {
+            (Algorithm::RS256, DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                // At least 2048 bits.
+                ring_signature::RsaPublicKeyComponents { n, e }.verify(
+                    &ring_signature::RSA_PKCS1_2048_8192_SHA256,
+                    message,
+                    signature,
+                )
+            }
+            (Algorithm::ES256, DecodingKeyKind::SecretOrDer(key)) => {
+                ring_signature::UnparsedPublicKey::new(
+                    &ring_signature::ECDSA_P256_SHA256_FIXED,
+                    key,
+                )
+                .verify(message, signature)
+            }
+            (Algorithm::EdDSA, DecodingKeyKind::SecretOrDer(key)) => {
+                ring_signature::UnparsedPublicKey::new(&ring_signature::ED25519, key)
+                    .verify(message, signature)
+            }
+            _ => return Err(signature::Error::new()),
+        };
+        verified.map_err(|_| signature::Error::new())
+    }
+}
+
+impl JwtVerifier for Ring {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_keys_for_our_algorithms_are_taken() {
+        let rsa = json!({ "kty": "RSA", "kid": "r", "n": "AQAB", "e": "AQAB" });
+        let with = |more: Value| {
+            let mut key = rsa.clone();
+            key.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            key
+        };
+        let set = |keys: Value| Keys::read(&json!({ "keys": keys }));
+        for refused in [
+            with(json!({ "use": "enc" })),
+            with(json!({ "alg": "RS512" })),
+            with(json!({ "alg": "HS256" })),
+            with(json!({ "key_ops": ["encrypt"] })),
+            json!({ "kty": "oct", "k": "AQAB", "kid": "r" }),
+            json!({ "kty": "EC", "crv": "P-384", "x": "AQAB", "y": "AQAB" }),
+            json!({ "kty": "OKP", "crv": "X25519", "x": "AQAB" }),
+            json!({ "kty": "RSA", "n": "!", "e": "AQAB" }),
+            json!("a key"),
+        ] {
+            assert!(set(json!([refused])).is_err(), "{refused}");
+        }
+        assert!(Keys::read(&json!({})).is_err());
+        let keys = set(json!([with(json!({ "use": "sig", "alg": "RS256" })), 5])).unwrap();
+        assert!(keys.find(Some("r"), Algorithm::RS256).is_some());
+        assert!(keys.find(None, Algorithm::RS256).is_some());
+        assert!(keys.find(Some("r"), Algorithm::ES256).is_none());
+        assert!(keys.find(Some("s"), Algorithm::RS256).is_none());
+        // Which of two is meant cannot be known.
+        let two = set(json!([rsa, with(json!({ "kid": "s" }))])).unwrap();
+        assert!(two.find(None, Algorithm::RS256).is_none());
+    }
+}

@@ -1,0 +1,363 @@
+//! Bearer tokens of OIDC issuers: JWTs (RFC 7519) as RFC 8725 says to check them.
+//!
+//! Before the signature is checked, nothing of a token is believed, and nothing in it makes us ask anybody but the issuers of the
+//! configuration. Opaque tokens are not asked about anywhere.
+
+mod config;
+mod issuer;
+mod keys;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Validation, dangerous, decode};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use self::issuer::{Issuer, NoKey};
+use self::keys::ALGORITHMS;
+use super::{Accounts, Caller, Means, Role};
+use crate::BoxError;
+use crate::identity::MapFile;
+
+pub use self::config::{OidcConfig, UsersBy};
+
+/// A token that is longer is no token.
+const LONGEST: usize = 16 * 1024;
+/// `typ` of access tokens (RFC 9068) and of what was before them. Others, such as `logout+jwt`, are for something else.
+const TYPES: [&str; 4] = ["JWT", "at+jwt", "application/jwt", "application/at+jwt"];
+
+/// The issuers.
+pub(crate) struct Oidc(Vec<Arc<Issuer>>);
+
+/// Why a token is not believed. The texts are for whoever shows it: they say what is wrong, and nothing of what is right.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The token is not good.
+    Invalid(&'static str),
+    /// The issuer's keys are not known, and it does not answer.
+    Unavailable,
+}
+
+use Refusal::Invalid;
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    typ: Option<String>,
+    kid: Option<String>,
+    crit: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Unverified {
+    iss: String,
+}
+
+impl Oidc {
+    /// The issuers of the configuration.
+    ///
+    /// # Errors
+    /// If no HTTP client can be made.
+    pub(super) fn new(configured: &[OidcConfig]) -> Result<Self, BoxError> {
+        if configured.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        keys::install_ring();
+        crate::install_tls();
+        let http = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(Duration::from_secs(3))
+            .build()?;
+        let issuer = |config: &OidcConfig| Arc::new(Issuer::new(config.clone(), http.clone()));
+        Ok(Self(configured.iter().map(issuer).collect()))
+    }
+
+    /// Fetches every issuer's keys, so that the first caller need not wait.
+    pub(super) fn prefetch(&self) {
+        for issuer in &self.0 {
+            drop(issuer.refresh());
+        }
+    }
+
+    /// Whether a token looks like one of an issuer's.
+    pub(super) fn looks_like(&self, token: &str) -> bool {
+        !self.0.is_empty() && token.split('.').count() == 3
+    }
+
+    /// Who shows a token.
+    pub(super) async fn caller(&self, token: &str, map: &MapFile) -> Result<Caller, Refusal> {
+        if token.len() > LONGEST {
+            return Err(Invalid("it is too long"));
+        }
+        let header: Header = token
+            .split('.')
+            .next()
+            .and_then(|text| BASE64_URL_SAFE_NO_PAD.decode(text).ok())
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .ok_or(Invalid("it is no JWT"))?;
+        let (_, algorithm) = ALGORITHMS
+            .into_iter()
+            .find(|(name, _)| *name == header.alg)
+            .ok_or(Invalid(
+                "its algorithm is not one of RS256, ES256 and EdDSA",
+            ))?;
+        let typed = |typ: &str| TYPES.iter().any(|known| known.eq_ignore_ascii_case(typ));
+        if header.typ.as_deref().is_some_and(|typ| !typed(typ)) {
+            return Err(Invalid("its typ is not that of an access token"));
+        }
+        // RFC 7515 §4.1.11: who does not understand what is critical must refuse.
+        if header.crit.is_some() {
+            return Err(Invalid("it has critical extensions, which are not known"));
+        }
+        let Unverified { iss } = dangerous::insecure_decode_claims(token)
+            .map_err(|_| Invalid("it does not say who issued it (iss)"))?;
+        let issuer = self
+            .0
+            .iter()
+            .find(|issuer| issuer.config.issuer == iss)
+            .ok_or(Invalid("its issuer is not one that is believed here"))?;
+        let key = match issuer.key(header.kid.as_deref(), algorithm).await {
+            Ok(key) => key,
+            Err(NoKey::Unknown) => {
+                return Err(Invalid(
+                    "its issuer has no such key; if keys were changed just now, try again in some seconds",
+                ));
+            }
+            Err(NoKey::Unreachable) => return Err(Refusal::Unavailable),
+        };
+        let config = &issuer.config;
+        let mut validation = Validation::new(algorithm);
+        validation.leeway = config.clock_skew.as_secs();
+        validation.validate_nbf = true;
+        validation.set_issuer(&[&config.issuer]);
+        validation.set_audience(&config.audience);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        let claims = decode::<Map<String, Value>>(token, &key, &validation)
+            .map_err(|error| Invalid(told(error.kind())))?
+            .claims;
+        let now = jsonwebtoken::get_current_timestamp() + config.clock_skew.as_secs();
+        match claims.get("iat").and_then(Value::as_f64) {
+            // As far as a number of seconds goes.
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "exact for the next 285 million years"
+            )]
+            Some(iat) if iat <= now as f64 => {}
+            Some(_) => return Err(Invalid("it is of the future (iat)")),
+            None => return Err(Invalid("it does not say since when it is (iat)")),
+        }
+        // RFC 7800: a token that is bound to a key is no bearer token, and whether the caller has that key is not asked here.
+        if claims.contains_key("cnf") {
+            return Err(Invalid("it is bound to a key (cnf); show one that is not"));
+        }
+        identify(config, &claims, map)
+    }
+}
+
+/// Who it is, by claims that are verified.
+fn identify(
+    config: &OidcConfig,
+    claims: &Map<String, Value>,
+    map: &MapFile,
+) -> Result<Caller, Refusal> {
+    let text = |claim: &str| lookup(claims, claim).and_then(Value::as_str);
+    let subject = text("sub")
+        .filter(|subject| !subject.is_empty())
+        .ok_or(Invalid("it does not say whose it is (sub)"))?;
+    let issuer = config.issuer.as_str();
+    let users = users(config, claims, subject, map);
+    let groups = words(lookup(claims, &config.group_claim));
+    let is = |groups_: &[String], subjects: &[String]| {
+        subjects.iter().any(|one| one == subject)
+            || groups_.iter().any(|one| groups.contains(&one.as_str()))
+    };
+    let role = if is(&config.admin_groups, &config.admins) {
+        Role::Admin
+    } else if is(&config.auditor_groups, &config.auditors) {
+        Role::Auditor
+    } else {
+        Role::User
+    };
+    Ok(Caller {
+        name: users.first().map_or(subject, String::as_str).to_owned(),
+        role,
+        users,
+        accounts: Accounts::new(),
+        means: Means::Oidc {
+            issuer: issuer.to_owned(),
+            subject: subject.to_owned(),
+        },
+        request: String::new(),
+    })
+}
+
+/// The Unix users somebody is: as the map says; if it does not know them, as the claim says that the operator believes.
+fn users(
+    config: &OidcConfig,
+    claims: &Map<String, Value>,
+    subject: &str,
+    map: &MapFile,
+) -> BTreeSet<String> {
+    let issuer = config.issuer.as_str();
+    let mapped = match config.users_by {
+        UsersBy::Subject => map.users_of(issuer, |person| person.subject == subject),
+        UsersBy::Email => {
+            let verified = match claims.get("email_verified") {
+                Some(Value::Bool(verified)) => *verified,
+                Some(Value::String(verified)) => verified == "true",
+                _ => false,
+            };
+            let email = claims.get("email").and_then(Value::as_str);
+            match email.filter(|email| verified && !email.is_empty()) {
+                Some(email) => {
+                    map.users_of(issuer, |person| person.email.eq_ignore_ascii_case(email))
+                }
+                None => BTreeSet::new(),
+            }
+        }
+    };
+    if !mapped.is_empty() || config.user_claim.is_empty() {
+        return mapped;
+    }
+    let named = lookup(claims, &config.user_claim).and_then(Value::as_str);
+    // Nobody becomes a user by a claim of whom the map says that it is somebody else.
+    named
+        .filter(|user| !user.is_empty() && map.get(user).is_none())
+        .map(str::to_owned)
+        .into_iter()
+        .collect()
+}
+
+/// A claim by its name, or by the names on the way to it: `realm_access.roles`.
+fn lookup<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    if let Some(value) = claims.get(name) {
+        return Some(value);
+    }
+    let (first, rest) = name.split_once('.')?;
+    lookup(claims.get(first)?.as_object()?, rest)
+}
+
+fn words(value: Option<&Value>) -> Vec<&str> {
+    match value {
+        Some(Value::String(word)) => vec![word],
+        Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn told(kind: &ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::ExpiredSignature => "it has expired (exp)",
+        ErrorKind::ImmatureSignature => "it is not valid yet (nbf)",
+        ErrorKind::InvalidAudience => "it is not for this service (aud)",
+        ErrorKind::InvalidIssuer => "its issuer is not one that is believed here",
+        ErrorKind::MissingRequiredClaim(_) => "it lacks one of exp, iss, aud, sub",
+        ErrorKind::InvalidSignature => "its signature is wrong",
+        _ => "it cannot be read",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ISSUER: &str = "https://id.example.org";
+
+    fn caller(more: &str, claims: &Value) -> Result<Caller, Refusal> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("identity.toml");
+        std::fs::write(
+            &path,
+            format!(
+                "[users.alice]\nissuer = {ISSUER:?}\nsubject = 'a-1'\nemail = 'Alice@example.org'\n\
+                 [users.alice-admin]\nissuer = {ISSUER:?}\nsubject = 'a-1'\n\
+                 [users.bob]\nissuer = 'https://elsewhere'\nsubject = 'a-1'\n\
+                 [users.carol]\nissuer = {ISSUER:?}\nsubject = 'c-1'\n"
+            ),
+        )
+        .unwrap();
+        let text = format!("issuer = {ISSUER:?}\naudience = ['mesh']\n{more}");
+        let config: OidcConfig = toml::from_str(&text).unwrap();
+        let map = MapFile::new(Some(path));
+        identify(&config, claims.as_object().unwrap(), &map)
+    }
+
+    fn users(more: &str, claims: &Value) -> Vec<String> {
+        caller(more, claims).unwrap().users.into_iter().collect()
+    }
+
+    #[test]
+    fn the_map_says_who_somebody_is() {
+        assert_eq!(
+            users("", &json!({ "sub": "a-1" })),
+            ["alice", "alice-admin"]
+        );
+        assert_eq!(users("", &json!({ "sub": "x" })), [""; 0]);
+        let claims = json!({ "sub": "x", "email": "alice@example.org", "email_verified": true });
+        assert_eq!(users("users_by = 'email'", &claims), ["alice"]);
+        assert_eq!(users("", &claims), [""; 0]);
+        let doubtful = json!({ "sub": "x", "email": "alice@example.org" });
+        assert_eq!(users("users_by = 'email'", &doubtful), [""; 0]);
+        // Nobody is those whose address the map does not have.
+        let none = json!({ "sub": "x", "email": "", "email_verified": true });
+        assert_eq!(users("users_by = 'email'", &none), [""; 0]);
+        assert_eq!(
+            caller("", &json!({ "sub": "" })),
+            Err(Invalid("it does not say whose it is (sub)"))
+        );
+    }
+
+    #[test]
+    fn a_claim_names_a_user_only_if_it_is_believed_and_the_map_does_not_disagree() {
+        let claims = json!({ "sub": "d-1", "preferred_username": "dave" });
+        assert_eq!(users("", &claims), [""; 0]);
+        let believe = "user_claim = 'preferred_username'";
+        assert_eq!(users(believe, &claims), ["dave"]);
+        let stolen = json!({ "sub": "d-1", "preferred_username": "carol" });
+        assert_eq!(users(believe, &stolen), [""; 0]);
+        let mapped = json!({ "sub": "a-1", "preferred_username": "dave" });
+        assert_eq!(users(believe, &mapped), ["alice", "alice-admin"]);
+    }
+
+    #[test]
+    fn groups_and_subjects_give_roles() {
+        let roles = "admin_groups = ['hpc-admins']\nauditor_groups = ['audit']\nadmins = ['root-1']\nauditors = ['e-1']";
+        for (claims, role) in [
+            (
+                json!({ "sub": "x", "groups": ["users", "hpc-admins"] }),
+                Role::Admin,
+            ),
+            (json!({ "sub": "x", "groups": "audit" }), Role::Auditor),
+            (
+                json!({ "sub": "x", "groups": ["audit", "hpc-admins"] }),
+                Role::Admin,
+            ),
+            (json!({ "sub": "root-1" }), Role::Admin),
+            (json!({ "sub": "e-1", "groups": null }), Role::Auditor),
+            (
+                json!({ "sub": "x", "groups": ["HPC-ADMINS", "hpc-admins-x", 5] }),
+                Role::User,
+            ),
+            (
+                json!({ "sub": "x", "groups": { "hpc-admins": true } }),
+                Role::User,
+            ),
+        ] {
+            assert_eq!(caller(roles, &claims).unwrap().role, role, "{claims}");
+        }
+        let nested = "group_claim = 'realm_access.roles'\nadmin_groups = ['a']";
+        let claims = json!({ "sub": "x", "realm_access": { "roles": ["a"] } });
+        assert_eq!(caller(nested, &claims).unwrap().role, Role::Admin);
+        // A namespace of a name with dots is no path.
+        let named = "group_claim = 'https://example.org/groups'\nadmin_groups = ['a']";
+        let claims = json!({ "sub": "x", "https://example.org/groups": ["a"] });
+        assert_eq!(caller(named, &claims).unwrap().role, Role::Admin);
+    }
+}

@@ -1,0 +1,361 @@
+//! Service tokens: named secrets for programs, as files that are read again when they change, or as hashes.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::{Accounts, Caller, Means, Role};
+
+/// Shorter ones can be guessed.
+const SHORTEST: usize = 16;
+/// A file that is longer holds no token.
+const LONGEST_FILE: u64 = 64 * 1024;
+/// Name of the token of `mesh.api.token_file`.
+const UNNAMED: &str = "token_file";
+
+/// A table `[[mesh.api.tokens]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenConfig {
+    /// Name, for the audit.
+    pub name: String,
+    /// File with the token.
+    #[serde(default)]
+    pub file: PathBuf,
+    /// SHA-256 of the token, hex; instead of a file.
+    #[serde(default)]
+    pub sha256: String,
+    /// What who shows it may do.
+    pub role: Role,
+    /// Of the role `user`: these Unix users' jobs may be seen.
+    #[serde(default)]
+    pub users: BTreeSet<String>,
+    /// Of the role `user`: these accounts' jobs may be seen, on every cluster.
+    #[serde(default)]
+    pub accounts: BTreeSet<String>,
+}
+
+impl TokenConfig {
+    /// Every fault, by key.
+    pub(crate) fn faults(&self, others: &[Self]) -> Vec<String> {
+        let key = |key: &str| format!("mesh.api.tokens {:?} {key}", self.name);
+        let mut faults = Vec::new();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(plain) || self.name == UNNAMED {
+            faults.push(format!(
+                "{}: letters, digits, - _ and . only, and not {UNNAMED:?}",
+                key("name")
+            ));
+        }
+        if others
+            .iter()
+            .filter(|other| other.name == self.name)
+            .count()
+            > 1
+        {
+            faults.push(format!("{}: given twice", key("name")));
+        }
+        if self.file.as_os_str().is_empty() == self.sha256.is_empty() {
+            faults.push(format!("{}: set one of the two", key("file, sha256")));
+        } else if !self.sha256.is_empty() && digest(&self.sha256).is_none() {
+            faults.push(format!(
+                "{}: 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`",
+                key("sha256")
+            ));
+        }
+        let scoped = !self.users.is_empty() || !self.accounts.is_empty();
+        if scoped != (self.role == Role::User) {
+            faults.push(format!(
+                "{}: needed with role \"user\", and only with it",
+                key("users, accounts")
+            ));
+        }
+        if self.users.contains("") || self.accounts.contains("") {
+            faults.push(format!("{}: no empty names", key("users, accounts")));
+        }
+        faults
+    }
+}
+
+fn digest(hex_text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    hex::decode_to_slice(hex_text, &mut digest).ok()?;
+    Some(digest)
+}
+
+/// The tokens of a process.
+#[derive(Debug)]
+pub(crate) struct Tokens(Vec<Token>);
+
+#[derive(Debug)]
+struct Token {
+    caller: Caller,
+    file: Option<PathBuf>,
+    /// The present `token_file` may be readable for others, as it always could.
+    lenient: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// SHA-256 of the token; `None` while its file cannot be used.
+    digest: Option<[u8; 32]>,
+    /// What the file looked like when it was read last.
+    seen: Option<Seen>,
+}
+
+/// Inode, length and time of change, which also tells a change of the mode.
+type Seen = (u64, u64, i64, i64);
+
+impl Tokens {
+    /// Reads every token.
+    ///
+    /// # Errors
+    /// If a file cannot be used; it names the key.
+    pub(crate) fn new(token_file: &Path, configured: &[TokenConfig]) -> Result<Self, String> {
+        let caller = |name: &str, role, users, accounts: &BTreeSet<String>| Caller {
+            name: format!("token:{name}"),
+            role,
+            users,
+            accounts: match accounts.is_empty() {
+                true => Accounts::new(),
+                false => Accounts::from([(None, accounts.clone())]),
+            },
+            means: Means::Token,
+            request: String::new(),
+        };
+        let mut tokens = Vec::new();
+        if !token_file.as_os_str().is_empty() {
+            let caller = caller(UNNAMED, Role::Admin, BTreeSet::new(), &BTreeSet::new());
+            tokens.push(Token::of_file(caller, token_file.to_owned(), true)?);
+        }
+        for token in configured {
+            let caller = caller(
+                &token.name,
+                token.role,
+                token.users.clone(),
+                &token.accounts,
+            );
+            tokens.push(match digest(&token.sha256) {
+                Some(digest) => Token {
+                    caller,
+                    file: None,
+                    lenient: false,
+                    state: Mutex::new(State {
+                        digest: Some(digest),
+                        seen: None,
+                    }),
+                },
+                None => Token::of_file(caller, token.file.clone(), false)?,
+            });
+        }
+        Ok(Self(tokens))
+    }
+
+    /// Who shows this token. Takes as long for a wrong one as for a right one.
+    pub(crate) fn caller(&self, shown: &str) -> Option<Caller> {
+        let shown: [u8; 32] = Sha256::digest(shown.as_bytes()).into();
+        let mut found = None;
+        for token in &self.0 {
+            let state = token.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(digest) = &state.digest else {
+                continue;
+            };
+            if bool::from(digest.ct_eq(&shown)) {
+                found = Some(&token.caller);
+            }
+        }
+        found.cloned()
+    }
+
+    /// Reads again the files that have changed. What cannot be used any more is no token any more.
+    pub(crate) fn reload(&self) {
+        for token in &self.0 {
+            token.reload();
+        }
+    }
+}
+
+impl Token {
+    fn of_file(caller: Caller, file: PathBuf, lenient: bool) -> Result<Self, String> {
+        let (digest, seen) = read(&file, lenient)
+            .map_err(|reason| format!("{} {}: {reason}", caller.name, file.display()))?;
+        Ok(Self {
+            caller,
+            file: Some(file),
+            lenient,
+            state: Mutex::new(State {
+                digest: Some(digest),
+                seen: Some(seen),
+            }),
+        })
+    }
+
+    fn reload(&self) {
+        let Some(file) = &self.file else { return };
+        let now = std::fs::metadata(file).ok().as_ref().map(seen);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.seen == now {
+            return;
+        }
+        match read(file, self.lenient) {
+            Ok((digest, seen)) => {
+                tracing::info!(token = self.caller.name, "token read again");
+                *state = State {
+                    digest: Some(digest),
+                    seen: Some(seen),
+                };
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    token = self.caller.name,
+                    file = %file.display(),
+                    reason,
+                    "token not usable any more, nobody is let in with it"
+                );
+                *state = State {
+                    digest: None,
+                    seen: now,
+                };
+            }
+        }
+    }
+}
+
+fn seen(meta: &std::fs::Metadata) -> Seen {
+    (meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec())
+}
+
+fn read(file: &Path, lenient: bool) -> Result<([u8; 32], Seen), String> {
+    let meta = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    // A group may read it, as Kubernetes mounts secrets for a process that is not root.
+    if meta.mode() & 0o027 != 0 {
+        let problem = format!(
+            "others may read or change it (mode {:o}); chmod 600",
+            meta.mode() & 0o7777
+        );
+        match lenient {
+            true => tracing::warn!(file = %file.display(), problem, "token"),
+            false => return Err(problem),
+        }
+    }
+    if meta.len() > LONGEST_FILE {
+        return Err("too long for a token".to_owned());
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let text = text.trim();
+    if text.len() < SHORTEST {
+        return Err(format!("a token has at least {SHORTEST} characters"));
+    }
+    Ok((Sha256::digest(text.as_bytes()).into(), seen(&meta)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const SECRET: &str = "correct horse battery staple";
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn config(text: &str) -> TokenConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_known_by_file_and_by_hash() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, file) = (folder.path().join("old"), folder.path().join("portal"));
+        write(&old, "the token of former times\n", 0o644);
+        write(&file, &format!("{SECRET}\n"), 0o600);
+        let by_file = config(&format!(
+            "name = 'portal'\nrole = 'auditor'\nfile = {file:?}"
+        ));
+        let hash = hex::encode(Sha256::digest(b"pi's own little token"));
+        let by_hash = config(&format!(
+            "name = 'pi'\nrole = 'user'\nsha256 = '{hash}'\nusers = ['alice']\naccounts = ['physics']"
+        ));
+        let tokens = Tokens::new(&old, &[by_file, by_hash]).unwrap();
+        let caller = |token: &str| tokens.caller(token).unwrap();
+        assert_eq!(caller("the token of former times").role, Role::Admin);
+        assert_eq!(caller(SECRET).name, "token:portal");
+        assert!(caller(SECRET).sees_everything() && !caller(SECRET).may_write());
+        let pi = caller("pi's own little token");
+        assert!(pi.may_see("c", "alice", "") && pi.may_see("c", "bob", "physics"));
+        assert!(!pi.may_see("c", "bob", "chemistry"));
+        for wrong in ["", "the token of former time", "token", &hash] {
+            assert_eq!(tokens.caller(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_changed_file_counts_at_once_and_a_bad_one_lets_nobody_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        write(&file, SECRET, 0o600);
+        let one = config(&format!("name = 'one'\nrole = 'admin'\nfile = {file:?}"));
+        let tokens = Tokens::new(Path::new(""), &[one]).unwrap();
+        assert!(tokens.caller(SECRET).is_some());
+        write(&file, "another token, just as long", 0o600);
+        tokens.reload();
+        assert!(tokens.caller(SECRET).is_none());
+        assert!(tokens.caller("another token, just as long").is_some());
+        for spoil in [
+            |file: &Path| write(file, "another token, just as long", 0o644),
+            |file: &Path| write(file, "short", 0o600),
+            |file: &Path| std::fs::remove_file(file).unwrap(),
+        ] {
+            spoil(&file);
+            tokens.reload();
+            assert!(tokens.caller("another token, just as long").is_none());
+            assert!(tokens.caller("short").is_none() && tokens.caller("").is_none());
+        }
+        write(&file, SECRET, 0o600);
+        tokens.reload();
+        assert!(tokens.caller(SECRET).is_some());
+    }
+
+    #[test]
+    fn faults_are_named() {
+        let hash = "0".repeat(64);
+        for (text, part) in [
+            (
+                "name = 'a b'\nrole = 'admin'\nfile = 'x'".to_owned(),
+                "name",
+            ),
+            ("name = 'a'\nrole = 'admin'".to_owned(), "file, sha256"),
+            (
+                "name = 'a'\nrole = 'admin'\nsha256 = 'abc'".to_owned(),
+                "sha256",
+            ),
+            (
+                format!("name = 'a'\nrole = 'user'\nsha256 = '{hash}'"),
+                "users, accounts",
+            ),
+            (
+                format!("name = 'a'\nrole = 'admin'\nsha256 = '{hash}'\nusers = ['x']"),
+                "users, accounts",
+            ),
+        ] {
+            let faults = config(&text).faults(&[]);
+            assert!(
+                faults.iter().any(|fault| fault.contains(part)),
+                "{faults:?}"
+            );
+        }
+        let one = config(&format!("name = 'a'\nrole = 'auditor'\nsha256 = '{hash}'"));
+        assert_eq!(one.faults(&[one.clone()]), [""; 0]);
+        assert!(one.faults(&[one.clone(), one.clone()])[0].contains("twice"));
+        assert!(toml::from_str::<TokenConfig>("name = 'a'\nrole = 'king'").is_err());
+    }
+}

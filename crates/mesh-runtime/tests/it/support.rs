@@ -1,0 +1,117 @@
+//! The API of a process without any service.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use axum::Router;
+use futures_util::FutureExt as _;
+use mesh_runtime::telemetry::{self, Telemetry};
+use mesh_runtime::{ConfigFile, Context, MeshConfig, install_tls, run_api};
+use mesh_testkit::wait_until;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    folder: TempDir,
+    address: String,
+    http: reqwest::Client,
+    shutdown: CancellationToken,
+}
+
+/// Status, `WWW-Authenticate`, body.
+pub type Answer = (u16, String, Value);
+
+impl Server {
+    /// Serves with this in `[mesh.api]` and after it, and this identity map.
+    pub async fn start(api: &str, map: &str) -> Self {
+        install_tls();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("identity.toml"), map).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let config = format!(
+            "[mesh]\ncluster = 'c'\ndata_dir = '.'\nidentity_map = 'identity.toml'\n\
+             [mesh.api]\nsocket = 'api.sock'\nlisten = {address:?}\n{api}"
+        );
+        let path = folder.path().join("mesh.toml");
+        std::fs::write(&path, config).unwrap();
+        let shutdown = CancellationToken::new();
+        let file = ConfigFile::load(&[], Some(&path)).unwrap();
+        let context = Context::new(file, shutdown.clone()).unwrap();
+        let (socket, until) = (context.mesh.api.socket.clone(), shutdown.clone());
+        let mesh: MeshConfig = context.mesh.clone();
+        tokio::spawn(async move {
+            let work = async move {
+                until.cancelled().await;
+                Ok(())
+            };
+            let telemetry = telemetry(&mesh);
+            run_api(&context, &socket, Router::new(), telemetry, work.boxed())
+                .await
+                .unwrap();
+        });
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(DEADLINE)
+            .build()
+            .unwrap();
+        let server = Self {
+            folder,
+            address,
+            http,
+            shutdown,
+        };
+        wait_until("it listens", DEADLINE, async || {
+            let url = format!("http://{}/livez", server.address);
+            server.http.get(url).send().await.is_ok()
+        })
+        .await;
+        server
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Who the server takes somebody for.
+    pub async fn whoami(&self, token: Option<&str>) -> Answer {
+        let mut request = self.http.get(format!("http://{}/v1/whoami", self.address));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        read(request).await
+    }
+}
+
+/// Asks.
+pub async fn read(request: reqwest::RequestBuilder) -> Answer {
+    let answer = request.send().await.unwrap();
+    let header = answer.headers().get("www-authenticate");
+    let challenge = header
+        .map_or("", |value| value.to_str().unwrap())
+        .to_owned();
+    let status = answer.status().as_u16();
+    let text = answer.text().await.unwrap();
+    (
+        status,
+        challenge,
+        serde_json::from_str(&text).unwrap_or_default(),
+    )
+}
+
+/// One for the process: it installs a recorder and a subscriber.
+fn telemetry(mesh: &MeshConfig) -> &'static Telemetry {
+    static TELEMETRY: OnceLock<Telemetry> = OnceLock::new();
+    TELEMETRY.get_or_init(|| telemetry::init("test", &mesh.telemetry).unwrap())
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}

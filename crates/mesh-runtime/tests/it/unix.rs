@@ -1,0 +1,69 @@
+//! The Unix socket knows who calls; TCP does not.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use mesh_testkit::wait_until;
+use serde_json::json;
+
+use crate::support::{DEADLINE, Server, read};
+
+const TOKEN: &str = "a token of enough characters";
+
+fn write(file: &Path, token: &str) {
+    std::fs::write(file, token).unwrap();
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_is_known_by_uid_and_somebody_over_tcp_by_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    write(&file, TOKEN);
+    let server = Server::start(&format!("token_file = {file:?}"), "").await;
+    let unix = reqwest::Client::builder()
+        .unix_socket(server.path("api.sock"))
+        .build()
+        .unwrap();
+    let me = uzers::get_current_username().unwrap();
+    let (status, _, answer) = read(unix.get("http://mesh/v1/whoami")).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(
+        (&answer["authentication"], &answer["users"]),
+        (&json!("unix"), &json!([me.to_string_lossy()]))
+    );
+    // A proxy at the other end of the socket shows whose request it is.
+    let request = unix.get("http://mesh/v1/whoami").bearer_auth(TOKEN);
+    assert_eq!(read(request).await.2["name"], "token:token_file");
+    let request = unix
+        .get("http://mesh/v1/whoami")
+        .bearer_auth("something else");
+    assert_eq!(read(request).await.0, 401);
+
+    let (status, challenge, problem) = server.whoami(None).await;
+    assert_eq!(
+        (status, challenge.as_str()),
+        (401, "Bearer realm=\"slurm-mesh\"")
+    );
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .contains("Authorization: Bearer")
+    );
+    let (status, challenge, _) = server.whoami(Some("0123456789abcdef")).await;
+    assert_eq!(status, 401);
+    assert!(challenge.contains("error=\"invalid_token\""), "{challenge}");
+    let (_, _, answer) = server.whoami(Some(TOKEN)).await;
+    assert_eq!(
+        (&answer["role"], &answer["may_write"]),
+        (&json!("admin"), &json!(true))
+    );
+    // Whoever changes the file changes who is let in, without a restart.
+    write(&file, "a token that came later");
+    wait_until("the new token counts", DEADLINE, async || {
+        server.whoami(Some("a token that came later")).await.0 == 200
+    })
+    .await;
+    assert_eq!(server.whoami(Some(TOKEN)).await.0, 401);
+}

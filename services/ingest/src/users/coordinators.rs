@@ -1,0 +1,111 @@
+//! Who coordinates which accounts, in bucket `mesh_coordinators`, for those who decide what a caller may see.
+//!
+//! One key per coordinator, and only what changed is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mesh_bus::{Bus, ClusterState, PutError};
+use mesh_events::catalogue::BUCKET_COORDINATORS;
+use mesh_events::subject;
+use mesh_runtime::api::Coordinator;
+use mesh_runtime::chain;
+use tokio_util::sync::CancellationToken;
+
+use super::access::Entity;
+use super::memory::Known;
+use crate::Error;
+use crate::adapters::fenced::{FIRST_PAUSE, pause};
+
+/// The bucket's keys of the cluster, written by one ingest at a time.
+pub struct Coordinators {
+    state: ClusterState,
+    cluster: String,
+    /// What is written, by key; `None` if it cannot be read and must be written again.
+    written: BTreeMap<String, Option<BTreeSet<String>>>,
+}
+
+impl Coordinators {
+    /// Takes over what is there.
+    ///
+    /// # Errors
+    /// If told to stop.
+    pub async fn take_over(
+        bus: &Bus,
+        cluster: &str,
+        shutdown: &CancellationToken,
+    ) -> Result<Self, Error> {
+        let mut delay = FIRST_PAUSE;
+        loop {
+            match bus
+                .take_over(BUCKET_COORDINATORS, &subject::token(cluster))
+                .await
+            {
+                Ok((state, entries)) => {
+                    let written = entries.into_iter().map(|entry| {
+                        let coordinator = serde_json::from_slice(&entry.value).ok();
+                        (entry.key, coordinator.map(|one: Coordinator| one.accounts))
+                    });
+                    return Ok(Self {
+                        state,
+                        cluster: cluster.to_owned(),
+                        written: written.collect(),
+                    });
+                }
+                Err(error) => {
+                    tracing::debug!(error = chain(&error), "take over who coordinates accounts");
+                    pause(shutdown, &mut delay).await?;
+                }
+            }
+        }
+    }
+
+    /// Writes what changed. What NATS does not take is written at the next call.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn publish(&mut self, known: &BTreeMap<Entity, Known>) -> Result<(), Error> {
+        match self.write(known).await {
+            Ok(()) => Ok(()),
+            Err(PutError::Conflict { key }) => Err(Error::Fenced {
+                bucket: BUCKET_COORDINATORS,
+                key,
+            }),
+            Err(PutError::Bus(error)) => {
+                tracing::debug!(error = chain(&error), "write who coordinates accounts");
+                Ok(())
+            }
+        }
+    }
+
+    async fn write(&mut self, known: &BTreeMap<Entity, Known>) -> Result<(), PutError> {
+        let prefix = subject::token(&self.cluster);
+        let mut gone: BTreeSet<String> = self.written.keys().cloned().collect();
+        for (entity, known) in known {
+            let Entity::User(user) = entity else { continue };
+            let accounts = &known.access.coordinates;
+            if accounts.is_empty() {
+                continue;
+            }
+            let key = format!("{prefix}.user.{}", subject::token(user));
+            gone.remove(&key);
+            if self.written.get(&key).and_then(Option::as_ref) == Some(accounts) {
+                continue;
+            }
+            let value = Coordinator {
+                cluster: self.cluster.clone(),
+                user: user.clone(),
+                accounts: accounts.clone(),
+            };
+            match serde_json::to_vec(&value) {
+                Ok(value) => self.state.put(&key, value.into()).await?,
+                Err(error) => tracing::warn!(%error, user, "write who coordinates accounts"),
+            }
+            self.written.insert(key, Some(accounts.clone()));
+        }
+        for key in gone {
+            self.state.delete(&key).await?;
+            self.written.remove(&key);
+        }
+        Ok(())
+    }
+}

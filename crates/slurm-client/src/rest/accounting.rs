@@ -20,7 +20,8 @@ const IDS_PER_REQUEST: usize = 200;
 impl Rest {
     /// Runs as accounting has them.
     pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
-        let codes = self.exit_codes().await?;
+        let version = self.accounting_version().await?;
+        let codes = ExitCodes::of_api(version);
         let questions = match query {
             Query::Window { start, end } => {
                 // 22.05 takes a text that its own clock reads: `uts` stands before a Unix time.
@@ -31,7 +32,7 @@ impl Rest {
                 let end = end.map_or_else(String::new, |end| format!("&end_time={time}{end}"));
                 vec![format!("start_time={time}{start}{end}")]
             }
-            Query::Jobs(ids) => by_id(ids.iter().map(JobId::to_string)),
+            Query::Jobs(ids) => by_id(version, ids.iter().map(JobId::to_string)),
         };
         let questions = questions
             .into_iter()
@@ -45,8 +46,14 @@ impl Rest {
 
     /// Runs with their steps.
     pub(crate) async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
-        let codes = self.exit_codes().await?;
-        let questions = by_id(jobs.iter().map(JobRef::to_string));
+        let version = self.accounting_version().await?;
+        let codes = ExitCodes::of_api(version);
+        let ids = jobs.iter().map(|job| match job {
+            // A set of tasks is a fatal error to the slurmrestd of 22.05, and refused by later ones: all of the array.
+            JobRef::ArrayTasks { array, .. } => array.to_string(),
+            one => one.to_string(),
+        });
+        let questions = by_id(version, ids);
         self.rows(codes, questions, || {
             let users = Users::default();
             move |value: &Value| json::usage(value, codes, |user| users.uid(user))
@@ -54,9 +61,9 @@ impl Rest {
         .await
     }
 
-    async fn exit_codes(&self) -> Result<ExitCodes, Error> {
+    async fn accounting_version(&self) -> Result<u32, Error> {
         let version = self.api().await?.version(Family::Accounting);
-        Ok(ExitCodes::of_api(version.unwrap_or_default()))
+        Ok(version.unwrap_or_default())
     }
 
     /// The rows of all answers; one that cannot be read spoils all.
@@ -90,17 +97,19 @@ impl Rest {
     }
 }
 
-/// Questions about jobs and tasks. 22.05 answers 400 to a bare comma.
-fn by_id(ids: impl Iterator<Item = String>) -> Vec<String> {
-    let escaped = |id: String| {
-        id.replace('%', "%25")
-            .replace('+', "%2B")
-            .replace(',', "%2C")
+/// Questions about jobs, tasks and components. 22.05 takes a list, and of a repeated parameter only the last; 24.11 and 26.05 take a
+/// repeated parameter and no list; a bare comma is an error to all of them. What 23.11 and 24.05 take was not tried: they are asked
+/// one by one.
+fn by_id(version: u32, ids: impl Iterator<Item = String>) -> Vec<String> {
+    let (at_once, between) = match version {
+        0..=38 => (IDS_PER_REQUEST, "%2C"),
+        39..=41 => (1, ""),
+        _ => (IDS_PER_REQUEST, "&step="),
     };
-    let ids: BTreeSet<String> = ids.map(escaped).collect();
+    let ids: BTreeSet<String> = ids.map(|id| id.replace('+', "%2B")).collect();
     let ids: Vec<String> = ids.into_iter().collect();
-    ids.chunks(IDS_PER_REQUEST)
-        .map(|some| format!("step={}", some.join("%2C")))
+    ids.chunks(at_once)
+        .map(|some| format!("step={}", some.join(between)))
         .collect()
 }
 
@@ -127,9 +136,16 @@ mod tests {
 
     #[test]
     fn ids_are_asked_for_in_what_an_address_may_hold() {
-        let ids = ["7_[1,3%2]", "9+1", "9+1"].map(str::to_owned).into_iter();
-        assert_eq!(by_id(ids), ["step=7_[1%2C3%252]%2C9%2B1"]);
-        let many = by_id((1..=401).map(|id| id.to_string()));
+        let ask = |version| {
+            by_id(
+                version,
+                ["7_3", "9+1", "9+1"].map(str::to_owned).into_iter(),
+            )
+        };
+        assert_eq!(ask(38), ["step=7_3%2C9%2B1"]);
+        assert_eq!(ask(41), ["step=7_3", "step=9%2B1"]);
+        assert_eq!(ask(42), ["step=7_3&step=9%2B1"]);
+        let many = by_id(45, (1..=401).map(|id| id.to_string()));
         assert_eq!(many.len(), 3);
     }
 }

@@ -11,6 +11,8 @@ const PLACES: &[&str] = &[
     "/etc/slurm-llnl/slurm.conf",
     "/usr/local/etc/slurm.conf",
 ];
+/// Programs of which newer versions run several, one a line.
+const SEVERAL: &[&str] = &["prolog", "epilog", "prologslurmctld", "epilogslurmctld"];
 /// Includes within includes; a file that includes itself must end.
 const MAX_DEPTH: u32 = 8;
 
@@ -120,16 +122,39 @@ impl SlurmConf {
 
     /// What `scontrol show config` printed, as if it were a file. It prints `(null)` for what is not set.
     pub fn from_controller(path: &Path, printed: &BTreeMap<String, String>) -> Self {
-        let set = |value: &String| !value.is_empty() && value != "(null)";
-        let values = printed
-            .iter()
-            .filter(|(_, value)| set(value))
-            .map(|(key, value)| (key.to_lowercase(), value.clone()))
-            .collect();
-        Self {
+        let mut conf = Self {
             path: path.to_owned(),
-            values,
-            nodes: Vec::new(),
+            ..Self::default()
+        };
+        for (name, value) in printed {
+            if value.is_empty() || value == "(null)" {
+                continue;
+            }
+            // Newer versions number what may be there several times: `Prolog[0]` (24.11, 26.05).
+            match name.to_lowercase().split_once('[') {
+                Some((name, _)) => conf.add(name.to_owned(), value),
+                None => conf.add(name.to_lowercase(), value),
+            }
+        }
+        conf
+    }
+
+    /// Sets a parameter, or adds to one that may be there several times.
+    fn add(&mut self, name: String, value: &str) {
+        let name = match name.as_str() {
+            "slurmctldhost" => format!("slurmctldhost[{}]", self.controllers().len()),
+            _ => name,
+        };
+        match self.values.get_mut(&name) {
+            Some(before) if SEVERAL.contains(&name.as_str()) => {
+                if before.split(',').all(|other| other != value) {
+                    before.push(',');
+                    before.push_str(value);
+                }
+            }
+            _ => {
+                self.values.insert(name, value.to_owned());
+            }
         }
     }
 
@@ -203,14 +228,7 @@ impl SlurmConf {
                 "partitionname" | "downnodes" | "frontendname" | "nodeset" => {}
                 _ => {
                     for (name, value) in parameters {
-                        // The one parameter that may be there more than once; `scontrol show config` numbers it likewise.
-                        let name = match name.as_str() {
-                            "slurmctldhost" => {
-                                format!("slurmctldhost[{}]", self.controllers().len())
-                            }
-                            _ => name,
-                        };
-                        self.values.insert(name, value);
+                        self.add(name, &value);
                     }
                 }
             }
@@ -298,6 +316,28 @@ mod tests {
             (Some("inner"), Some("/x"))
         );
         assert_eq!(conf.slurm_user(), "root");
+    }
+
+    #[test]
+    fn several_programs_are_all_kept() {
+        let conf = read(&[("slurm.conf", "Prolog=/a\nEpilog=/e\nProlog=/b\n")]);
+        assert_eq!(
+            (conf.get("Prolog"), conf.get("Epilog")),
+            (Some("/a,/b"), Some("/e"))
+        );
+        let printed = [
+            ("Prolog[0]", "/a"),
+            ("Prolog[1]", "/b"),
+            ("Epilog[0]", "/e"),
+            ("SlurmctldHost[0]", "ctl1"),
+        ];
+        let printed = printed.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let conf = SlurmConf::from_controller(Path::new("/x"), &printed.into());
+        assert_eq!(
+            (conf.get("Prolog"), conf.get("Epilog")),
+            (Some("/a,/b"), Some("/e"))
+        );
+        assert_eq!(conf.controllers(), ["ctl1"]);
     }
 
     #[test]

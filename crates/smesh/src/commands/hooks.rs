@@ -69,7 +69,8 @@ fn hook_config(global: &Global, named: Option<&Path>) -> PathBuf {
 /// # Errors
 /// If neither slurmctld nor a slurm.conf tells what is set now.
 pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf, Plan), Error> {
-    let (conf, controller) = current(global, files.slurm_conf.as_deref()).await?;
+    let slurm = slurm_config(global, files.slurm_conf.as_deref());
+    let (conf, controller) = current(&slurm).await?;
     let program = files.program.clone().unwrap_or_else(hook_program);
     let config = hook_config(global, files.hook_config.as_deref());
     let lines = mesh_hook::Config::load(&config)
@@ -77,7 +78,7 @@ pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf,
         .and_then(|config| config.lines)
         .unwrap_or_else(|| config.with_file_name("hook-lines"));
     let triggers = if controller {
-        triggers(&conf.path).await
+        triggers(&slurm, &conf.path).await
     } else {
         String::new()
     };
@@ -100,8 +101,9 @@ pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf,
 }
 
 /// The triggers that are set; nothing if that cannot be known.
-async fn triggers(slurm_conf: &Path) -> String {
-    let output = tokio::process::Command::new("strigger")
+async fn triggers(slurm: &slurm_client::Config, slurm_conf: &Path) -> String {
+    let bin_dir = slurm.bin_dir.as_deref().unwrap_or(Path::new(""));
+    let output = tokio::process::Command::new(bin_dir.join("strigger"))
         .arg("--get")
         .env("SLURM_CONF", slurm_conf)
         .kill_on_drop(true)
@@ -112,8 +114,8 @@ async fn triggers(slurm_conf: &Path) -> String {
     }
 }
 
-/// What is set now, as the controller has it, else as slurm.conf says; and whether the controller answered.
-async fn current(global: &Global, slurm_conf: Option<&Path>) -> Result<(SlurmConf, bool), Error> {
+/// How Slurm is asked here.
+fn slurm_config(global: &Global, slurm_conf: Option<&Path>) -> slurm_client::Config {
     let section: Option<slurm_client::Config> = settings::load(global, CancellationToken::new())
         .ok()
         .and_then(|context| context.section("slurm").ok());
@@ -121,12 +123,17 @@ async fn current(global: &Global, slurm_conf: Option<&Path>) -> Result<(SlurmCon
     if slurm_conf.is_some() {
         config.conf = slurm_conf.map(Path::to_owned);
     }
-    let path = SlurmConf::find(config.conf.as_deref())?;
+    config
+}
+
+/// What is set now, as the controller has it, else as slurm.conf says; and whether the controller answered.
+async fn current(slurm: &slurm_client::Config) -> Result<(SlurmConf, bool), Error> {
+    let path = SlurmConf::find(slurm.conf.as_deref())?;
     // slurmrestd does not tell of hooks in most versions: what it leaves out would look as if it were not set.
-    if config.source == Source::Rest {
+    if slurm.source == Source::Rest {
         return Ok((SlurmConf::read(&path)?, false));
     }
-    match Slurm::new(config).config().await {
+    match Slurm::new(slurm.clone()).config().await {
         Ok(printed) => Ok((SlurmConf::from_controller(&path, &printed), true)),
         Err(error) => {
             anstream::eprintln!(

@@ -245,8 +245,9 @@ impl Site {
         );
         fs::write(self.path("hook.toml"), text).unwrap();
         let text = format!(
-            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{nats}\"\n",
-            self.path("data")
+            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{nats}\"\n[slurm]\nbin_dir = {:?}\n",
+            self.path("data"),
+            self.cluster.commands()
         );
         fs::write(self.path("mesh.toml"), text).unwrap();
         for (file, mode) in [("job_submit.lines", 0o600), ("cli_filter.lines", 0o622)] {

@@ -145,7 +145,8 @@ impl Site<'_> {
         }
         // Prolog and Epilog may be patterns (slurm.conf(5), 22.05), newer versions take several programs: one script stands in for one.
         if now.contains([',', '*', '?', '[']) {
-            let hook = self.hook(kind, None);
+            let mut hook = self.hook(kind, None);
+            hook.installed = now.split(',').find_map(|one| self.site_program(one).1);
             plan.notes.push(format!(
                 "{}={now} names several programs: add {} to them instead of replacing them",
                 kind.name,

@@ -44,7 +44,9 @@ backup_answers() { slurm timeout 5 scontrol ping | grep -q '(backup.*is UP'; }
 start_backup() {
   [[ $BACKUP == 1 ]] || die "this cluster has no backup: make it with BACKUP=1"
   alive slurmctld-backup && return
-  as_host "$BACKUP_HOST" env SLURM_CONF="$DIR/etc/backup/slurm.conf" slurmctld ||
+  local without
+  mapfile -t without < <(without_usage)
+  as_host "$BACKUP_HOST" env SLURM_CONF="$DIR/etc/backup/slurm.conf" slurmctld "${without[@]}" ||
     die "the backup did not start; see $LOG/slurmctld-backup.log"
   wait_for 60 alive slurmctld-backup || die "the backup did not start; see $LOG/slurmctld-backup.log"
   wait_for 60 backup_answers || die "the backup does not answer; see $LOG/slurmctld-backup.log"

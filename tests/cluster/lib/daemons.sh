@@ -33,13 +33,15 @@ start_slurmdbd() {
 
 ctld_answers() { slurm timeout 5 scontrol ping | grep -q '(primary.*is UP'; }
 
+# without_usage: the option for a slurmctld that finds state without usage. One that was killed in its
+# first minutes has saved none yet, and 26.05 then neither starts nor takes over ("fatal: No Assoc usage
+# file"), unless told to go on without. 24.11 and 22.05 go on.
+without_usage() { [[ ! -e $DIR/state/clustername || -e $DIR/state/assoc_usage ]] || echo -i; }
+
 start_slurmctld() {
   alive slurmctld && return
-  # A slurmctld that was killed in its first minutes has saved no usage yet, and 26.05 then refuses to
-  # start ("fatal: No Assoc usage file"), unless told to go on without (-i). 24.11 and 22.05 go on.
-  local without=()
-  [[ ! -e $DIR/state/clustername || -e $DIR/state/assoc_usage ]] || without=(-i)
-  local run=(slurm)
+  local run=(slurm) without
+  mapfile -t without < <(without_usage)
   [[ $BACKUP != 1 ]] || run=(as_host "$(hostname -s)")
   "${run[@]}" slurmctld "${without[@]}" || die "slurmctld did not start; see $LOG/slurmctld.log"
   wait_for 60 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"

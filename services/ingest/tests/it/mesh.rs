@@ -135,7 +135,8 @@ impl Mesh {
 
     /// Two processes of ingest.
     pub fn replicas(&self, cluster: &Cluster, settings: &str) -> Replicas {
-        let config = self.write_config(NAME, cluster, "", settings);
+        let slurm = format!("bin_dir = {:?}", cluster.commands());
+        let config = self.write_config(NAME, cluster, &slurm, settings);
         let program = env!("CARGO_BIN_EXE_ingest");
         Replicas::start(IngestService::NAME, program, &config, self.folder.path())
     }

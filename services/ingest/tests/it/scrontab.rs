@@ -1,0 +1,85 @@
+//! Jobs that cron starts: each run is another attempt of the same id, whatever the end of the one before.
+
+use std::time::Duration;
+
+use mesh_testkit::wait_for;
+
+use crate::cluster::Cluster;
+use crate::mesh::{Mesh, payload};
+
+/// Slurm's cron counts minutes, and two runs of a job are to be seen.
+const PATIENCE: Duration = Duration::from_secs(240);
+const TABLE: &str = "#SCRON --mem=10 --output=/dev/null --job-name=good
+* * * * * sleep 1
+#SCRON --mem=10 --output=/dev/null --job-name=bad
+* * * * * exit 3
+";
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "Debian 12's Slurm 22.05 has no scrontab"]
+async fn each_run_of_a_scrontab_job_continues_the_one_before() {
+    let conf = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(conf.path(), "ScronParameters=enable\n").unwrap();
+    let knobs = [
+        ("EXTRA_CONF", conf.path().to_str().unwrap()),
+        ("NODES", "2"),
+        ("GPU_NODES", "0"),
+    ];
+    let cluster = Cluster::up(23_200, &knobs).await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"";
+    let ingest = mesh.ingest(&cluster, settings).await.ready().await;
+
+    let table = cluster.folder.join("table");
+    std::fs::write(&table, TABLE).unwrap();
+    let table = table.to_str().unwrap();
+    cluster.run("alice", &["scrontab", table]).await;
+    let job = async |name: &str| -> u32 {
+        let ask = ["squeue", "-h", "-o", "%A", "-n", name];
+        cluster.run("alice", &ask).await.parse().unwrap()
+    };
+    let jobs = [
+        (job("good").await, "completed"),
+        (job("bad").await, "failed"),
+    ];
+    for (job, end) in jobs {
+        let twice = format!("submitted started {end} | submitted started {end} | submitted");
+        wait_for("both runs are told", PATIENCE, async || {
+            (mesh.story(job) == twice).then_some(())
+        })
+        .await;
+        for event in mesh.of_job(job) {
+            let Some(before) = payload(&event).continues.as_ref() else {
+                continue;
+            };
+            assert_eq!(
+                (event.r#type.as_str(), before.cause.as_str()),
+                ("job.submitted", end)
+            );
+        }
+    }
+    // A user who removes the table cancels what waits.
+    cluster.run("alice", &["scrontab", "-r"]).await;
+    for (job, _) in jobs {
+        wait_for("the waiting run is cancelled", PATIENCE, async || {
+            mesh.story(job)
+                .ends_with("| submitted cancelled")
+                .then_some(())
+        })
+        .await;
+        let runs = mesh.story(job).matches(" | ").count();
+        let id = job.to_string();
+        let rows = ["sacct", "-D", "-X", "-n", "-P", "-o", "State", "-j", &id];
+        wait_for("accounting has as many runs", PATIENCE, async || {
+            let rows = cluster.run("root", &rows).await;
+            (rows.lines().count() == runs + 1).then_some(())
+        })
+        .await;
+        wait_for("what each run used", PATIENCE, async || {
+            (mesh.updates_of(job).len() == runs).then_some(())
+        })
+        .await;
+    }
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}

@@ -36,7 +36,7 @@ const SUITES: [Suite; 4] = [
     },
     Suite {
         package: "integration",
-        only: &["day::", "away::", "killed::"],
+        only: &["away::", "busy::", "day::", "hooks::", "killed::", "soak::"],
     },
 ];
 
@@ -55,7 +55,17 @@ struct Notes {
 struct Note {
     package: String,
     test: String,
-    passed: bool,
+    outcome: Outcome,
+}
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Passed,
+    Failed,
+    /// It needs what this Slurm does not have.
+    Impossible(String),
 }
 
 /// The generated file.
@@ -79,13 +89,14 @@ fn read(root: &Path) -> Result<Notes> {
 /// Runs the tests and notes their results; those of other versions of Slurm are kept.
 /// Of these packages only, if any are named.
 pub fn run(root: &Path, only: &[String]) -> Result<()> {
-    let version = version()?;
+    let slurm = Slurm::find();
+    let version = slurm.version()?;
     println!("Slurm {version}");
     let mut notes = Vec::new();
     let mut broken = Vec::new();
     let wanted = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.package);
     for suite in SUITES.iter().filter(wanted) {
-        let (found, ended_well) = run_suite(root, suite)?;
+        let (found, ended_well) = run_suite(root, suite, &slurm)?;
         if !ended_well {
             broken.push(suite.package);
         }
@@ -106,31 +117,48 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Of the Slurm that `tests/cluster/up` will take.
-fn version() -> Result<String> {
-    let root = std::env::var("ROOT").unwrap_or_default();
-    let mut command = if root.is_empty() {
-        Command::new("/usr/sbin/slurmctld")
-    } else {
-        let mut chroot = Command::new("/usr/sbin/chroot");
-        chroot.args([&root, "/usr/sbin/slurmctld"]);
-        chroot
-    };
-    let output = command
-        .arg("-V")
-        .output()
-        .with_context(|| format!("run slurmctld -V (ROOT={root:?})"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    match text.split_whitespace().last() {
-        Some(version) if output.status.success() => Ok(version.to_owned()),
-        _ => bail!(
-            "slurmctld -V (ROOT={root:?}): {text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        ),
+/// The Slurm that `tests/cluster/up` will take: that in the folder `ROOT`, or this machine's.
+struct Slurm {
+    root: String,
+}
+
+impl Slurm {
+    fn find() -> Self {
+        Self {
+            root: std::env::var("ROOT").unwrap_or_default(),
+        }
+    }
+
+    fn version(&self) -> Result<String> {
+        let root = &self.root;
+        let mut command = if root.is_empty() {
+            Command::new("/usr/sbin/slurmctld")
+        } else {
+            let mut chroot = Command::new("/usr/sbin/chroot");
+            chroot.args([root, "/usr/sbin/slurmctld"]);
+            chroot
+        };
+        let output = command
+            .arg("-V")
+            .output()
+            .with_context(|| format!("run slurmctld -V (ROOT={root:?})"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        match text.split_whitespace().last() {
+            Some(version) if output.status.success() => Ok(version.to_owned()),
+            _ => bail!(
+                "slurmctld -V (ROOT={root:?}): {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            ),
+        }
+    }
+
+    /// Whether tests can be run that `make test` ignores, since Debian 12's Slurm lacks what they need.
+    fn has_scrontab(&self) -> bool {
+        Path::new(&format!("{}/usr/bin/scrontab", self.root)).exists()
     }
 }
 
-fn run_suite(root: &Path, suite: &Suite) -> Result<(Vec<Note>, bool)> {
+fn run_suite(root: &Path, suite: &Suite, slurm: &Slurm) -> Result<(Vec<Note>, bool)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -138,6 +166,7 @@ fn run_suite(root: &Path, suite: &Suite) -> Result<(Vec<Note>, bool)> {
         .args(["test", "--package", suite.package, "--test", "it"])
         .args(["--no-fail-fast", "--"])
         .args(suite.only)
+        .args(slurm.has_scrontab().then_some("--include-ignored"))
         .stdout(Stdio::piped());
     let mut child = command.spawn().context("run cargo test")?;
     let stdout = child.stdout.take().context("read cargo test")?;
@@ -153,15 +182,16 @@ fn run_suite(root: &Path, suite: &Suite) -> Result<(Vec<Note>, bool)> {
 /// `test lives::a_node_drains ... ok`
 fn note(package: &str, line: &str) -> Option<Note> {
     let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
-    let passed = match result {
-        "ok" => true,
-        "FAILED" => false,
+    let outcome = match result.split_once(", ") {
+        None if result == "ok" => Outcome::Passed,
+        None if result == "FAILED" => Outcome::Failed,
+        Some(("ignored", why)) => Outcome::Impossible(why.to_owned()),
         _ => return None,
     };
     Some(Note {
         package: package.to_owned(),
         test: test.to_owned(),
-        passed,
+        outcome,
     })
 }
 
@@ -187,9 +217,10 @@ fn live(notes: &Notes) -> String {
             let of_test =
                 |note: &&Note| (note.package.as_str(), note.test.as_str()) == (package, test);
             let result = notes.live[*version].iter().find(of_test);
-            cells.push(match result.map(|note| note.passed) {
-                Some(true) => "passed".into(),
-                Some(false) => "**failed**".into(),
+            cells.push(match result.map(|note| &note.outcome) {
+                Some(Outcome::Passed) => "passed".into(),
+                Some(Outcome::Failed) => "**failed**".into(),
+                Some(Outcome::Impossible(why)) => format!("not possible: {why}"),
                 None => "not run".into(),
             });
         }
@@ -279,22 +310,37 @@ mod tests {
 
     #[test]
     fn only_results_of_tests_are_noted() {
-        let noted = |line: &str| note("p", line).map(|note| (note.test, note.passed));
-        assert_eq!(noted("test a::b_c ... ok"), Some(("a::b_c".into(), true)));
-        assert_eq!(noted("test a::b ... FAILED"), Some(("a::b".into(), false)));
+        let noted = |line: &str| note("p", line).map(|note| (note.test, note.outcome));
+        assert_eq!(
+            noted("test a::b_c ... ok"),
+            Some(("a::b_c".into(), Outcome::Passed))
+        );
+        assert_eq!(
+            noted("test a::b ... FAILED"),
+            Some(("a::b".into(), Outcome::Failed))
+        );
+        assert_eq!(
+            noted("test a::b ... ignored, no such program"),
+            Some(("a::b".into(), Outcome::Impossible("no such program".into())))
+        );
         assert_eq!(noted("test a::b ... ignored"), None);
+        assert_eq!(
+            noted("test a::b has been running for over 60 seconds"),
+            None
+        );
         assert_eq!(noted("test result: ok. 1 passed"), None);
     }
 
     #[test]
     fn what_was_not_run_is_not_claimed() {
-        let text = r#"{"live":{"22.05.8":[{"package":"p","test":"m::it_works","passed":true}],
-            "24.11.5":[{"package":"p","test":"m::it_fails","passed":false}]}}"#;
+        let text = r#"{"live":{"22.05.8":[{"package":"p","test":"m::it_works","outcome":"passed"},
+            {"package":"p","test":"m::it_fails","outcome":{"impossible":"no program"}}],
+            "24.11.5":[{"package":"p","test":"m::it_fails","outcome":"failed"}]}}"#;
         let table = live(&serde_json::from_str(text).unwrap());
         assert_eq!(
             table,
             "| test | 22.05.8 | 24.11.5 |\n| --- | --- | --- |\n\
-             | p: it fails | not run | **failed** |\n| p: it works | passed | not run |\n"
+             | p: it fails | not possible: no program | **failed** |\n| p: it works | passed | not run |\n"
         );
     }
 }

@@ -10,6 +10,18 @@ writable_group() {
   mkdir "$probe" 2>/dev/null && rmdir "$probe"
 }
 
+# hand_down FOLDER: gives the groups of version 2 their controllers where Slurm makes them, in the slice
+# that systemd makes where it runs. 22.05 wants all that it knows.
+hand_down() {
+  local folder controller
+  for folder in "$1" "$1/system.slice"; do
+    mkdir -p "$folder" || return 1
+    for controller in cpuset cpu memory pids; do
+      { echo "+$controller" >"$folder/cgroup.subtree_control"; } 2>/dev/null || [[ $controller != memory ]] || return 1
+    done
+  done
+}
+
 # choose_cgroup: sets CGROUP (none, v1, v2) and CGROUP_WHY from CG and the machine.
 choose_cgroup() {
   local top=/sys/fs/cgroup hierarchy
@@ -23,6 +35,8 @@ choose_cgroup() {
       CGROUP_WHY="$top is not writable (a container without its own cgroups?)"
     elif ! plugin_exists cgroup_v2; then
       CGROUP_WHY="this Slurm has no cgroup/v2 plugin"
+    elif ! hand_down $top; then
+      CGROUP_WHY="$top hands no memory controller down (a container's own processes in its root?)"
     else
       CGROUP=v2 CGROUP_WHY="memory cgroups, version 2"
     fi

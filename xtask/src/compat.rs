@@ -158,12 +158,23 @@ impl Slurm {
     }
 }
 
-fn run_suite(root: &Path, suite: &Suite, slurm: &Slurm) -> Result<(Vec<Note>, bool)> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+/// `cargo test`. What cargo sets for its programs would make it build anew what asks for that, ring and all that is above it.
+fn cargo_test(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).arg("test");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
-        .current_dir(root)
-        .args(["test", "--package", suite.package, "--test", "it"])
+}
+
+fn run_suite(root: &Path, suite: &Suite, slurm: &Slurm) -> Result<(Vec<Note>, bool)> {
+    let mut command = cargo_test(root);
+    command
+        .args(["--package", suite.package, "--test", "it"])
         .args(["--no-fail-fast", "--"])
         .args(suite.only)
         .args(slurm.has_scrontab().then_some("--include-ignored"))
@@ -246,10 +257,8 @@ fn captures(notes: &Notes) -> String {
 
 /// Runs the tests that read captured output, and counts what they read.
 fn read_captures(root: &Path) -> Result<BTreeMap<String, usize>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .current_dir(root)
-        .args(["test", "--package", "slurm-client", "--lib"])
+    let status = cargo_test(root)
+        .args(["--package", "slurm-client", "--lib"])
         .status()
         .context("run cargo test")?;
     ensure!(status.success(), "slurm-client does not read its captures");

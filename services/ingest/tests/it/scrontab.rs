@@ -42,20 +42,32 @@ async fn each_run_of_a_scrontab_job_continues_the_one_before() {
         (job("good").await, "completed"),
         (job("bad").await, "failed"),
     ];
-    for (job, end) in jobs {
-        let twice = format!("submitted started {end} | submitted started {end} | submitted");
-        wait_for("both runs are told", PATIENCE, async || {
-            (mesh.story(job) == twice).then_some(())
+    for (job, own) in jobs {
+        wait_for("two runs are over", PATIENCE, async || {
+            (mesh.story(job).matches(" | ").count() >= 2).then_some(())
         })
         .await;
-        for event in mesh.of_job(job) {
-            let Some(before) = payload(&event).continues.as_ref() else {
-                continue;
-            };
-            assert_eq!(
-                (event.r#type.as_str(), before.cause.as_str()),
-                ("job.submitted", end)
-            );
+        // Accounting calls each end a requeue (seen on 24.11), the controller shows the run's own end while its epilogs run.
+        let is_end = |word: &str| word == own || word == "requeued";
+        let story = mesh.story(job);
+        let runs: Vec<&str> = story.split(" | ").collect();
+        for run in &runs[..2] {
+            let end = run.strip_prefix("submitted started ");
+            assert!(end.is_some_and(is_end), "{story}");
+        }
+        let events = mesh.of_job(job);
+        let continued: Vec<_> = events
+            .iter()
+            .filter(|event| event.r#type == "job.submitted")
+            .filter_map(|event| payload(event).continues.as_ref())
+            .collect();
+        assert!(continued.len() >= 2, "{story}");
+        for before in continued {
+            let end = events.iter().find(|end| {
+                end.entity_key() == before.run
+                    && end.r#type.trim_start_matches("job.") == before.cause
+            });
+            assert!(end.is_some(), "{before:?} in {story}");
         }
     }
     // A user who removes the table cancels what waits.

@@ -1,4 +1,5 @@
-//! For tests: a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, builders of events, and waiting on conditions.
+//! For tests: a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, ports and programs,
+//! builders of events, and waiting on conditions.
 
 #![allow(
     clippy::expect_used,
@@ -9,13 +10,17 @@
 pub mod build;
 mod nats;
 mod oidc;
+mod port;
 mod postgres;
+mod program;
 mod receiver;
 mod replicas;
 
 pub use nats::NatsServer;
 pub use oidc::OidcProvider;
+pub use port::Port;
 pub use postgres::{Postgres, psql};
+pub use program::{copy_program, script};
 pub use receiver::{Answer, Received, Receiver};
 pub use replicas::Replicas;
 

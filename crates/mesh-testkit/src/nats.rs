@@ -6,10 +6,15 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::Port;
+
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A nats-server with JetStream on a port of its own, durable as in production. Killed on drop.
 pub struct NatsServer {
     child: Option<Child>,
-    port: u16,
+    port: Port,
     folder: TempDir,
 }
 
@@ -27,25 +32,28 @@ impl NatsServer {
     /// # Panics
     /// If there is no nats-server, with the command that gets one.
     pub async fn start_with(configuration: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (folder, port) = (
+            tempfile::tempdir().expect("a temporary folder"),
+            Port::take(),
+        );
         let text = format!(
-            "listen: \"127.0.0.1:-1\"\nports_file_dir: {0:?}\njetstream {{ store_dir: {0:?}, sync_interval: always, max_file_store: 20GB }}\n{configuration}\n",
+            "listen: \"{}\"\njetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: 20GB }}\n{configuration}\n",
+            port.address(),
             folder.path()
         );
         std::fs::write(folder.path().join("nats.conf"), text).expect("write nats.conf");
         let mut server = Self {
             child: None,
-            port: 0,
+            port,
             folder,
         };
-        server.spawn();
-        server.port = server.wait_for_port().await;
+        server.spawn().await;
         server
     }
 
     /// Address for clients.
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://{}", self.port.address())
     }
 
     /// A configuration for [`mesh_bus::Config`]-like readers: `url = "…"`.
@@ -64,25 +72,13 @@ impl NatsServer {
     /// Starts the killed server again on the same port and data.
     pub async fn restart(&mut self) {
         self.kill();
-        let configuration = self.folder.path().join("nats.conf");
-        let text = std::fs::read_to_string(&configuration).expect("read nats.conf");
-        let fixed = text.replacen("127.0.0.1:-1", &format!("127.0.0.1:{}", self.port), 1);
-        std::fs::write(&configuration, fixed).expect("write nats.conf");
-        self.spawn();
-        self.wait_for_port().await;
+        self.spawn().await;
     }
 
-    fn spawn(&mut self) {
-        for entry in std::fs::read_dir(self.folder.path()).expect("read folder") {
-            let path = entry.expect("read folder").path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "ports")
-            {
-                std::fs::remove_file(path).expect("remove old ports file");
-            }
-        }
-        let log = std::fs::File::create(self.folder.path().join("nats.log")).expect("create log");
+    /// Returns once it listens, which it does last.
+    async fn spawn(&mut self) {
+        let log_path = self.folder.path().join("nats.log");
+        let log = std::fs::File::create(&log_path).expect("create log");
         let child = Command::new(binary())
             .arg("-c")
             .arg(self.folder.path().join("nats.conf"))
@@ -90,40 +86,20 @@ impl NatsServer {
             .stderr(log)
             .spawn()
             .expect("start nats-server");
-        self.child = Some(child);
-    }
-
-    /// The server writes its ports into a file once it listens.
-    async fn wait_for_port(&self) -> u16 {
+        let child = self.child.insert(child);
         let start = Instant::now();
-        loop {
-            if let Some(port) = self.port_from_file()
-                && tokio::net::TcpStream::connect(("127.0.0.1", port))
-                    .await
-                    .is_ok()
-            {
-                return port;
-            }
-            let log =
-                || std::fs::read_to_string(self.folder.path().join("nats.log")).unwrap_or_default();
+        while tokio::net::TcpStream::connect(self.port.address())
+            .await
+            .is_err()
+        {
+            let ended = child.try_wait().expect("look at nats-server");
             assert!(
-                start.elapsed() < Duration::from_secs(20),
+                ended.is_none() && start.elapsed() < PATIENCE,
                 "nats-server did not start:\n{}",
-                log()
+                std::fs::read_to_string(&log_path).unwrap_or_default()
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-
-    fn port_from_file(&self) -> Option<u16> {
-        let files = std::fs::read_dir(self.folder.path()).ok()?;
-        let path = files
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| path.extension().is_some_and(|e| e == "ports"))?;
-        let ports: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
-        ports["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
     }
 }
 

@@ -1,7 +1,6 @@
 //! A real HTTP receiver that keeps what it gets and answers as a test tells it.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+
+use crate::Port;
 
 /// A request as it was received.
 #[derive(Clone, Debug)]
@@ -81,7 +82,7 @@ struct Shared {
 /// An HTTP receiver on a port of its own.
 pub struct Receiver {
     shared: Arc<Shared>,
-    address: SocketAddr,
+    port: Port,
     server: Option<JoinHandle<()>>,
 }
 
@@ -96,18 +97,19 @@ impl Receiver {
             script: Mutex::default(),
             otherwise: Mutex::new(Answer::status(204)),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a port");
-        let address = listener.local_addr().expect("an address");
         let mut receiver = Self {
             shared,
-            address,
+            port: Port::take(),
             server: None,
         };
-        receiver.serve(listener);
+        receiver.serve().await;
         receiver
     }
 
-    fn serve(&mut self, listener: TcpListener) {
+    async fn serve(&mut self) {
+        let listener = TcpListener::bind(self.port.address())
+            .await
+            .expect("bind the port");
         let app = Router::new()
             .fallback(receive)
             .with_state(Arc::clone(&self.shared));
@@ -118,7 +120,7 @@ impl Receiver {
 
     /// Its address with a path.
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("http://{}{path}", self.port.address())
     }
 
     /// Everything received so far.
@@ -164,13 +166,10 @@ impl Receiver {
     /// Comes back on the same port.
     ///
     /// # Panics
-    /// If the port is taken meanwhile.
+    /// If it does not get it.
     pub async fn restart(&mut self) {
         self.stop().await;
-        let listener = TcpListener::bind(self.address)
-            .await
-            .expect("bind the same port");
-        self.serve(listener);
+        self.serve().await;
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use crate::wait_for;
 
 /// How long a take-over may take in a test; on an idle machine it is less than ten seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A process of a service. Killed on drop.
 pub struct Replica {

@@ -10,7 +10,7 @@ use mesh_testkit::build::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect;
+use crate::{PATIENCE, connect};
 
 /// Answers as told and counts deliveries by job id.
 #[derive(Clone, Default)]
@@ -54,19 +54,14 @@ async fn consumption_goes_on_after_the_server_was_killed() {
         })
     };
     bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
-    wait_until("the first message", Duration::from_secs(10), async || {
-        recorder.jobs() == 1
-    })
-    .await;
+    wait_until("the first message", PATIENCE, async || recorder.jobs() == 1).await;
     nats.restart().await;
     bus.publish_until_done(&job_event(JobStarted, job(2)), &shutdown)
         .await
         .unwrap();
-    wait_until(
-        "the message after the restart",
-        Duration::from_secs(20),
-        async || recorder.jobs() == 2,
-    )
+    wait_until("the message after the restart", PATIENCE, async || {
+        recorder.jobs() == 2
+    })
     .await;
     shutdown.cancel();
     consumer.await.unwrap().unwrap();
@@ -102,7 +97,7 @@ async fn a_retry_comes_again() {
         &shutdown,
     );
     let done = async {
-        wait_until("the second delivery", Duration::from_secs(10), async || {
+        wait_until("the second delivery", PATIENCE, async || {
             recorder.seen.lock().unwrap().get(&1) == Some(&2)
         })
         .await;
@@ -177,10 +172,7 @@ async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
         &shutdown,
     );
     let done = async {
-        wait_until("the new event", Duration::from_secs(10), async || {
-            recorder.jobs() > 0
-        })
-        .await;
+        wait_until("the new event", PATIENCE, async || recorder.jobs() > 0).await;
         shutdown.cancel();
     };
     tokio::join!(consuming, done).0.unwrap();
@@ -241,7 +233,7 @@ async fn a_doorbell_is_for_one_service_of_its_cluster() {
                 .await
         });
         for expected in expected {
-            let next = tokio::time::timeout(Duration::from_secs(60), subjects.recv());
+            let next = tokio::time::timeout(PATIENCE, subjects.recv());
             assert_eq!(next.await.unwrap().unwrap(), expected);
         }
     }

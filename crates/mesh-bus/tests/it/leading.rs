@@ -7,9 +7,7 @@ use mesh_events::catalogue::BUCKET_INGEST;
 use mesh_testkit::{NatsServer, wait_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::connect;
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{PATIENCE, connect};
 
 async fn take_over(bus: &Bus, cluster: &str) -> (ClusterState, Vec<(String, String)>) {
     let (state, entries) = bus.take_over(BUCKET_INGEST, cluster).await.unwrap();

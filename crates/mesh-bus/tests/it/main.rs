@@ -11,9 +11,14 @@ mod leading;
 mod permissions;
 mod publishing;
 
+use std::time::Duration;
+
 use mesh_bus::{Bus, Config};
 use mesh_testkit::NatsServer;
 use tokio_util::sync::CancellationToken;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn connect(nats: &NatsServer, role: &str) -> Bus {
     let bus = Bus::connect(

@@ -3,10 +3,9 @@ use mesh_bus::{Bus, Config, Error, Start};
 use mesh_events::EventType::{JobCompleted, JobStarted, JobSubmitted};
 use mesh_testkit::build::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect;
+use crate::{PATIENCE, connect};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_fact_is_stored_once() {
@@ -51,10 +50,7 @@ async fn publishing_waits_for_a_server_that_was_killed() {
                 .await
         })
     };
-    wait_until("the bus notices", Duration::from_secs(10), async || {
-        !bus.connected()
-    })
-    .await;
+    wait_until("the bus notices", PATIENCE, async || !bus.connected()).await;
     assert!(!publisher.is_finished());
     nats.restart().await;
     assert_eq!(publisher.await.unwrap().unwrap().sequence, 2);

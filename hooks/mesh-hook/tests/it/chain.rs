@@ -7,9 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use mesh_testkit::wait_until;
+use mesh_testkit::{script, wait_until};
 
-use crate::site::{Call, SOON, Site, call, hook, script};
+use crate::site::{Call, SOON, Site, call, hook};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sites_program_keeps_its_status_and_the_doorbell_rings() {

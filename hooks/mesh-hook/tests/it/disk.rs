@@ -1,8 +1,9 @@
 //! Disks as they are: one that hangs, one whose machine loses power.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use mesh_testkit::wait_until;
 
@@ -11,8 +12,13 @@ use crate::site::{SOON, Site, call, hook, spooled};
 /// A real disk, in a file, that can be frozen: then who writes waits in the kernel, and cannot even be killed.
 struct Disk {
     path: PathBuf,
-    frozen: bool,
+    watchdog: Option<Child>,
 }
+
+/// Thaws disk `$2` when process `$1` is gone, or after a minute: nobody else would, and `sync` of the whole machine waits for it.
+const WATCHDOG: &str = "timeout --foreground 60 tail --pid=\"$1\" -f /dev/null; fsfreeze --unfreeze \"$2\"; [ -d \"/proc/$1\" ] || umount -l \"$2\"";
+/// Where programs of the system are.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Disk {
     fn mount(image: &Path, path: &Path) -> Self {
@@ -27,7 +33,7 @@ impl Disk {
         must(Command::new("mkfs.ext4").arg("-q").arg(image));
         let disk = Self {
             path: path.to_owned(),
-            frozen: false,
+            watchdog: None,
         };
         disk.mount_again(image);
         disk
@@ -50,18 +56,34 @@ impl Disk {
         must(Command::new("umount").arg(&self.path));
     }
 
-    fn freeze(&mut self, frozen: bool) {
-        if self.frozen != frozen {
-            let how = if frozen { "--freeze" } else { "--unfreeze" };
-            must(Command::new("fsfreeze").arg(how).arg(&self.path));
-            self.frozen = frozen;
+    fn freeze(&mut self) {
+        let watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "sh", &std::process::id().to_string()])
+            .arg(&self.path)
+            .env("PATH", PATH)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.watchdog = Some(watchdog);
+        must(Command::new("fsfreeze").arg("--freeze").arg(&self.path));
+    }
+
+    fn thaw(&mut self) {
+        if let Some(mut watchdog) = self.watchdog.take() {
+            must(Command::new("fsfreeze").arg("--unfreeze").arg(&self.path));
+            // The group: the shell, and what it waits with.
+            must(Command::new("kill").args(["-KILL", "--", &format!("-{}", watchdog.id())]));
+            watchdog.wait().unwrap();
         }
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        self.freeze(false);
+        self.thaw();
         Command::new("umount")
             .arg("-l")
             .arg(&self.path)
@@ -72,9 +94,7 @@ impl Drop for Disk {
 
 /// Runs a program of the system; as root only.
 fn must(command: &mut Command) {
-    let status = command
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .status();
+    let status = command.env("PATH", PATH).status();
     assert!(
         status.as_ref().is_ok_and(std::process::ExitStatus::success),
         "this test mounts a file system: run it as root, in a container with --privileged: {command:?}: {status:?}"
@@ -86,9 +106,9 @@ async fn a_disk_that_hangs_holds_up_nobody() {
     let mut site = Site::start().await;
     let mut disk = Disk::mount(&site.folder.path().join("image"), &site.spool());
     site.nats.kill();
-    disk.freeze(true);
+    disk.freeze();
     let calls: Vec<_> = (1..=5).map(|_| call(&mut hook(&site.config()))).collect();
-    disk.freeze(false);
+    disk.thaw();
     for call in &calls {
         assert!(call.output.status.success(), "{call:?}");
     }

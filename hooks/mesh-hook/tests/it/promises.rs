@@ -5,10 +5,11 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use mesh_testkit::wait_until;
+use mesh_testkit::{copy_program, wait_until};
 
 use crate::site::{SOON, Site, assert_says, call, hook};
 
@@ -18,24 +19,21 @@ const QUICKLY: Duration = Duration::from_millis(400);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_a_doorbell_with_slurms_variables_only() {
     let site = Site::start().await;
-    let mut command = hook(&site.config());
-    command
-        .env("SLURM_JOB_ID", "42")
-        .env("SLURM_JOB_USER", "alice")
-        .env("SLURM_JWT", "secret")
-        .env("HOME", "/root")
-        .arg("n[1-2]");
-    call(&mut command).assert_quiet();
-    site.wait_for(1).await;
-    let bell = site.rung().remove(0);
+    let bell = site
+        .delivered(|| {
+            let mut command = hook(&site.config());
+            command
+                .env("SLURM_JOB_ID", "42")
+                .env("SLURM_JOB_USER", "alice")
+                .env("SLURM_JWT", "secret")
+                .env("HOME", "/root")
+                .arg("n[1-2]");
+            command
+        })
+        .await;
     assert_eq!(
-        (
-            bell.hook.as_str(),
-            bell.cluster.as_str(),
-            bell.job_id,
-            bell.spooled
-        ),
-        ("PrologSlurmctld", "testbed", 42, false)
+        (bell.hook.as_str(), bell.cluster.as_str(), bell.job_id),
+        ("PrologSlurmctld", "testbed", 42)
     );
     assert_eq!(bell.arguments, ["n[1-2]"]);
     let mut names: Vec<_> = bell.environment.keys().map(String::as_str).collect();
@@ -49,26 +47,25 @@ async fn a_call_is_a_doorbell_with_slurms_variables_only() {
             "SLURM_SCRIPT_CONTEXT"
         ]
     );
-    assert_eq!(site.ids(), [Some(bell.id)]);
+    assert_eq!(site.ids().pop().unwrap(), Some(bell.id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobcomp_brings_its_record_along() {
     let site = Site::start().await;
-    let mut command = hook(&site.config());
-    command.env_clear();
-    for (name, value) in [
-        ("JOBID", "7"),
-        ("JOBSTATE", "TIMEOUT"),
-        ("USERNAME", "alice"),
-        ("PATH", "/bin"),
-        ("TERM", "x"),
-    ] {
-        command.env(name, value);
-    }
-    call(&mut command).assert_quiet();
-    site.wait_for(1).await;
-    let bell = site.rung().remove(0);
+    let bell = site
+        .delivered(|| {
+            let mut command = hook(&site.config());
+            command.env_clear().envs([
+                ("JOBID", "7"),
+                ("JOBSTATE", "TIMEOUT"),
+                ("USERNAME", "alice"),
+                ("PATH", "/bin"),
+                ("TERM", "x"),
+            ]);
+            command
+        })
+        .await;
     assert_eq!(
         (bell.hook.as_str(), bell.job_id, bell.environment.len()),
         ("JobComp", 7, 3)
@@ -79,18 +76,18 @@ async fn jobcomp_brings_its_record_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_environment_is_carried_as_far_as_it_is_sensible() {
     let site = Site::start().await;
-    let mut command = hook(&site.config());
-    command
-        .env("SLURM_JOB_ID", "9")
-        .env("SLURM_JOB_NAME", OsString::from_vec((1..=255).collect()))
-        .env("SLURM_JOB_COMMENT", "x".repeat(120_000))
-        .env(OsString::from_vec(b"SLURM_JOB_\xff\xfe".to_vec()), "x");
-    for n in 0..600 {
-        command.env(format!("SLURM_JOB_Z{n}"), "y".repeat(500));
-    }
-    call(&mut command).assert_quiet();
-    site.wait_for(1).await;
-    let bell = site.rung().remove(0);
+    let bell = site
+        .delivered(|| {
+            let mut command = hook(&site.config());
+            command
+                .env("SLURM_JOB_ID", "9")
+                .env("SLURM_JOB_NAME", OsString::from_vec((1..=255).collect()))
+                .env("SLURM_JOB_COMMENT", "x".repeat(120_000))
+                .env(OsString::from_vec(b"SLURM_JOB_\xff\xfe".to_vec()), "x")
+                .envs((0..600).map(|n| (format!("SLURM_JOB_Z{n}"), "y".repeat(500))));
+            command
+        })
+        .await;
     assert_eq!(bell.job_id, 9);
     assert!(bell.environment["SLURM_JOB_COMMENT"].len() <= 4096 && bell.environment.len() <= 256);
     assert!(bell.environment["SLURM_JOB_NAME"].contains("ABC"));
@@ -125,7 +122,7 @@ async fn wrong_credentials_are_named_and_nothing_is_lost() {
     let site = Site::start().await;
     let text = fs::read_to_string(site.config()).unwrap();
     fs::write(site.config(), text.replace("hook-password", "wrong")).unwrap();
-    site.call(1).assert_says("Authorization");
+    site.wait_says(1, "Authorization").await;
     assert_eq!(site.spooled().len(), 1);
 }
 
@@ -134,13 +131,13 @@ async fn no_password_goes_to_a_socket_of_another_user() {
     let site = Site::start().await;
     let own = rustix::process::geteuid().as_raw();
     site.configure(&format!("server_uid = {own}"));
-    site.call(1).assert_quiet();
-    site.wait_for(1).await;
+    site.delivered(|| hook(&site.config())).await;
+    let before = site.rung().len();
     // The same server, but expected to be somebody else's.
     site.configure(&format!("server_uid = {}", own + 1));
-    site.call(2).assert_says(&format!("belongs to uid {own}"));
+    site.wait_says(2, &format!("belongs to uid {own}")).await;
     assert_eq!(site.spooled().len(), 1);
-    assert_eq!(site.rung().len(), 1);
+    assert_eq!(site.rung().len(), before);
 }
 
 #[test]
@@ -212,7 +209,7 @@ fn without_memory_or_a_second_process_it_still_exits_0() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("mesh-hook");
-    fs::copy(env!("CARGO_BIN_EXE_mesh-hook"), &program).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_mesh-hook")), &program);
     // A user of whom nothing else runs.
     let output = run(Command::new("setpriv")
         .args(["--reuid=61234", "--regid=61234", "--clear-groups"])

@@ -1,7 +1,6 @@
 //! A site: a nats-server with the hook's real permissions, a hook.toml, and a reader of what arrives.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use mesh_bus::{Bus, Handler, Message, Outcome};
 use mesh_events::catalogue;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
-use mesh_testkit::{NatsServer, wait_until};
+use mesh_testkit::{NatsServer, wait_for, wait_until};
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -164,6 +163,31 @@ impl Site {
         })
         .await;
     }
+
+    /// Calls until one was delivered at once and silently: on a busy machine NATS may take longer than a hook waits for it.
+    pub async fn delivered(&self, command: impl Fn() -> Command) -> Doorbell {
+        wait_for("a doorbell is delivered at once", SOON, async || {
+            let before = self.rung().len();
+            let call = call(&mut command());
+            assert!(call.output.status.success(), "{call:?}");
+            self.wait_for(before + 1).await;
+            let rung = self.rung().pop();
+            rung.filter(|bell| !bell.spooled && call.stderr().is_empty())
+        })
+        .await
+    }
+
+    /// Calls, each time with an empty spool, until the call says a text, on one line: on a busy machine it may be that NATS took too long.
+    pub async fn wait_says(&self, job: u32, text: &str) {
+        wait_until(text, SOON, async || {
+            fs::remove_dir_all(self.spool()).ok();
+            let call = self.call(job);
+            assert!(call.output.status.success(), "{call:?}");
+            let said = call.stderr();
+            said.lines().count() == 1 && said.contains(text)
+        })
+        .await;
+    }
 }
 
 impl Drop for Site {
@@ -241,10 +265,4 @@ pub fn spooled(folder: &Path) -> Vec<String> {
     names.retain(|name| name.ends_with(".bell"));
     names.sort();
     names
-}
-
-/// An executable shell script.
-pub fn script(path: &Path, text: &str) {
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }

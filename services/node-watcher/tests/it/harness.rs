@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Cloud nodes take tens of seconds from one stage to the next.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A Slurm cluster of four fixed and two cloud nodes, without accounting. Wiped on drop.
 pub struct Cluster {
@@ -84,6 +84,8 @@ impl Cluster {
             .env("CLUSTER", &self.name)
             .env("NODB", "1")
             .env("SUSPEND_TIME", "8")
+            // So long that a look of a busy machine falls into it.
+            .env("CLOUD_BOOT", "5")
             .env("OWNER", std::process::id().to_string())
             .output()
             .unwrap();
@@ -171,8 +173,12 @@ pub async fn bus(nats: &NatsServer) -> Bus {
     bus
 }
 
-/// Every event about nodes so far, up to a mark that is published for the purpose.
+/// Every event about nodes so far, up to a mark that is published for the purpose. Asked again while NATS is not all there.
 pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
+    wait_for("what was said", DEADLINE, async || said(bus).await.ok()).await
+}
+
+async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
     let mark = EventId::sampled(
         "mark",
         &format!("{:?}", std::time::Instant::now()),
@@ -185,16 +191,15 @@ pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
         id: mark.clone(),
         ..template
     })
-    .await
-    .unwrap();
+    .await?;
     let filters = vec![
         "slurm.*.node.>".to_owned(),
         "slurm.*.job.suspended.>".to_owned(),
     ];
-    let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await.unwrap());
+    let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await?);
     let mut said = Vec::new();
     while let Some(message) = messages.next().await {
-        let event = message.unwrap().event().unwrap();
+        let event = message?.event().unwrap();
         if event.id == mark {
             break;
         }
@@ -202,7 +207,7 @@ pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
             said.push(event);
         }
     }
-    said
+    Ok(said)
 }
 
 /// What was said about one node: `draining admin`, the event and its cause.

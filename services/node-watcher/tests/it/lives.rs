@@ -129,7 +129,6 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
             "true",
         ],
     );
-    until(&bus, "c1", "terminating power_saving").await;
     let said = until(&bus, "c1", "terminated power_saving").await;
     // Slurm 22.05 hides cloud nodes that are off; where it shows them, they are part of the baseline.
     let shown = |node| {

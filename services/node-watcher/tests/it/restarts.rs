@@ -197,7 +197,10 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
         ["baseline", "drained admin"]
     );
     for service in services {
-        assert_eq!(service.health.roles()["node-watcher"], "leader");
+        wait_until("it leads", DEADLINE, async || {
+            service.health.roles()["node-watcher"] == "leader"
+        })
+        .await;
         service.stop().await;
     }
 }

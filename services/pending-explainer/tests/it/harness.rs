@@ -17,7 +17,7 @@ use prost::Message as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A service in this process.
 pub struct Running {
@@ -108,8 +108,12 @@ pub async fn explained(bus: &Bus, count: usize) -> Vec<Event> {
     .await
 }
 
-/// Every explanation on the bus, up to a mark that is published for the purpose.
+/// Every explanation on the bus, up to a mark that is published for the purpose. Asked again while NATS is not all there.
 pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
+    wait_for("what was said", DEADLINE, async || said(bus).await.ok()).await
+}
+
+async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
     let mark = EventId::sampled(
         "mark",
         &format!("mark/{:?}", std::time::Instant::now()),
@@ -122,16 +126,15 @@ pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
         id: mark.clone(),
         ..template
     })
-    .await
-    .unwrap();
+    .await?;
     let filters = vec![
         "slurm.*.queue.>".to_owned(),
         "slurm.*.job.suspended.>".to_owned(),
     ];
-    let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await.unwrap());
+    let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await?);
     let mut said = Vec::new();
     while let Some(message) = messages.next().await {
-        let event = message.unwrap().event().unwrap();
+        let event = message?.event().unwrap();
         if event.id == mark {
             break;
         }
@@ -139,7 +142,7 @@ pub async fn said_so_far(bus: &Bus) -> Vec<Event> {
             said.push(event);
         }
     }
-    said
+    Ok(said)
 }
 
 pub fn explanation(event: &Event) -> &Explanation {

@@ -68,7 +68,7 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
 
 /// One attempt that is given time, so that a busy machine cannot end it before the good one was served.
 fn patient(name: &str, url: &str) -> String {
-    signed(name, url, "max_attempts = 1").replace("timeout = \"1s\"", "timeout = \"10s\"")
+    signed(name, url, "max_attempts = 1").replace("timeout = \"30s\"", "timeout = \"10s\"")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

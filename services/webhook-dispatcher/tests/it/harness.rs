@@ -27,7 +27,7 @@ use webhook_dispatcher::WebhookDispatcherService;
 use webhook_dispatcher::domain::names;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A dispatcher in this process, on a server and a folder of its own.
 pub struct Mesh {
@@ -48,7 +48,7 @@ struct Running {
 pub fn endpoint(name: &str, url: &str, more: &str) -> String {
     format!(
         "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
-         first_wait = \"100ms\"\ngrowth = 2\nlongest_wait = \"300ms\"\ntimeout = \"1s\"\n{more}\n"
+         first_wait = \"100ms\"\ngrowth = 2\nlongest_wait = \"300ms\"\ntimeout = \"30s\"\n{more}\n"
     )
 }
 

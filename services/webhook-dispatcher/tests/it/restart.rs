@@ -12,7 +12,7 @@ async fn a_restart_loses_no_waiting_delivery() {
     let mut receiver = Receiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
-    let endpoints = [signed("pipeline", &url, "max_attempts = 1000")];
+    let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];
     let mut mesh = Mesh::start(&endpoints).await;
     let mut expected = BTreeSet::new();
     for job in 1..=10 {
@@ -60,7 +60,7 @@ async fn retries_go_on_while_nats_is_away() {
     let mut receiver = Receiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
-    let endpoints = [signed("pipeline", &url, "max_attempts = 1000")];
+    let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];
     let mut mesh = Mesh::start(&endpoints).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("pipeline", "waiting", 1).await;

@@ -1,0 +1,55 @@
+//! A port that stays a test's own, also while nobody listens on it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::net::TcpSocket;
+
+/// A port of 127.0.0.1 that is bound and not listened on: connections are refused, and the kernel gives it to nobody who asks for any
+/// port. Who asks for this one, and for `SO_REUSEADDR` as servers do, gets it.
+#[derive(Debug)]
+pub struct Port {
+    address: SocketAddr,
+    // Only to be open.
+    _socket: TcpSocket,
+}
+
+impl Port {
+    /// Takes a free one.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn take() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("a port to be shared");
+        socket
+            .bind((Ipv4Addr::LOCALHOST, 0).into())
+            .expect("bind a port");
+        Self {
+            address: socket.local_addr().expect("an address"),
+            _socket: socket,
+        }
+    }
+
+    /// Where a server is to listen.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_is_refused_served_and_refused_again_and_nobody_else_gets_it() {
+        let port = Port::take();
+        for _ in 0..2 {
+            assert!(TcpStream::connect(port.address()).await.is_err());
+            let server = TcpListener::bind(port.address()).await.unwrap();
+            TcpStream::connect(port.address()).await.unwrap();
+            drop(server);
+        }
+    }
+}

@@ -50,7 +50,7 @@ knows_gpus() { slurm timeout 10 sacctmgr -nP list tres format=type,name | grep -
 # load_accounts: only once slurmctld has registered: before that, "no TRES known by type gres/gpu".
 load_accounts() {
   [[ ! -e $DIR/accounts.done ]] || return 0
-  wait_for 60 knows_gpus || die "slurmctld has not registered with slurmdbd; see $LOG/slurmctld.log"
+  wait_for 120 knows_gpus || die "slurmctld has not registered with slurmdbd; see $LOG/slurmctld.log"
   slurm sacctmgr -i <"$HERE/accounts" >"$LOG/sacctmgr.log" 2>&1
   # sacctmgr's exit status says nothing about single lines of its input.
   [[ $(slurm sacctmgr -nP list assoc user=alice,bob,carol format=user,account | sort -u | wc -l) -eq 6 ]] ||

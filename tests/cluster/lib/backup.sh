@@ -48,6 +48,6 @@ start_backup() {
   mapfile -t without < <(without_usage)
   as_host "$BACKUP_HOST" env SLURM_CONF="$DIR/etc/backup/slurm.conf" slurmctld "${without[@]}" ||
     die "the backup did not start; see $LOG/slurmctld-backup.log"
-  wait_for 60 alive slurmctld-backup || die "the backup did not start; see $LOG/slurmctld-backup.log"
-  wait_for 60 backup_answers || die "the backup does not answer; see $LOG/slurmctld-backup.log"
+  wait_for 120 alive slurmctld-backup || die "the backup did not start; see $LOG/slurmctld-backup.log"
+  wait_for 120 backup_answers || die "the backup does not answer; see $LOG/slurmctld-backup.log"
 }

@@ -8,7 +8,7 @@ start_munge() {
   clean setpriv --reuid=munge --regid=munge --init-groups munged --key-file="$DIR/munge/key" \
     --socket="$MUNGE_SOCKET" --pid-file="$DIR/munge/pid" --log-file="$DIR/munge/log" --seed-file="$DIR/munge/seed" ||
     die "munged did not start; see $DIR/munge/log"
-  wait_for 30 alive munge || die "munged did not start; see $DIR/munge/log"
+  wait_for 60 alive munge || die "munged did not start; see $DIR/munge/log"
 }
 
 sql() { clean mariadb --no-defaults --socket="$MYSQL_SOCKET" -uroot "$@"; }
@@ -21,14 +21,14 @@ start_mariadb() {
     --pid-file="$DIR/mysql-run/pid" --bind-address=127.0.0.1 --port=$((BASE + 3)) --skip-log-bin --skip-name-resolve \
     --innodb-flush-log-at-trx-commit=2 --innodb-flush-method=nosync --innodb-lock-wait-timeout=900 \
     --innodb-buffer-pool-size=128M </dev/null >>"$LOG/mariadb.log" 2>&1
-  wait_for 60 sql -e 'SELECT 1' || die "MariaDB did not start; see $LOG/mariadb.log"
-  wait_for 30 alive mariadb || die "MariaDB wrote no pid file; see $LOG/mariadb.log"
+  wait_for 120 sql -e 'SELECT 1' || die "MariaDB did not start; see $LOG/mariadb.log"
+  wait_for 60 alive mariadb || die "MariaDB wrote no pid file; see $LOG/mariadb.log"
 }
 
 start_slurmdbd() {
   alive slurmdbd && return
   slurm slurmdbd || die "slurmdbd did not start; see $LOG/slurmdbd.log"
-  wait_for 60 port_open $((BASE + 1)) || die "slurmdbd does not listen on port $((BASE + 1)); see $LOG/slurmdbd.log"
+  wait_for 120 port_open $((BASE + 1)) || die "slurmdbd does not listen on port $((BASE + 1)); see $LOG/slurmdbd.log"
 }
 
 ctld_answers() { slurm timeout 5 scontrol ping | grep -q '(primary.*is UP'; }
@@ -44,7 +44,7 @@ start_slurmctld() {
   mapfile -t without < <(without_usage)
   [[ $BACKUP != 1 ]] || run=(as_host "$(hostname -s)")
   "${run[@]}" slurmctld "${without[@]}" || die "slurmctld did not start; see $LOG/slurmctld.log"
-  wait_for 60 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"
+  wait_for 120 ctld_answers || die "slurmctld does not answer; see $LOG/slurmctld.log"
 }
 
 # start_slurmd NODE [-b]: -b says that the node has just booted. A node that Slurm is powering up must
@@ -52,14 +52,14 @@ start_slurmctld() {
 start_slurmd() {
   alive "slurmd-$1" && return
   mkdir -p "$DIR/spool/$1"
-  slurm slurmd -N "$@" && wait_for 30 alive "slurmd-$1" || return 1
+  slurm slurmd -N "$@" && wait_for 60 alive "slurmd-$1" || return 1
   [[ $1 != c* ]] || touch "$DIR/cloud/$1"
 }
 
 start_power() {
   alive power && return
   clean setsid --fork "$HERE/bin/power-watch" "$DIR" </dev/null >>"$LOG/power.log" 2>&1
-  wait_for 30 alive power || die "power-watch did not start; see $LOG/power.log"
+  wait_for 60 alive power || die "power-watch did not start; see $LOG/power.log"
 }
 
 # start_reaper PID: wipes the cluster when that process is gone, however it ended.
@@ -73,8 +73,8 @@ stop_daemon() {
   local pid
   pid=$(pid_of "$1") || return 0
   kill -TERM "$pid" 2>/dev/null
-  wait_for "${2:-15}" dead "$1" || kill -KILL "$pid" 2>/dev/null
-  wait_for 5 dead "$1"
+  wait_for "${2:-60}" dead "$1" || kill -KILL "$pid" 2>/dev/null
+  wait_for 60 dead "$1"
 }
 
 # steps_of NODE: the slurmstepds of a node and the job processes below them. They outlive slurmd;

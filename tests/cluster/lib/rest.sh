@@ -33,5 +33,5 @@ start_slurmrestd() {
   # shellcheck disable=SC2016 # the inner shell expands it
   slurm setsid --fork sh -c 'echo $$ >"$0"; exec setpriv --reuid=nobody --regid=nogroup --clear-groups env SLURM_JWT=daemon "$@"' \
     "$RUN/slurmrestd.pid" slurmrestd "${plugins[@]}" -a rest_auth/jwt "unix:$DIR/rest/socket" "127.0.0.1:$((BASE + 4))" </dev/null >>"$LOG/slurmrestd.log" 2>&1
-  wait_for 60 rest_listens || die "slurmrestd does not answer; see $LOG/slurmrestd.log"
+  wait_for 120 rest_listens || die "slurmrestd does not answer; see $LOG/slurmrestd.log"
 }

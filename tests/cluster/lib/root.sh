@@ -20,7 +20,7 @@ start_root() {
   alive root && return
   rm -f "$RUN/root.pid"
   clean setsid --fork unshare --mount --propagation private "$HERE/bin/root-holder" "$DIR" "$ROOT" </dev/null >>"$LOG/root.log" 2>&1
-  wait_for 30 alive root || die "$ROOT cannot be entered: $(tail -n 1 "$LOG/root.log")"
+  wait_for 60 alive root || die "$ROOT cannot be entered: $(tail -n 1 "$LOG/root.log")"
 }
 
 # write_commands: DIR/commands has Slurm's commands for whoever runs on this machine (`bin_dir` of the

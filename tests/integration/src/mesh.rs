@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use crate::{Answer, Cluster, Error, Fact, Programs, http, wait_for};
 
 /// How long `smesh up` may take to be ready, or to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What mesh.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,6 @@
 //! An HTTP receiver that verifies what it gets with the Standard Webhooks library, as a user's receiver would.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use base64::Engine as _;
 use mesh_events::{Event, cloudevents};
+use mesh_testkit::Port;
 use serde_json::Value;
 use standardwebhooks::Webhook;
 use tokio::net::TcpListener;
@@ -58,7 +58,7 @@ struct Log {
 #[derive(Debug)]
 pub struct Receiver {
     secret: String,
-    address: SocketAddr,
+    port: Port,
     log: Arc<Mutex<Log>>,
     server: Option<JoinHandle<()>>,
 }
@@ -71,21 +71,20 @@ impl Receiver {
     pub async fn start() -> Result<Self, Error> {
         let key =
             base64::engine::general_purpose::STANDARD.encode(b"a secret of 32 bytes for a test!");
-        let listener = bind("127.0.0.1:0".parse().map_err(|_| no_address())?).await?;
-        let address = listener
-            .local_addr()
-            .map_err(Error::io("bind", "127.0.0.1"))?;
         let mut receiver = Self {
             secret: format!("whsec_{key}"),
-            address,
+            port: Port::take(),
             log: Arc::default(),
             server: None,
         };
-        receiver.serve(listener)?;
+        receiver.serve().await?;
         Ok(receiver)
     }
 
-    fn serve(&mut self, listener: TcpListener) -> Result<(), Error> {
+    async fn serve(&mut self) -> Result<(), Error> {
+        let address = self.port.address();
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(Error::io("bind", address.to_string()))?;
         let webhook = Webhook::new(&self.secret)
             .map_err(|error| Error::Machine(format!("the receiver's secret: {error}")))?;
         let app = Router::new()
@@ -103,7 +102,8 @@ impl Receiver {
     pub fn endpoint(&self, name: &str, keys: &str) -> String {
         format!(
             "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"http://{}/{name}\"\nsecret = \"{}\"\nallow_http = true\nallow_private = [\"127.0.0.1/32\"]\n{keys}\n",
-            self.address, self.secret
+            self.port.address(),
+            self.secret
         )
     }
 
@@ -111,7 +111,7 @@ impl Receiver {
     pub fn chat(&self, name: &str, keys: &str) -> String {
         format!(
             "[[webhook-dispatcher.endpoints]]\nname = \"{name}\"\nurl = \"http://{}/{name}\"\nformat = \"slack\"\nallow_http = true\nallow_private = [\"127.0.0.1/32\"]\n{keys}\n",
-            self.address
+            self.port.address()
         )
     }
 
@@ -156,11 +156,10 @@ impl Receiver {
     /// Comes back on the same port.
     ///
     /// # Errors
-    /// If the port is taken meanwhile.
+    /// If it does not get it.
     pub async fn restart(&mut self) -> Result<(), Error> {
         self.stop().await;
-        let listener = bind(self.address).await?;
-        self.serve(listener)
+        self.serve().await
     }
 }
 
@@ -223,13 +222,4 @@ async fn receive(
 
 fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
-    let listener = TcpListener::bind(address).await;
-    listener.map_err(Error::io("bind", address.to_string()))
-}
-
-fn no_address() -> Error {
-    Error::Machine("127.0.0.1:0 is no address".into())
 }

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use crate::{Answer, Error, Mesh, Programs, http, wait_for};
 
 /// How long a service may take to answer, or to stop (`drain_deadline` is 10 s).
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A service of a mesh. Killed when dropped, or when the thread that started it ends.
 #[derive(Debug)]

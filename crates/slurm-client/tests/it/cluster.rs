@@ -149,12 +149,12 @@ impl Drop for Cluster {
     }
 }
 
-/// Asks until the answer is there, for at most 40 s.
+/// Asks until the answer is there.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut ask: impl FnMut() -> F,
 ) -> T {
-    let deadline = Instant::now() + Duration::from_secs(40);
+    let deadline = Instant::now() + Duration::from_secs(180);
     loop {
         if let Some(answer) = ask().await {
             return answer;

@@ -3,17 +3,15 @@
 use std::{
     fs,
     num::NonZeroU32,
-    os::unix::fs::PermissionsExt,
     path::Path,
     time::{Duration, Instant},
 };
 
+use mesh_testkit::script;
 use slurm_client::{Config, Error, Slurm};
 
-fn command(dir: &Path, name: &str, script: &str) {
-    let path = dir.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+fn command(dir: &Path, name: &str, text: &str) {
+    script(&dir.join(name), text);
 }
 
 fn slurm_config(dir: &Path) -> Config {
@@ -22,13 +20,21 @@ fn slurm_config(dir: &Path) -> Config {
     Config {
         conf: Some(conf),
         bin_dir: Some(dir.to_owned()),
-        command_timeout: Duration::from_millis(500),
+        command_timeout: Duration::from_secs(60),
         ..Config::default()
     }
 }
 
 fn slurm(dir: &Path) -> Slurm {
     Slurm::new(slurm_config(dir))
+}
+
+/// Gives up soon, but not before a busy machine has started a command.
+fn impatient(dir: &Path) -> Slurm {
+    Slurm::new(Config {
+        command_timeout: Duration::from_secs(5),
+        ..slurm_config(dir)
+    })
 }
 
 #[tokio::test]
@@ -54,7 +60,7 @@ async fn a_missing_slurm_conf_is_named_at_once() {
         matches!(&error, Error::ConfigMissing { path, .. } if path.ends_with("slurm.conf")),
         "{error}"
     );
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(30));
 }
 
 #[tokio::test]
@@ -66,7 +72,7 @@ async fn a_hung_command_is_killed_at_its_deadline() {
         "squeue",
         &format!("echo $$ > {}\nexec sleep 600", pid_file.display()),
     );
-    let error = slurm(dir.path()).sweep().await.unwrap_err();
+    let error = impatient(dir.path()).sweep().await.unwrap_err();
     assert!(
         matches!(
             error,
@@ -78,7 +84,7 @@ async fn a_hung_command_is_killed_at_its_deadline() {
         "{error}"
     );
     let process = Path::new("/proc").join(fs::read_to_string(pid_file).unwrap().trim());
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     // A killed child stays as a zombie until it is reaped; its command line is gone at once.
     while fs::read(process.join("cmdline")).is_ok_and(|line| !line.is_empty()) {
         assert!(Instant::now() < deadline, "the command still runs");
@@ -114,11 +120,11 @@ async fn answers_that_are_cut_or_foreign_are_errors() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         command(dir.path(), "squeue", script);
-        assert_eq!(
-            slurm(dir.path()).sweep().await.unwrap_err().kind(),
-            kind,
-            "{script}"
-        );
+        let asked = match kind {
+            "timed_out" => impatient(dir.path()),
+            _ => slurm(dir.path()),
+        };
+        assert_eq!(asked.sweep().await.unwrap_err().kind(), kind, "{script}");
     }
 }
 
@@ -150,7 +156,11 @@ async fn accounting_that_fails_with_status_0_is_unknown() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         command(dir.path(), "sacct", script);
-        let error = slurm(dir.path()).accounting(&window).await.unwrap_err();
+        let asked = match kind {
+            "timed_out" => impatient(dir.path()),
+            _ => slurm(dir.path()),
+        };
+        let error = asked.accounting(&window).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{script}");
     }
     // An empty window is an answer: no run lived in it.
@@ -200,7 +210,6 @@ async fn commands_are_bounded_in_a_second_whatever_is_asked() {
     );
     let slurm = Slurm::new(Config {
         commands_per_second: NonZeroU32::new(5).unwrap(),
-        command_timeout: Duration::from_secs(30),
         ..slurm_config(dir.path())
     });
     let started = Instant::now();

@@ -25,56 +25,56 @@ async fn ended(slurm: &Slurm, id: JobId) -> JobRecord {
     .await
 }
 
+/// Submits jobs of every kind and reads them by every question. Ids of: one that failed, one with hostile names, which is cancelled, one
+/// with GPUs, an array, one that is held, one of two components.
+async fn day(cluster: &Cluster, slurm: &Slurm, before: UnixTime) -> [JobId; 6] {
+    let named = ["-Aphysics", "-J", HOSTILE, "--comment", HOSTILE];
+    let gpus = [
+        "-Aml",
+        "-pgpu",
+        "--gres=gpu:a100:2",
+        "-n2",
+        "--mem-per-cpu=100",
+        "-Jgpus",
+    ];
+    let tasks = ["-Aphysics", "--array=1-9:2%1", "-Jarray"];
+    let components = ["-Aml", "-Jhet", "-n1", ":", "-n1"];
+    let ids = [
+        cluster.submit("bob", &["-Aml", "-Jfails"], "exit 200"),
+        cluster.submit("alice", &named, "sleep 300"),
+        cluster.submit("bob", &gpus, "sleep 300"),
+        cluster.submit("alice", &tasks, "sleep 300"),
+        cluster.submit("bob", &["-Aml", "--hold", "-Jheld"], "true"),
+        cluster.submit("bob", &components, "sleep 300"),
+    ];
+    let [failed, hostile, gpus, array, held, het] = ids;
+    failed_job(slurm, failed, before).await;
+    hostile_job(slurm, hostile).await;
+    gpu_job(slurm, gpus).await;
+    array_job(slurm, array).await;
+    pending_jobs(slurm, held, het).await;
+    every_job_in_one_answer(slurm, &ids).await;
+    cancelled_job(cluster, slurm, hostile).await;
+    drained_node(cluster, slurm).await;
+    ids
+}
+
 #[tokio::test]
 async fn a_day_in_a_cluster_is_read_truly() {
     let cluster = Cluster::up(22_100);
     let slurm = cluster.slurm();
     what_it_is(&slurm, true).await;
     let before = slurm.sweep().await.unwrap().started_at;
-
-    let failed = cluster.submit("bob", &["-Aml", "-Jfails"], "exit 200");
-    let hostile = cluster.submit(
-        "alice",
-        &["-Aphysics", "-J", HOSTILE, "--comment", HOSTILE],
-        "sleep 300",
-    );
-    let gpus = cluster.submit(
-        "bob",
-        &[
-            "-Aml",
-            "-pgpu",
-            "--gres=gpu:a100:2",
-            "-n2",
-            "--mem-per-cpu=100",
-            "-Jgpus",
-        ],
-        "sleep 300",
-    );
-    let array = cluster.submit(
-        "alice",
-        &["-Aphysics", "--array=1-9:2%1", "-Jarray"],
-        "sleep 300",
-    );
     // Lives long enough to be measured.
     let burnt = cluster.submit(
         "alice",
         &["-Aphysics", "-n2", "--mem=400"],
-        "srun -n2 python3 -c 'import time\nheld = bytearray(40 << 20)\nwhile time.process_time() < 1: pass'",
+        "srun -n2 python3 -c 'import time\nheld = bytearray(40 << 20)\nwhile time.process_time() < 1: pass\ntime.sleep(2)'",
     );
-    let held = cluster.submit("bob", &["-Aml", "--hold", "-Jheld"], "true");
-    let het = cluster.submit("bob", &["-Aml", "-Jhet", "-n1", ":", "-n1"], "sleep 300");
-
-    failed_job(&slurm, failed, before).await;
-    hostile_job(&slurm, hostile).await;
-    gpu_job(&slurm, gpus).await;
-    array_job(&slurm, array).await;
-    pending_jobs(&slurm, held, het).await;
-    every_job_in_one_answer(&slurm, &[failed, hostile, gpus, array, held, het]).await;
-    cancelled_job(&cluster, &slurm, hostile).await;
-    drained_node(&cluster, &slurm).await;
-    let ids = [failed, hostile, gpus, array, held, het, burnt];
+    let jobs = day(&cluster, &slurm, before).await;
+    let ids = [&jobs[..], &[burnt]].concat();
     crate::live_rest::same_by_rest(&cluster, &slurm, &ids).await;
-    accounting_and_munge_away(&cluster, &slurm, failed).await;
+    accounting_and_munge_away(&cluster, &slurm, jobs[0]).await;
     controller_away(&cluster, &slurm).await;
 }
 
@@ -86,35 +86,7 @@ async fn a_day_in_a_cluster_is_read_truly_over_rest() {
     let version = rest.version().await.unwrap();
     what_it_is(&rest, !version.starts_with("24.11")).await;
     let before = rest.sweep().await.unwrap().started_at;
-
-    let failed = cluster.submit("bob", &["-Aml", "-Jfails"], "exit 200");
-    let named = ["-Aphysics", "-J", HOSTILE, "--comment", HOSTILE];
-    let hostile = cluster.submit("alice", &named, "sleep 300");
-    let gpus = [
-        "-Aml",
-        "-pgpu",
-        "--gres=gpu:a100:2",
-        "-n2",
-        "--mem-per-cpu=100",
-        "-Jgpus",
-    ];
-    let gpus = cluster.submit("bob", &gpus, "sleep 300");
-    let array = cluster.submit(
-        "alice",
-        &["-Aphysics", "--array=1-9:2%1", "-Jarray"],
-        "sleep 300",
-    );
-    let held = cluster.submit("bob", &["-Aml", "--hold", "-Jheld"], "true");
-    let het = cluster.submit("bob", &["-Aml", "-Jhet", "-n1", ":", "-n1"], "sleep 300");
-
-    failed_job(&rest, failed, before).await;
-    hostile_job(&rest, hostile).await;
-    gpu_job(&rest, gpus).await;
-    array_job(&rest, array).await;
-    pending_jobs(&rest, held, het).await;
-    every_job_in_one_answer(&rest, &[failed, hostile, gpus, array, held, het]).await;
-    cancelled_job(&cluster, &rest, hostile).await;
-    drained_node(&cluster, &rest).await;
+    let [failed, hostile, ..] = day(&cluster, &rest, before).await;
 
     // What ended no longer changes: both ways tell the same of it.
     for id in [failed, hostile] {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Patience of tests with what takes a second.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(120);
 
 pub const SLURM_CONF: &str = "ClusterName=testbed\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\nSlurmUser=daemon\nAuthType=auth/munge\n\
     NodeName=n[1-4] CPUs=4 RealMemory=8000 Gres=gpu:a100:2\n";

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use mesh_bus::Bus;
 use mesh_events::EventType;
-use mesh_testkit::build;
+use mesh_testkit::{build, copy_program};
 use tokio_util::sync::CancellationToken;
 
 use crate::mesh::{Mesh, stderr, stdout};
@@ -46,7 +46,7 @@ async fn with_an_event_of_alice() -> Mesh {
     mesh.wait_until("alice's event is in the ledger", || {
         stdout(&mesh.run(&["events", "--job", "7"])).contains("job.started")
     });
-    std::fs::copy(env!("CARGO_BIN_EXE_smesh"), mesh.path("smesh")).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_smesh")), &mesh.path("smesh"));
     mesh
 }
 
@@ -101,7 +101,7 @@ async fn the_nats_server_takes_nobody_without_credentials() {
         .unwrap();
     for (user, password) in [(None, ""), (Some("hook"), "guess"), (Some("admin"), "")] {
         let login = user.map(|user| (user, password));
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let outcome =
             mesh_hook::nats::Connection::open(([127, 0, 0, 1], port).into(), login, None, deadline)
                 .and_then(|mut connection| {

@@ -14,14 +14,14 @@ fn says(text: &'static [u8]) -> SocketAddr {
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(text).unwrap();
-        thread::sleep(Duration::from_secs(2));
+        thread::sleep(Duration::from_secs(60));
     });
     address
 }
 
-fn deliver(address: SocketAddr) -> (Error, Duration) {
+fn deliver(address: SocketAddr, patience: Duration) -> (Error, Duration) {
     let start = Instant::now();
-    let deadline = start + Duration::from_millis(80);
+    let deadline = start + patience;
     let outcome = Connection::open(address, None, None, deadline).and_then(|mut connection| {
         connection.publish(&[Outgoing {
             subject: "s",
@@ -35,28 +35,29 @@ fn deliver(address: SocketAddr) -> (Error, Duration) {
 #[test]
 fn a_server_that_is_silent_costs_the_deadline_and_no_more() {
     for text in [&b""[..], b"INFO {\"headers\":true}\r\n", b"INFO {"] {
-        let (error, took) = deliver(says(text));
+        let (error, took) = deliver(says(text), Duration::from_millis(80));
         assert!(matches!(error, Error::Deadline), "{error}");
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert!(took < Duration::from_secs(30), "{took:?}");
     }
 }
 
 #[test]
 fn what_is_no_nats_server_is_recognised() {
+    let deliver = |address| deliver(address, Duration::from_secs(30)).0;
     for text in [
         &b"HTTP/1.1 400 Bad Request\r\n"[..],
         b"INFO nonsense\r\n",
         b"\xff\xfe\r\n",
         b"INFO {}\r\n",
     ] {
-        let (error, _) = deliver(says(text));
+        let error = deliver(says(text));
         assert!(matches!(error, Error::Protocol(_)), "{error}");
     }
-    let (error, _) = deliver(says(
+    let error = deliver(says(
         b"INFO {\"headers\":true}\r\nHMSG a 1 99999999999 99999999999\r\n",
     ));
     assert!(matches!(error, Error::Protocol(_)), "{error}");
-    let (error, _) = deliver(says(
+    let error = deliver(says(
         b"INFO {\"headers\":true}\r\n-ERR 'Authorization Violation'\r\n",
     ));
     assert!(matches!(error, Error::Refused(reason) if reason == "Authorization Violation"));

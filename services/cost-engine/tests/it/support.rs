@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 pub const EXAMPLE: &str = include_str!("../../examples/price-book.toml");
 
 /// A folder with a configuration, a price book and, later, a database.

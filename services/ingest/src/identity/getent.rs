@@ -252,6 +252,7 @@ mod tests {
         Getent::new(&Config {
             getent_issuer: "https://id".to_owned(),
             getent_field: field.to_owned(),
+            getent_timeout: Duration::from_secs(60),
             ..Config::default()
         })
         .unwrap()

@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::mesh::Mesh;
 
 /// The backup waits for `SlurmctldTimeout` (5 s here), then reads the state; on a busy machine each takes its time.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until what the jobs are now is in the state that the backup reads. A job whose start is not in it is started
 /// once more, and its node drained ("Duplicate jobid", seen on Slurm 22.05).
@@ -45,8 +45,7 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     let knobs = [("BACKUP", "1"), ("NODES", "2"), ("GPU_NODES", "0")];
     let cluster = &Cluster::up(23_400, &knobs).await;
     let mesh = Mesh::start().await;
-    // squeue waits for the backup; without the second line the sweep after such a slow answer is a minute later.
-    let settings = "sweep_interval = \"500ms\"\nsweep_interval_max = \"2s\"";
+    let settings = "sweep_interval = \"500ms\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
 
     let held = cluster.sbatch(&["--hold"], "true").await;

@@ -65,7 +65,7 @@ async fn a_doorbell_makes_ingest_look_at_the_job_now() {
     cluster.wait_state(job, "RUNNING").await;
     ring(&mesh, "PrologSlurmctld", job, &[]).await;
     mesh.wait_story(job, "submitted started").await;
-    let started = mesh.of_job(job).pop().unwrap();
+    let started = mesh.last(job, "job.started");
     assert_eq!(started.source_detail, "PrologSlurmctld");
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     ring(&mesh, "EpilogSlurmctld", job, &[]).await;
@@ -152,7 +152,7 @@ async fn the_end_of_a_job_that_no_record_knows_is_parked() {
     let mut letters = client.subscribe("mesh.dead.ingest").await.unwrap();
     client.flush().await.unwrap();
     ring(&mesh, "JobComp", 66_000_001, &TIMED_OUT).await;
-    let letter = tokio::time::timeout(Duration::from_secs(60), letters.next())
+    let letter = tokio::time::timeout(Duration::from_secs(180), letters.next())
         .await
         .expect("a dead letter")
         .unwrap();

@@ -1,5 +1,6 @@
 //! Answers that must not be believed: hung, empty, cut, foreign, old. Nothing follows from them, and nothing is lost by them.
 
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 
 use crate::cluster;
@@ -54,6 +55,13 @@ const LIES: [(&str, &[(&str, &str)]); 8] = [
     ),
 ];
 
+fn capture(event: &mesh_events::Event) -> Option<&CaptureEvent> {
+    match &event.payload {
+        Some(Payload::Capture(what)) => Some(what),
+        _ => None,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_follows_from_answers_that_cannot_be_true() {
     let (cluster, _guard) = cluster::shared().await;
@@ -105,26 +113,22 @@ async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
     let ingest = ingest.ready().await;
     stand_in.lie("squeue", "exec sleep 1000");
-    let down = mesh
-        .wait_event("slurmctld is down", |event| {
-            event.r#type == "capture.source_down"
-        })
-        .await;
-    let Some(Payload::Capture(what)) = down.payload else {
-        panic!("{down:?}")
+    let of_slurmctld = |kind: &'static str| {
+        move |event: &mesh_events::Event| {
+            event.r#type == kind && capture(event).is_some_and(|what| what.source == "slurmctld")
+        }
     };
-    assert!(what.message.contains("squeue"), "{}", what.message);
+    let is_down = of_slurmctld("capture.source_down");
+    let down = mesh.wait_event("slurmctld is down", is_down).await;
+    let message = &capture(&down).unwrap().message;
+    assert!(message.contains("squeue"), "{message}");
     stand_in.wait_calls("squeue", 2).await;
-    stand_in.truth("squeue");
-    mesh.wait_event("slurmctld is up", |event| {
-        event.r#type == "capture.source_up"
-    })
-    .await;
     let told = mesh.events();
-    let downs = told
-        .iter()
-        .filter(|event| event.r#type == "capture.source_down");
+    let downs = told.iter().filter(|event| is_down(event));
     assert_eq!(downs.count(), 1, "once per change, not per failure");
+    stand_in.truth("squeue");
+    mesh.wait_event("slurmctld is up", of_slurmctld("capture.source_up"))
+        .await;
     ingest.stop().await;
 }
 
@@ -137,7 +141,7 @@ async fn an_older_answer_after_a_newer_one_takes_nothing_back() {
     let question = "question=$here/old-$(printf %s \"$*\" | tr -c 'a-zA-Z0-9\\n' _)";
     let squeue = |then: &str| format!("case \"$*\" in *' -j '*) ;; *) {question}; {then} ;; esac");
     let scontrol = |then: &str| format!("case \"$*\" in *'show job'*) {question}; {then} ;; esac");
-    let keep = "\"$real\" \"$@\" >\"$question.$$\" && mv \"$question.$$\" \"$question\" && cat \"$question\"; exit";
+    let keep = "\"$real\" \"$@\" >\"$here/new.$$\" && mv \"$here/new.$$\" \"$question\" && cat \"$question\"; exit";
     stand_in.lie("squeue", &squeue(keep));
     stand_in.lie("scontrol", &scontrol(keep));
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;

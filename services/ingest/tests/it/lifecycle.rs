@@ -83,7 +83,7 @@ async fn cancelled_while_waiting_never_started() {
     mesh.wait_story(waiting, "submitted cancelled").await;
     mesh.wait_story(running, "submitted started cancelled")
         .await;
-    let end = mesh.of_job(waiting).pop().unwrap();
+    let end = mesh.last(waiting, "job.cancelled");
     assert_eq!(end.job().unwrap().start_time, None);
     ingest.stop().await;
 }
@@ -105,7 +105,7 @@ async fn an_array_is_submitted_once_and_each_task_starts_and_ends() {
         .run("alice", &["scancel", &cancelled.to_string()])
         .await;
     mesh.wait_story(cancelled, "submitted cancelled").await;
-    let end = mesh.of_job(cancelled).pop().unwrap();
+    let end = mesh.last(cancelled, "job.cancelled");
     assert_eq!(payload(&end).array_tasks, "0-9");
     assert_eq!(end.entity.unwrap().kind, "array");
     mesh.assert_no_duplicates();
@@ -128,14 +128,14 @@ async fn single_pending_tasks_that_are_cancelled_are_told_while_the_array_waits(
             .run("alice", &["scancel", &format!("{array}_{task}")])
             .await;
         mesh.wait_story(array, story).await;
-        let cancelled = mesh.of_job(array).pop().unwrap();
+        let cancelled = mesh.last(array, "job.cancelled");
         assert_eq!(payload(&cancelled).array_tasks, task.to_string());
         assert_eq!(cancelled.confidence(), Confidence::Inferred);
     }
     cluster.run("alice", &["scancel", &array.to_string()]).await;
     mesh.wait_story(array, "submitted held cancelled cancelled cancelled")
         .await;
-    let rest = mesh.of_job(array).pop().unwrap();
+    let rest = mesh.last(array, "job.cancelled");
     assert_eq!(payload(&rest).array_tasks, "1,4");
     mesh.assert_no_duplicates();
     ingest.stop().await;

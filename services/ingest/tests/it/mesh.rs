@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Cluster, NAME};
 use crate::stand_in::StandIn;
 
-/// How long anything may take here.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// How long anything may take here. A source that was away is asked again after a minute at most.
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A nats-server, and what was published on it.
 pub struct Mesh {
@@ -146,8 +146,9 @@ impl Mesh {
         if !self.folder.path().join("identities.toml").exists() {
             self.identities("[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-1\"\nname = \"Alice\"\n");
         }
+        // On a busy machine Slurm answers slowly; asked as rarely as it should be then, it would tell nothing in time.
         let text = format!(
-            "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\n{settings}\n",
+            "[mesh]\ncluster = \"{name}\"\ndata_dir = {:?}\nidentity_map = \"identities.toml\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\n{slurm}\n[ingest]\nsweep_interval_max = \"2s\"\n{settings}\n",
             self.folder.path(),
             self.nats.url(),
             cluster.conf(),
@@ -237,6 +238,22 @@ impl Mesh {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Waits until a job's story is this one, or goes on from there: for what does not last.
+    pub async fn wait_passed(&self, id: u32, story: &str) {
+        wait_for(&format!("job {id}: {story}"), DEADLINE, async || {
+            self.story(id).starts_with(story).then_some(())
+        })
+        .await;
+    }
+
+    /// The last event of a type about a job.
+    pub fn last(&self, id: u32, kind: &str) -> Event {
+        let mut events = self.of_job(id);
+        events.retain(|event| event.r#type == kind);
+        let last = events.pop();
+        last.unwrap_or_else(|| panic!("no {kind} of job {id}"))
     }
 
     /// Waits for an event.

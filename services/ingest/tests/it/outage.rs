@@ -1,7 +1,9 @@
 //! Slurm's daemons and NATS away for a while.
 
+use mesh_testkit::wait_for;
+
 use crate::cluster;
-use crate::mesh::Mesh;
+use crate::mesh::{DEADLINE, Mesh};
 
 const FAST: &str = "sweep_interval = \"500ms\"";
 
@@ -17,13 +19,11 @@ async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
         event.r#type == "capture.source_down"
     })
     .await;
-    assert!(
-        ingest
-            .context
-            .health
-            .problems()
-            .contains_key("ingest.slurmctld")
-    );
+    wait_for("it is said not to be ready", DEADLINE, async || {
+        let problems = ingest.context.health.problems();
+        problems.contains_key("ingest.slurmctld").then_some(())
+    })
+    .await;
     cluster.ctl("start", "slurmctld").await;
     mesh.wait_event("slurmctld is up", |event| {
         event.r#type == "capture.source_up"

@@ -97,6 +97,10 @@ async fn a_login_is_told_once_and_a_flood_of_them_is_bounded() {
         (of("mallory").len() >= 5).then_some(())
     })
     .await;
+    wait_for("alice's login", DEADLINE, async || {
+        (!of("alice").is_empty()).then_some(())
+    })
+    .await;
     // What it holds is answered before it stops.
     ingest.stop().await;
     let alice = &of("alice")[0];

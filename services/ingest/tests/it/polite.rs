@@ -47,7 +47,7 @@ async fn ring_each(mesh: &Mesh, bells: impl IntoIterator<Item = Doorbell>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f16_a_hundred_hooks_at_once_cause_a_handful_of_commands() {
-    let (cluster, _guard) = cluster::shared().await;
+    let (cluster, _guard) = cluster::exclusive().await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(cluster);
     let ingest = mesh.ingest_through(&stand_in, cluster, SLOW).await;

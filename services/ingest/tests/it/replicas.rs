@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use mesh_testkit::wait_for;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{self, Cluster};
@@ -79,8 +80,17 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
     let rows = [
         "sacct", "-D", "-X", "-n", "-P", "-o", "JobIDRaw", "-j", &ids,
     ];
-    let rows = cluster.run("root", &rows).await;
-    assert_eq!(rows.lines().count(), jobs.len());
+    wait_for(
+        "accounting has every job",
+        Duration::from_secs(180),
+        async || {
+            let rows = cluster.run("root", &rows).await;
+            let rows = rows.lines().count();
+            assert!(rows <= jobs.len(), "{rows} rows of {} jobs", jobs.len());
+            (rows == jobs.len()).then_some(())
+        },
+    )
+    .await;
     println!("{} jobs were told once each", jobs.len());
     mesh.assert_no_duplicates();
     replicas.stop().await;

@@ -12,7 +12,7 @@ use crate::cluster;
 use crate::mesh::Mesh;
 
 const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"30s\"";
-const DEADLINE: Duration = Duration::from_secs(90);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Waits until both have told this of a job. Over REST sweeps are half a minute apart: hooks ring.
 async fn both_tell(commands: &Mesh, rest: &Mesh, job: u32, story: &str) {

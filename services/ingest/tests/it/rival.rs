@@ -200,7 +200,7 @@ async fn f12_stopping_does_not_wait_for_accounting_that_hangs() {
     ingest.stop().await;
     // The question itself would be given up after a minute.
     let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(30), "{waited:?}");
+    assert!(waited < Duration::from_secs(45), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -53,7 +53,7 @@ async fn a_thousand_jobs_and_a_large_array_are_cancelled_at_once_and_each_is_tol
 /// Waits until each of these jobs has exactly one event of the type.
 async fn told(mesh: &Mesh, jobs: &[u32], kind: &str) {
     let what = format!("{kind} of each job");
-    wait_for(&what, Duration::from_secs(90), async || {
+    wait_for(&what, Duration::from_secs(300), async || {
         let mut counts: HashMap<u32, u32> = HashMap::new();
         for event in mesh.events() {
             if event.r#type == kind {

@@ -2,11 +2,10 @@
 //! What is not lied about is the real cluster's answer.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mesh_testkit::wait_for;
+use mesh_testkit::{script, wait_for};
 
 use crate::cluster::Cluster;
 
@@ -25,14 +24,13 @@ impl StandIn {
         for name in COMMANDS {
             let path = folder.path().join(name);
             // A lie is read by the same shell: it may exit, or go on to the truth.
-            let script = format!(
-                "#!/bin/sh\nhere={here} real={real}\nprintf '%s\\n' \"{name} $*\" >>\"$here/calls\"\n\
-                 [ ! -e \"$here/lies/{name}\" ] || . \"$here/lies/{name}\"\nexec \"$real\" \"$@\"\n",
+            let text = format!(
+                "here={here} real={real}\nprintf '%s\\n' \"{name} $*\" >>\"$here/calls\"\n\
+                 [ ! -e \"$here/lies/{name}\" ] || . \"$here/lies/{name}\"\nexec \"$real\" \"$@\"",
                 here = folder.path().display(),
                 real = cluster.commands().join(name).display(),
             );
-            fs::write(&path, script).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            script(&path, &text);
         }
         Self { folder }
     }
@@ -88,7 +86,7 @@ impl StandIn {
     pub async fn wait_calls(&self, command: &str, more: usize) {
         let enough = self.count(command) + more;
         let what = format!("{command} is called {more} times more");
-        wait_for(&what, Duration::from_secs(60), async || {
+        wait_for(&what, Duration::from_secs(180), async || {
             (self.count(command) >= enough).then_some(())
         })
         .await;

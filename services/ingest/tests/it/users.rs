@@ -15,7 +15,7 @@ pub const FAST: &str = "identity_poll = \"200ms\"\n[ingest.users]\ninterval = \"
 /// Reads everything at every look, whatever the log says.
 const EAGER: &str =
     "identity_poll = \"200ms\"\n[ingest.users]\ninterval = \"1s\"\nfull_interval = \"1s\"";
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 pub fn of_user(event: &Event) -> Option<&UserEvent> {
     match event.payload.as_ref() {
@@ -215,6 +215,11 @@ async fn without_slurmdbd_nobody_loses_anything() {
         })
         .await;
     }
+    wait_for("slurmdbd has its database", DEADLINE, async || {
+        let ask = ["sacctmgr", "-nP", "show", "cluster"];
+        cluster.attempt("root", &ask).await.ok()
+    })
+    .await;
     sacctmgr(
         cluster,
         "root",

@@ -28,7 +28,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Makes two tests of one: on SQLite and on PostgreSQL.
 macro_rules! on_both {

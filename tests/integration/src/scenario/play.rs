@@ -13,7 +13,7 @@ use crate::{Cluster, Error, Mesh, Slurm, wait_for};
 pub const MANAGER: &str = "root";
 
 /// How long a job may take to get where its part goes on.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Longer than any part lasts.
 const LONG: &str = "sleep 600";
 const SUCCESS: &[&str] = &["submitted", "started", "completed"];

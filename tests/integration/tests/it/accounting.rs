@@ -15,8 +15,8 @@ pub struct Row {
     pub nodes: String,
 }
 
-/// Every run of these jobs, from `sacct -D`.
-pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> BTreeMap<Run, Row> {
+/// Every run of these jobs, from `sacct -D`; `None` while slurmdbd does not answer, or knows a run only in part.
+pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Row>> {
     let list: Vec<String> = jobs.iter().map(ToString::to_string).collect();
     // sacct's times are of whole seconds and without zone unless told otherwise.
     let command = [
@@ -32,14 +32,14 @@ pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> BTreeMap<Run, Row> {
         "-j",
         &list.join(","),
     ];
-    let text = cluster.ask("root", &command).await.unwrap();
+    let text = cluster.ask("root", &command).await.ok()?;
     let mut runs = BTreeMap::new();
     for line in text.lines() {
         let columns: Vec<&str> = line.split('|').collect();
         let [id, state, submit, start, end, nodes] = columns[..] else {
             panic!("sacct printed {line:?}");
         };
-        let submit: i64 = submit.parse().unwrap();
+        let submit: i64 = submit.parse().ok()?;
         let (job, task) = match id.split_once('_') {
             Some((job, task)) => (job.parse().unwrap(), Some(task.parse().unwrap())),
             None => (id.parse().unwrap(), None),
@@ -61,14 +61,19 @@ pub async fn runs(cluster: &Cluster, jobs: &[u32]) -> BTreeMap<Run, Row> {
             words.push("started");
         }
         words.extend(end_word(state));
+        let start = start.parse();
+        if ran && start.is_err() {
+            return None;
+        }
+        let ran_from = start.ok().filter(|_| ran);
         let row = Row {
             words,
-            ran: ran.then(|| (start.parse().unwrap(), end.parse().unwrap_or_default())),
+            ran: ran_from.map(|start| (start, end.parse().unwrap_or_default())),
             nodes: if ran { nodes.to_owned() } else { String::new() },
         };
         runs.insert((job, task, submit, 0), row);
     }
-    runs
+    Some(runs)
 }
 
 /// The words of each run's life.

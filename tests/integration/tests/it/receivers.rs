@@ -21,7 +21,7 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
         ),
         late.endpoint(
             "late",
-            &format!("{types}\nmax_attempts = 40\nfirst_wait = \"200ms\"\ngrowth = 2\nlongest_wait = \"1s\""),
+            &format!("{types}\nmax_attempts = 100000\nfirst_wait = \"200ms\"\ngrowth = 2\nlongest_wait = \"1s\""),
         ),
     ];
     let (cluster, mesh) = small("receivers", 27_400, &endpoints.concat()).await;
@@ -71,11 +71,16 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
         let tried = attempts.iter().filter(|attempt| attempt.id == *id).count();
         assert_eq!(tried, 3, "{id}");
     }
-    let audit = mesh
-        .get("/v1/events?type=audit.*&limit=1000")
-        .await
-        .unwrap();
-    assert!(audit.body.contains("\"dead"), "{}", audit.body);
+    wait_for(
+        "the ledger has a dead letter's audit",
+        PATIENCE,
+        async || {
+            let audit = mesh.get("/v1/events?type=audit.*&limit=1000").await?;
+            Ok(audit.body.contains("\"dead").then_some(()))
+        },
+    )
+    .await
+    .unwrap();
     // The others: each once, signed.
     for (receiver, name) in [(&receiver, "good"), (&late, "late")] {
         let deliveries = receiver.deliveries(name);

@@ -1,9 +1,9 @@
 //! Another Unix user of the same host.
 
-use integration::{Cluster, Mesh, Slurm as _};
+use integration::{Cluster, Mesh, Slurm as _, wait_for};
 use serde_json::Value;
 
-use crate::support::{agrees, small};
+use crate::support::{PATIENCE, agrees, small};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
@@ -13,6 +13,14 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
         .await
         .unwrap();
     agrees(&cluster, &mesh, &[job]).await;
+    // There is something to see.
+    wait_for("root sees what the job cost", PATIENCE, async || {
+        let costs = mesh.get("/v1/costs?by=job").await?.json();
+        let rows = costs["rows"].as_array();
+        Ok(rows.filter(|rows| !rows.is_empty()).map(|_| ()))
+    })
+    .await
+    .unwrap();
     let story = format!("/v1/jobs/{}/{job}", cluster.name());
 
     let (status, body) = ask(&cluster, &mesh, "alice", &[], &story).await;
@@ -111,7 +119,7 @@ async fn keeps_its_nats(cluster: &Cluster, mesh: &Mesh) {
         "\"user\":\"admin\",\"pass\":\"admin\",",
     ] {
         let talk = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'CONNECT {{{login}\"verbose\":true}}\\r\\n' >&3; timeout 3 cat <&3"
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'CONNECT {{{login}\"verbose\":true}}\\r\\n' >&3; timeout 60 cat <&3"
         );
         let output = cluster.run("bob", &["bash", "-c", &talk]).await.unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

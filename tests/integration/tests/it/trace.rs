@@ -33,6 +33,15 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
     );
     let mesh = configure(&cluster, &nats, &more).await;
     ring(&cluster, &nats);
+    // A doorbell that NATS was too slow for is spooled, and no other may ring after it.
+    let _watch = mesh
+        .command()
+        .args(["hooks", "flush", "--watch", "--interval", "200ms"])
+        .arg("--hook-config")
+        .arg(cluster.path("ring.toml"))
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
     let mut processes = Vec::new();
     for name in PATH {
         let mut process = start(&mesh, name).await;

@@ -1,7 +1,5 @@
 //! What is wrong is said once, clearly; what may come back is waited for.
 
-use std::time::Duration;
-
 use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Slurm as _, wait_for};
 
 use crate::support::{PATIENCE, agrees, options};
@@ -10,11 +8,9 @@ use crate::support::{PATIENCE, agrees, options};
 async fn refuses(cluster: &Cluster, name: &str, options: MeshOptions, parts: &[&str]) {
     let mut mesh = Mesh::set_up(cluster, name, &options).await.unwrap();
     mesh.spawn().unwrap();
-    let status = wait_for("`smesh up` ends", Duration::from_secs(30), async || {
-        mesh.ended()
-    })
-    .await
-    .unwrap_or_else(|error| panic!("{name}: {error}; it says {}", mesh.log()));
+    let status = wait_for("`smesh up` ends", PATIENCE, async || mesh.ended())
+        .await
+        .unwrap_or_else(|error| panic!("{name}: {error}; it says {}", mesh.log()));
     assert!(
         status.code().is_some_and(|code| code != 0),
         "{name}: {status}"
@@ -94,8 +90,16 @@ async fn without_slurm(cluster: &Cluster) {
             mesh.ended().unwrap().is_none(),
             "it keeps trying without {daemon}"
         );
-        assert_eq!(mesh.get("/readyz").await.unwrap().status, 503);
-        assert_eq!(mesh.get("/livez").await.unwrap().status, 200);
+        for (path, status) in [("/readyz", 503), ("/livez", 200)] {
+            wait_for(path, PATIENCE, async || {
+                let answer = mesh.get(path).await;
+                Ok(answer
+                    .is_ok_and(|answer| answer.status == status)
+                    .then_some(()))
+            })
+            .await
+            .unwrap();
+        }
         cluster.control("start", daemon).await.unwrap();
         wait_for("it is ready once Slurm is there", PATIENCE, async || {
             Ok(mesh.is_ready().await.then_some(()))

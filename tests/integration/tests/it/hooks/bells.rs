@@ -1,0 +1,57 @@
+//! Every doorbell that arrives.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use integration::wait_for;
+use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_events::catalogue::{CONSUMERS, MESH_HOOKS};
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+
+use super::{NAME, PATIENCE};
+
+/// Takes doorbells and keeps them.
+#[derive(Clone, Default)]
+pub struct Bells(Arc<Mutex<Vec<Doorbell>>>);
+
+impl Handler for Bells {
+    async fn handle(&self, message: &Message) -> Outcome {
+        let bell = Doorbell::decode(message.body.clone()).unwrap();
+        self.0.lock().unwrap().push(bell);
+        Outcome::Done
+    }
+}
+
+impl Bells {
+    /// Every reader of doorbells there is.
+    pub fn listen(&self, bus: &Bus, stop: &CancellationToken) {
+        for consumer in CONSUMERS.iter().filter(|one| one.stream == MESH_HOOKS) {
+            let (bus, bells, stop) = (bus.clone(), self.clone(), stop.clone());
+            tokio::spawn(async move {
+                let durable = consumer.durable(NAME);
+                bus.consume(MESH_HOOKS, &durable, 1, bells, &stop).await
+            });
+        }
+    }
+
+    fn all(&self) -> Vec<Doorbell> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Names of the hooks that rang because something happened.
+    fn names(&self) -> BTreeSet<String> {
+        let happened = self.all().into_iter().filter(|bell| !bell.probe);
+        happened.map(|bell| bell.hook).collect()
+    }
+
+    pub async fn wait_for(&self, what: &str, found: impl Fn(&Doorbell) -> bool) {
+        let outcome = wait_for(what, PATIENCE, async || {
+            Ok(self.all().iter().any(&found).then_some(()))
+        });
+        if let Err(error) = outcome.await {
+            panic!("{error}; rung so far: {:?}", self.names());
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A cluster with programs of its own at some hooks, on which `smesh hooks` installs ours.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use integration::{Cluster, ClusterOptions, Programs, Slurm as _, wait_for};
+use mesh_testkit::{copy_program, script};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::{NAME, PATIENCE};
+
+const BASE_PORT: u16 = 28_400;
+
+/// What the site has had at its hooks all along; nothing at the others.
+const SITE: &[&str] = &[
+    "PrologSlurmctld",
+    "JobComp",
+    "Prolog",
+    "HealthCheckProgram",
+    "MailProg",
+    "ResumeProgram",
+    "SuspendProgram",
+];
+
+/// A cluster with a site's programs, and where our hooks go.
+pub struct Site {
+    pub cluster: Cluster,
+    programs: Programs,
+    folder: TempDir,
+}
+
+impl Site {
+    pub async fn start() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("mesh-hooks-")
+            .tempdir_in("/tmp")
+            .unwrap();
+        let programs = Programs::find().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (name, mode) in [
+            (".", 0o755),
+            ("site", 0o755),
+            ("ran", 0o1777),
+            ("spool", 0o755),
+            ("lines", 0o711),
+        ] {
+            fs::create_dir_all(path(name)).unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        copy_program(&programs.hook, &path("mesh-hook"));
+        for hook in SITE {
+            // A process per call, and what it was called with.
+            let ran = path("ran");
+            script(
+                &path("site").join(hook),
+                &format!("echo \"$*\" >{}/{hook}.$$", ran.display()),
+            );
+        }
+        let site = path("site");
+        let mut conf = format!(
+            "JobCompType=jobcomp/script\nJobCompLoc={}/JobComp\nHealthCheckInterval=5\nPrologFlags=Alloc\n",
+            site.display()
+        );
+        for hook in SITE.iter().filter(|hook| **hook != "JobComp") {
+            conf.push_str(&format!("{hook}={}/{hook}\n", site.display()));
+        }
+        fs::write(path("site.conf"), conf).unwrap();
+        let options = ClusterOptions {
+            hooks: false,
+            knobs: vec![
+                ("NODES", "2".into()),
+                ("GPU_NODES", "0".into()),
+                ("CLOUD", "1".into()),
+                ("NODB", "1".into()),
+                ("RESUME_TIMEOUT", "10".into()),
+                ("EXTRA_CONF", path("site.conf").display().to_string()),
+            ],
+            ..ClusterOptions::small(NAME, BASE_PORT)
+        };
+        Self {
+            cluster: Cluster::start(&options).await.unwrap(),
+            programs,
+            folder,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `smesh hooks …`, as root on the controller.
+    pub async fn hooks(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(&self.programs.smesh);
+        command
+            .arg("hooks")
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("SLURM_CONF", self.cluster.slurm_conf())
+            .env("MESH_CONFIG", self.path("mesh.toml"));
+        command.output().await.unwrap()
+    }
+
+    /// `smesh hooks flush --watch`, until it is dropped.
+    pub fn watch(&self) -> tokio::process::Child {
+        Command::new(&self.programs.smesh)
+            .args(["hooks", "flush", "--watch", "--interval", "200ms"])
+            .arg("--hook-config")
+            .arg(self.path("hook.toml"))
+            .env_clear()
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap()
+    }
+
+    /// As a person does it: install, copy the lines, restart.
+    pub async fn install(&self) {
+        let (program, config) = (self.path("mesh-hook"), self.path("hook.toml"));
+        let (folder, conf) = (self.path("hooks"), self.cluster.slurm_conf());
+        let files = [
+            "--program",
+            program.to_str().unwrap(),
+            "--hook-config",
+            config.to_str().unwrap(),
+        ];
+        let folder = folder.to_str().unwrap();
+        let done = self
+            .hooks(&[&["install", folder][..], &files].concat())
+            .await;
+        assert!(done.status.success(), "{done:?}");
+        let printed = self
+            .hooks(&[&["print", "--json", "--dir", folder][..], &files].concat())
+            .await;
+        let plan: Value = serde_json::from_slice(&printed.stdout).unwrap();
+        let lines = |hook: &Value| -> Vec<String> {
+            let lines = hook["lines"].as_array().unwrap().iter();
+            lines
+                .map(|line| line.as_str().unwrap().to_owned())
+                .collect()
+        };
+        let hooks = plan["hooks"].as_array().unwrap();
+        let ours: Vec<String> = hooks
+            .iter()
+            .filter(|hook| hook["into"] == conf.to_str().unwrap())
+            .flat_map(&lines)
+            .collect();
+        let keys: Vec<&str> = ours
+            .iter()
+            .filter_map(|line| line.split('=').next())
+            .collect();
+        let old = fs::read_to_string(&conf).unwrap();
+        let kept = old.lines().filter(|line| {
+            let key = line.split('=').next().unwrap_or_default();
+            !keys.iter().any(|other| other.eq_ignore_ascii_case(key))
+        });
+        let text: String = kept
+            .chain(ours.iter().map(String::as_str))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        fs::write(&conf, text).unwrap();
+        for file in ["job_submit.lua", "cli_filter.lua"] {
+            fs::copy(Path::new(folder).join(file), conf.with_file_name(file)).unwrap();
+        }
+        self.cluster.control("stop", "slurmctld").await.unwrap();
+        self.cluster.control("start", "slurmctld").await.unwrap();
+        self.cluster
+            .ask("root", &["scontrol", "reconfigure"])
+            .await
+            .unwrap();
+        for hook in hooks
+            .iter()
+            .filter(|hook| hook["hook"].as_str().unwrap().starts_with("strigger"))
+        {
+            for line in lines(hook) {
+                self.cluster
+                    .ask("slurm", &["sh", "-c", &line])
+                    .await
+                    .unwrap();
+            }
+        }
+    }
+
+    pub fn configure(&self, nats: &str) {
+        let text = format!(
+            "cluster = \"{NAME}\"\nspool = {:?}\nlines = {:?}\n[nats]\nurl = \"{nats}\"\n",
+            self.path("spool"),
+            self.path("lines")
+        );
+        fs::write(self.path("hook.toml"), text).unwrap();
+        let text = format!(
+            "[mesh]\ncluster = \"{NAME}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{nats}\"\n[slurm]\nbin_dir = {:?}\n",
+            self.path("data"),
+            self.cluster.commands()
+        );
+        fs::write(self.path("mesh.toml"), text).unwrap();
+        for (file, mode) in [("job_submit.lines", 0o600), ("cli_filter.lines", 0o622)] {
+            let path = self.path("lines").join(file);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        // SlurmUser's are the hooks' files, as `smesh up` makes them.
+        for name in ["spool", "lines", "hook.toml"] {
+            let status = std::process::Command::new("chown")
+                .arg("-R")
+                .arg("slurm:")
+                .arg(self.path(name))
+                .status()
+                .unwrap();
+            assert!(status.success(), "chown {name}");
+        }
+    }
+
+    /// With what a program of the site was called.
+    fn ran(&self, hook: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path("ran")).unwrap().map(Result::unwrap);
+        entries
+            .filter(|entry| {
+                entry
+                    .file_name()
+                    .to_string_lossy()
+                    .starts_with(&format!("{hook}."))
+            })
+            .map(|entry| fs::read_to_string(entry.path()).unwrap().trim().to_owned())
+            .collect()
+    }
+
+    /// Waits until a program of the site was called so.
+    pub async fn wait_ran(&self, hook: &str, enough: impl Fn(&[String]) -> bool) {
+        let called = wait_for(hook, PATIENCE, async || {
+            Ok(enough(&self.ran(hook)).then_some(()))
+        });
+        if let Err(error) = called.await {
+            panic!("{error}: {:?}", self.ran(hook));
+        }
+    }
+
+    /// A login through PAM. The machine's own files stay as they are: only this process sees the changed one.
+    pub async fn log_in(&self) {
+        let service = self.path("pam-su");
+        let line = format!(
+            "session optional pam_exec.so quiet type=open_session {}/hooks/pam",
+            self.folder.path().display()
+        );
+        fs::write(
+            &service,
+            format!("auth sufficient pam_rootok.so\naccount required pam_permit.so\n{line}\n"),
+        )
+        .unwrap();
+        let status = Command::new("unshare")
+            .args(["--mount", "sh", "-c"])
+            .arg("mount --bind \"$1\" /etc/pam.d/su && su alice -c true")
+            .arg("sh")
+            .arg(&service)
+            .status()
+            .await
+            .unwrap();
+        assert!(status.success(), "log in: {status}");
+    }
+}

@@ -15,6 +15,11 @@ async fn what_lives_at_the_first_start_is_baseline_and_nothing_else_of_it() {
     let over = cluster.sbatch(&[], "true").await;
     cluster.wait_state(running, "RUNNING").await;
     cluster.wait_state(over, "COMPLETED").await;
+    // Slurm's times are whole seconds: what was submitted in the second in which capture begins is told in full.
+    let submitted = chrono::Utc::now().timestamp();
+    while chrono::Utc::now().timestamp() == submitted {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     mesh.wait_story(running, "baseline").await;

@@ -30,7 +30,8 @@ demo: ## a real Slurm cluster, the mesh, and a day of jobs, in a few minutes (DE
 
 test: ## every test, on a real nats-server and a real Slurm cluster
 	scripts/setup
-	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats cargo test --workspace --no-fail-fast
+	nats=$$(scripts/nats-server) && schemathesis=$$(scripts/schemathesis) && \
+	NATS_SERVER_BIN=$$nats SCHEMATHESIS=$$schemathesis cargo test --workspace --no-fail-fast
 
 test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (scripts/slurm-root makes one); noted in docs/compat.md
 	scripts/setup

@@ -95,8 +95,14 @@ pub enum Command {
     Up(Up),
     /// List what happened, or follow what happens
     Events(Events),
+    /// Write what happened to a file: NDJSON or CSV
+    Export(Export),
+    /// Sum up what happened: how often, how long jobs waited, what they cost
+    Stats(Stats),
     /// Tell a job's story: its runs and what happened to each
-    Job(Job),
+    Job(Story),
+    /// Tell how a node stands or stood, and what happened to it
+    Node(Node),
     /// Say why a job waits, who can act, and until when
     Why(Job),
     /// Wait until something happens to a job
@@ -176,6 +182,21 @@ pub struct Filter {
     /// Only jobs of this user
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
+    /// Only jobs of the person with this OIDC subject or e-mail address
+    #[arg(long, value_name = "PERSON")]
+    pub identity: Option<String>,
+    /// Only this account
+    #[arg(long, value_name = "ACCOUNT")]
+    pub account: Option<String>,
+    /// Only this partition
+    #[arg(long, value_name = "PARTITION")]
+    pub partition: Option<String>,
+    /// Only events of this node
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Only jobs of this name; 'train*' for every name that begins so
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// From this time on: RFC 3339, or how long ago (30m, 2h, 7days)
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
@@ -206,11 +227,101 @@ pub struct Events {
     pub follow: bool,
 }
 
-/// `smesh job`, `smesh why`
+/// What an export is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// An event in JSON on each line
+    Ndjson,
+    /// A table with a header
+    Csv,
+}
+
+impl ExportFormat {
+    /// The word of the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ndjson => "ndjson",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+/// `smesh export`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes everything that the filter chooses up to now, oldest first, however much it is. A file appears under its name when it is complete.
+
+Examples:
+  smesh export --since 2026-10-01 --until 2026-11-01 --format csv -o october.csv
+  smesh export --type 'job.*' --fields seq,time,type,data.owner.user | gzip > jobs.ndjson.gz")]
+pub struct Export {
+    /// Which events.
+    #[command(flatten)]
+    pub filter: Filter,
+    /// What to write
+    #[arg(long, value_enum, default_value = "ndjson")]
+    pub format: ExportFormat,
+    /// Only these parts of each event, by their paths in its JSON, with commas
+    #[arg(long, value_name = "PATHS")]
+    pub fields: Option<String>,
+    /// File to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `smesh stats`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Waits are from being eligible to the start, as sacct's Planned; P50: half of the jobs waited no longer. Costs are final costs.
+
+Examples:
+  smesh stats --since 7days                          in total
+  smesh stats --since 7days --by user
+  smesh stats --since 2026-11-01 --by day,account --json")]
+pub struct Stats {
+    /// Which events.
+    #[command(flatten)]
+    pub filter: Filter,
+    /// What to sum by, with commas: day (UTC), cluster, user, account, partition, name
+    #[arg(long, value_name = "GROUPS")]
+    pub by: Option<String>,
+}
+
+/// `smesh job`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  smesh job 123        smesh job 123_4        smesh why 123        smesh why 123 -M other-cluster")]
+  smesh job 123        smesh job 123_4        smesh job 123 -M other-cluster
+  smesh job 123 --at 2026-11-22T10:00:00Z     as it stood then")]
+pub struct Story {
+    /// The job
+    #[arg(value_name = "ID")]
+    pub job: JobRef,
+    /// As it stood at this time: RFC 3339, or how long ago (30m, 2h, 7days)
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+}
+
+/// `smesh node`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  smesh node n17
+  smesh node n17 --at 2h                      as it stood two hours ago")]
+pub struct Node {
+    /// The node, by its NodeName
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// As it stood at this time: RFC 3339, or how long ago (30m, 2h, 7days)
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+}
+
+/// `smesh why`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  smesh why 123        smesh why 123_4        smesh why 123 -M other-cluster")]
 pub struct Job {
     /// The job
     #[arg(value_name = "ID")]
@@ -462,7 +573,7 @@ mod tests {
         for id in ["123", "123_4", "123+1"] {
             let cli = Cli::try_parse_from(["smesh", "job", id]).unwrap();
             assert!(
-                matches!(cli.command, Command::Job(Job { job }) if job.to_string() == id),
+                matches!(cli.command, Command::Job(Story { job, .. }) if job.to_string() == id),
                 "{id}"
             );
         }

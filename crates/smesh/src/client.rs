@@ -76,6 +76,33 @@ pub struct Client {
 /// A query: names and values, encoded when it is sent.
 pub type Query = Vec<(&'static str, String)>;
 
+/// A document that is received part by part.
+#[derive(Debug)]
+pub struct Download {
+    client: Client,
+    body: Incoming,
+}
+
+impl Download {
+    /// The next part; `None` at the proper end.
+    ///
+    /// # Errors
+    /// If the connection ends before.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(self.client.unreachable(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Events as they are appended.
 pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
 
@@ -151,41 +178,43 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
     }
 
+    /// Asks for a document of any kind, which may be long.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn download(&self, path: &str, query: &Query) -> Result<Download, Error> {
+        let response = self.send(Method::GET, path, query).await?;
+        let status = response.status();
+        let body = response.into_body();
+        if status.is_success() {
+            let client = self.clone();
+            return Ok(Download { client, body });
+        }
+        let body = body
+            .collect()
+            .await
+            .map_err(|error| self.unreachable(&error))?
+            .to_bytes();
+        Err(refusal(status.as_u16(), &body))
+    }
+
     /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
     ///
     /// # Errors
     /// As [`Client::get`]; the stream itself ends when the connection does.
     pub async fn follow(&self, query: &Query) -> Result<Entries, Error> {
-        let response = self.send(Method::GET, "/v1/events/stream", query).await?;
-        let status = response.status();
-        if !status.is_success() {
-            let body = response
-                .into_body()
-                .collect()
-                .await
-                .map_err(|error| self.unreachable(&error))?
-                .to_bytes();
-            return Err(refusal(status.as_u16(), &body));
-        }
-        let (client, state) = (self.clone(), (response.into_body(), Vec::new()));
+        let download = self.download("/v1/events/stream", query).await?;
+        let state = (download, Vec::new());
         Ok(Box::pin(futures_util::stream::try_unfold(
             state,
-            move |(mut body, mut text)| {
-                let client = client.clone();
-                async move {
-                    loop {
-                        if let Some(value) = next_entry(&mut text)? {
-                            return Ok(Some((value, (body, text))));
-                        }
-                        match body.frame().await {
-                            None => return Ok(None),
-                            Some(Err(error)) => return Err(client.unreachable(&error)),
-                            Some(Ok(frame)) => {
-                                if let Ok(data) = frame.into_data() {
-                                    text.extend_from_slice(&data);
-                                }
-                            }
-                        }
+            async |(mut download, mut text)| {
+                loop {
+                    if let Some(value) = next_entry(&mut text)? {
+                        return Ok(Some((value, (download, text))));
+                    }
+                    match download.next().await? {
+                        None => return Ok(None),
+                        Some(data) => text.extend_from_slice(&data),
                     }
                 }
             },

@@ -3,12 +3,15 @@
 mod cost;
 mod doctor;
 mod events;
+mod export;
 mod hooks;
 mod init;
 mod inspect;
 mod job;
 mod ledger;
+mod node;
 mod price;
+mod stats;
 mod verify;
 pub mod wait;
 mod webhooks;
@@ -31,7 +34,10 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         // Boxed: it is far larger than the others together.
         Command::Up(args) => Box::pin(up::run(global, args)).await,
         Command::Events(args) => events::run(global, args).await,
+        Command::Export(args) => export::run(global, args).await,
+        Command::Stats(args) => stats::run(global, args).await,
         Command::Job(args) => job::run(global, &args).await,
+        Command::Node(args) => node::run(global, &args).await,
         Command::Why(args) => why::run(global, &args).await,
         Command::Wait(args) => wait::run(global, &args).await,
         Command::Cost(args) => cost::run(global, &args).await,

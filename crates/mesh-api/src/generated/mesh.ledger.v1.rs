@@ -10,7 +10,7 @@ pub mod events_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Queries over the recorded history; the REST twin is `/v1/events` and `/v1/jobs`.
+    /// Queries over the recorded history; the REST twins are `/v1/events`, `/v1/jobs` and `/v1/nodes`.
     #[derive(Debug, Clone)]
     pub struct EventsServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -107,6 +107,37 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "ListEvents"));
             self.inner.unary(req, path, codec).await
         }
+        /// Events after a sequence, and then those that are appended, without end.
+        pub async fn tail_events(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::TailEventsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                tonic::codec::Streaming<
+                    ::mesh_events::proto::mesh::ledger::v1::TailEventsResponse,
+                >,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.EventsService/TailEvents",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "TailEvents"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Tells a job's story: all its runs and everything that happened to them.
         pub async fn get_job(
             &mut self,
@@ -134,6 +165,60 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "GetJob"));
             self.inner.unary(req, path, codec).await
         }
+        /// Tells how a node stands or stood, and what happened to it.
+        pub async fn get_node(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::GetNodeRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetNodeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.EventsService/GetNode",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "GetNode"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Sums up events: how often, how long jobs waited, what they cost.
+        pub async fn get_stats(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::GetStatsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetStatsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.EventsService/GetStats",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "GetStats"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -159,6 +244,22 @@ pub mod events_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::ListEventsResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the TailEvents method.
+        type TailEventsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<
+                    ::mesh_events::proto::mesh::ledger::v1::TailEventsResponse,
+                    tonic::Status,
+                >,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Events after a sequence, and then those that are appended, without end.
+        async fn tail_events(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::TailEventsRequest,
+            >,
+        ) -> std::result::Result<tonic::Response<Self::TailEventsStream>, tonic::Status>;
         /// Tells a job's story: all its runs and everything that happened to them.
         async fn get_job(
             &self,
@@ -169,8 +270,28 @@ pub mod events_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetJobResponse>,
             tonic::Status,
         >;
+        /// Tells how a node stands or stood, and what happened to it.
+        async fn get_node(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::GetNodeRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetNodeResponse>,
+            tonic::Status,
+        >;
+        /// Sums up events: how often, how long jobs waited, what they cost.
+        async fn get_stats(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::GetStatsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetStatsResponse>,
+            tonic::Status,
+        >;
     }
-    /// Queries over the recorded history; the REST twin is `/v1/events` and `/v1/jobs`.
+    /// Queries over the recorded history; the REST twins are `/v1/events`, `/v1/jobs` and `/v1/nodes`.
     #[derive(Debug)]
     pub struct EventsServiceServer<T> {
         inner: Arc<T>,
@@ -295,6 +416,55 @@ pub mod events_service_server {
                     };
                     Box::pin(fut)
                 }
+                "/mesh.ledger.v1.EventsService/TailEvents" => {
+                    #[allow(non_camel_case_types)]
+                    struct TailEventsSvc<T: EventsService>(pub Arc<T>);
+                    impl<
+                        T: EventsService,
+                    > tonic::server::ServerStreamingService<
+                        ::mesh_events::proto::mesh::ledger::v1::TailEventsRequest,
+                    > for TailEventsSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::TailEventsResponse;
+                        type ResponseStream = T::TailEventsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::TailEventsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as EventsService>::tail_events(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TailEventsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/mesh.ledger.v1.EventsService/GetJob" => {
                     #[allow(non_camel_case_types)]
                     struct GetJobSvc<T: EventsService>(pub Arc<T>);
@@ -328,6 +498,102 @@ pub mod events_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.EventsService/GetNode" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetNodeSvc<T: EventsService>(pub Arc<T>);
+                    impl<
+                        T: EventsService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::GetNodeRequest,
+                    > for GetNodeSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::GetNodeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::GetNodeRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as EventsService>::get_node(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetNodeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.EventsService/GetStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetStatsSvc<T: EventsService>(pub Arc<T>);
+                    impl<
+                        T: EventsService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::GetStatsRequest,
+                    > for GetStatsSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::GetStatsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::GetStatsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as EventsService>::get_stats(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetStatsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

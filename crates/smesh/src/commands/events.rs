@@ -57,6 +57,11 @@ pub(super) fn query(global: &Global, filter: &Filter) -> Query {
     );
     add("job", filter.job.as_ref().map(ToString::to_string));
     add("user", filter.user.clone());
+    add("identity", filter.identity.clone());
+    add("account", filter.account.clone());
+    add("partition", filter.partition.clone());
+    add("node", filter.node.clone());
+    add("name", filter.name.clone());
     add("since", filter.since.clone());
     add("until", filter.until.clone());
     query

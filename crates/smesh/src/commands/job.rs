@@ -9,7 +9,7 @@ use crate::client::{Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
 
-pub(super) async fn run(global: &Global, args: &cli::Job) -> Result<ExitCode, Error> {
+pub(super) async fn run(global: &Global, args: &cli::Story) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
     let cluster = settings::cluster(global)?;
     let path = format!(
@@ -17,7 +17,8 @@ pub(super) async fn run(global: &Global, args: &cli::Job) -> Result<ExitCode, Er
         segment(&cluster),
         segment(&args.job.to_string())
     );
-    let story = client.get(&path, &Query::new()).await?;
+    let query: Query = args.at.clone().map(|at| ("at", at)).into_iter().collect();
+    let story = client.get(&path, &query).await?;
     if global.json {
         show::line(&story)?;
         return Ok(ExitCode::SUCCESS);

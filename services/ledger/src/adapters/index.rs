@@ -14,7 +14,7 @@ const PAGE: i64 = 1000;
 
 /// Read by [`fits`].
 pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
-     account, partition, node, occurred_at, observed_at";
+     subject, email, account, partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at";
 
 /// True if the columns are those that the body gives. What cannot even be read does not fit.
 pub(super) fn fits(row: Option<&DbRow>, subject: &[u8], body: &[u8]) -> bool {
@@ -56,9 +56,15 @@ fn stored(row: &DbRow) -> Result<(String, Index), sqlx::Error> {
         het_offset: number("het_offset")?,
         run: row.get("run")?,
         user: row.get("user_name")?,
+        subject: row.get("subject")?,
+        email: row.get("email")?,
         account: row.get("account")?,
         partition: row.get("partition")?,
         node: row.get("node")?,
+        name: row.get("name")?,
+        wait_seconds: number("wait_seconds")?,
+        cost_micros: row.get("cost_micros")?,
+        currency: row.get("currency")?,
         occurred_at: moment("occurred_at")?,
         observed_at: moment("observed_at")?,
     };
@@ -111,9 +117,18 @@ pub(super) async fn insert(link: Link<'_>, rows: &[Row<'_>]) -> Result<(), sqlx:
         ("het_offset", number(|index| index.het_offset)),
         ("run", text(|index| index.run.as_deref())),
         ("user_name", text(|index| index.user.as_deref())),
+        ("subject", text(|index| index.subject.as_deref())),
+        ("email", text(|index| index.email.as_deref())),
         ("account", text(|index| index.account.as_deref())),
         ("partition", text(|index| index.partition.as_deref())),
         ("node", text(|index| index.node.as_deref())),
+        ("name", text(|index| index.name.as_deref())),
+        ("wait_seconds", number(|index| index.wait_seconds)),
+        (
+            "cost_micros",
+            Column::Ints(rows.iter().map(|row| row.index.cost_micros).collect()),
+        ),
+        ("currency", text(|index| index.currency.as_deref())),
         ("occurred_at", time(|index| index.occurred_at)),
         ("observed_at", time(|index| index.observed_at)),
     ];

@@ -5,9 +5,11 @@ mod index;
 mod pool;
 mod postgres;
 mod read;
+mod select;
 mod sql;
 mod sqlite;
 mod store;
+mod sums;
 mod verify;
 
 pub use read::Row;

@@ -39,13 +39,14 @@ impl From<u32> for Value {
 
 impl From<&str> for Value {
     fn from(value: &str) -> Self {
-        Self::Text(Some(value.to_owned()))
+        // PostgreSQL knows no text with zero bytes; the columns have the same sign in their place.
+        Self::Text(Some(value.replace('\0', "\u{fffd}")))
     }
 }
 
 impl From<&String> for Value {
     fn from(value: &String) -> Self {
-        Self::Text(Some(value.clone()))
+        Self::from(value.as_str())
     }
 }
 

@@ -3,19 +3,27 @@
 use std::sync::Arc;
 
 use axum::Router;
+use chrono::{DateTime, Utc};
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
 use mesh_api::ledger::events_service_server::{EventsService, EventsServiceServer, SERVICE_NAME};
-use mesh_events::from_timestamp;
+use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::ledger::v1::{
-    GetJobRequest, GetJobResponse, JobRun, LedgerEntry, ListEventsRequest, ListEventsResponse,
-    RunCost, RunSummary,
+    EventFilter, GetJobRequest, GetJobResponse, GetNodeRequest, GetNodeResponse, GetStatsRequest,
+    GetStatsResponse, JobRun, LedgerEntry, ListEventsRequest, ListEventsResponse, NodeState,
+    RunCost, RunSummary, StatsRow, TailEventsRequest, TailEventsResponse, Wait,
 };
-use mesh_events::timestamp;
+use mesh_events::{from_timestamp, timestamp};
 use mesh_runtime::api::{Caller, Shown};
+use pbjson_types::Timestamp;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Content, Entry, EventsApi, shown};
-use crate::domain::query::{ListRequest, Moment};
-use crate::domain::story::{Run, Summary};
+use super::follow::Follower;
+use super::{ApiError, Content, Entry, EventsApi, count, shown, shown_runs, shown_sums};
+use crate::domain::filter::{Filter, Moment};
+use crate::domain::query::ListRequest;
+use crate::domain::stats::{Group, Row};
+use crate::domain::story::{Recorded, Run, Summary};
 
 /// A route by hand: tonic's own router brings a fallback, and routers with fallbacks cannot be joined into one API.
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
@@ -27,6 +35,8 @@ struct Adapter<A>(Arc<A>);
 
 #[tonic::async_trait]
 impl<A: EventsApi> EventsService for Adapter<A> {
+    type TailEventsStream = BoxStream<'static, Result<TailEventsResponse, Status>>;
+
     async fn list_events(
         &self,
         request: Request<ListEventsRequest>,
@@ -47,22 +57,114 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         Ok(showing(answer, shown.asked(asked)))
     }
 
+    async fn tail_events(
+        &self,
+        request: Request<TailEventsRequest>,
+    ) -> Result<Response<Self::TailEventsStream>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let (shown, counts) = Shown::to(&caller).asked(format!("{request:?}")).stream();
+        let TailEventsRequest {
+            filter: asked,
+            after_seq,
+        } = request;
+        let asked = asked.unwrap_or_default();
+        if asked.until.is_some() || asked.to_seq != 0 {
+            return Err(Status::invalid_argument(
+                "until, to_seq: a stream has no end; leave them out, or call ListEvents",
+            ));
+        }
+        let request = ListRequest {
+            filter: filter(asked)?,
+            ..ListRequest::default()
+        };
+        let follower = Follower::begin(Arc::clone(&self.0), caller, request, after_seq)
+            .await
+            .map_err(status)?;
+        let entries = stream::unfold((follower, counts), async |(mut follower, counts)| {
+            let found = follower.next().await?.map_err(status);
+            let response = found.map(|found| {
+                count(&counts, &found.content);
+                TailEventsResponse {
+                    entry: Some(entry(found)),
+                }
+            });
+            Some((response, (follower, counts)))
+        });
+        Ok(showing(entries.boxed(), shown))
+    }
+
     async fn get_job(
         &self,
         request: Request<GetJobRequest>,
     ) -> Result<Response<GetJobResponse>, Status> {
         let caller = caller(&request)?;
-        let GetJobRequest { cluster, job } = request.into_inner();
-        let story = self.0.job(&caller, &cluster, &job).await.map_err(status)?;
-        let mut shown = Shown::to(&caller).asked(format!("job {job} on {cluster}"));
-        for run in &story.runs {
-            shown.row(&run.summary.user);
-        }
+        let request = request.into_inner();
+        let asked = format!("{request:?}");
+        let GetJobRequest { cluster, job, at } = request;
+        let at = time(at, "at")?;
+        let story = self
+            .0
+            .job(&caller, &cluster, &job, at)
+            .await
+            .map_err(status)?;
+        let shown = shown_runs(&caller, &story.runs);
         let answer = GetJobResponse {
             runs: story.runs.into_iter().map(run).collect(),
             truncated: story.truncated,
         };
-        Ok(showing(answer, shown))
+        Ok(showing(answer, shown.asked(asked)))
+    }
+
+    async fn get_node(
+        &self,
+        request: Request<GetNodeRequest>,
+    ) -> Result<Response<GetNodeResponse>, Status> {
+        let caller = caller(&request)?;
+        let GetNodeRequest { cluster, node, at } = request.into_inner();
+        let at = time(at, "at")?;
+        let story = self
+            .0
+            .node(&caller, &cluster, &node, at)
+            .await
+            .map_err(status)?;
+        let answer = GetNodeResponse {
+            state: Some(NodeState {
+                state: story.state.state,
+                state_flags: story.state.flags,
+                lifecycle: story.state.lifecycle,
+                reason: story.state.reason,
+                since: story.state.since.map(timestamp),
+            }),
+            timeline: story.timeline.into_iter().map(recorded).collect(),
+            truncated: story.truncated,
+        };
+        Ok(showing(answer, Shown::nothing()))
+    }
+
+    async fn get_stats(
+        &self,
+        request: Request<GetStatsRequest>,
+    ) -> Result<Response<GetStatsResponse>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let whole = format!("{request:?}");
+        let GetStatsRequest { filter: asked, by } = request;
+        let by = if by.is_empty() {
+            Vec::new()
+        } else {
+            Group::parse_list(&by.join(",")).map_err(|invalid| status(invalid.into()))?
+        };
+        let rows = self
+            .0
+            .stats(&caller, filter(asked.unwrap_or_default())?, &by)
+            .await
+            .map_err(status)?;
+        let shown = shown_sums(&caller, &rows, &by);
+        let answer = GetStatsResponse {
+            rows: rows.into_iter().map(|row| stats_row(row, &by)).collect(),
+        };
+        Ok(showing(answer, shown.asked(whole)))
     }
 }
 
@@ -80,22 +182,61 @@ fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     })
 }
 
-fn list_request(request: ListEventsRequest) -> Result<ListRequest, Status> {
-    let present = |text: String| (!text.is_empty()).then_some(text);
-    let moment = |time: Option<_>, field| match time.as_ref().map(from_timestamp) {
+fn present(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn time(time: Option<Timestamp>, field: &str) -> Result<Option<DateTime<Utc>>, Status> {
+    match time.as_ref().map(from_timestamp) {
         None => Ok(None),
-        Some(Some(time)) => Ok(Some(Moment::At(time))),
+        Some(Some(time)) => Ok(Some(time)),
         Some(None) => Err(Status::invalid_argument(format!(
             "{field}: out of range; allowed: a time a calendar can show"
         ))),
+    }
+}
+
+fn filter(filter: EventFilter) -> Result<Filter, Status> {
+    Ok(Filter {
+        cluster: present(filter.cluster),
+        types: filter.types,
+        job: present(filter.job),
+        run: present(filter.run),
+        array: (filter.array > 0).then_some(filter.array),
+        user: present(filter.user),
+        identity: present(filter.identity),
+        account: present(filter.account),
+        partition: present(filter.partition),
+        node: present(filter.node),
+        name: present(filter.name),
+        since: time(filter.since, "since")?.map(Moment::At),
+        until: time(filter.until, "until")?.map(Moment::At),
+        from_seq: (filter.from_seq > 0).then_some(filter.from_seq),
+        to_seq: (filter.to_seq > 0).then_some(filter.to_seq),
+    })
+}
+
+fn list_request(request: ListEventsRequest) -> Result<ListRequest, Status> {
+    let short = EventFilter {
+        cluster: request.cluster,
+        types: request.types,
+        job: request.job,
+        user: request.user,
+        since: request.since,
+        until: request.until,
+        ..EventFilter::default()
+    };
+    let asked = match request.filter {
+        None => short,
+        Some(asked) if short == EventFilter::default() => asked,
+        Some(_) => {
+            return Err(Status::invalid_argument(
+                "filter: cluster, types, job, user, since and until are given beside it; allowed: all of them inside it",
+            ));
+        }
     };
     Ok(ListRequest {
-        cluster: present(request.cluster),
-        types: request.types,
-        job: present(request.job),
-        user: present(request.user),
-        since: moment(request.since, "since")?,
-        until: moment(request.until, "until")?,
+        filter: filter(asked)?,
         cursor: present(request.cursor),
         limit: (request.limit > 0).then_some(request.limit),
         descending: request.descending,
@@ -106,7 +247,7 @@ fn status(error: ApiError) -> Status {
     match error {
         ApiError::Invalid(_) => Status::invalid_argument(error.to_string()),
         ApiError::Forbidden(_) => Status::permission_denied(error.to_string()),
-        ApiError::NoJob { .. } => Status::not_found(error.to_string()),
+        ApiError::NoJob { .. } | ApiError::NoNode { .. } => Status::not_found(error.to_string()),
         ApiError::Store(error) => {
             tracing::error!(error = mesh_runtime::chain(&error), "answer request");
             Status::internal("the service could not answer; its log says why")
@@ -130,14 +271,36 @@ fn run(run: Run) -> JobRun {
     JobRun {
         summary: Some(summary(&run.summary)),
         run: run.key,
-        timeline: run
-            .timeline
+        timeline: run.timeline.into_iter().map(recorded).collect(),
+    }
+}
+
+fn recorded(recorded: Recorded) -> LedgerEntry {
+    LedgerEntry {
+        seq: recorded.seq,
+        event: Some(recorded.event),
+        audit: None,
+    }
+}
+
+fn stats_row(row: Row, by: &[Group]) -> StatsRow {
+    let words = by.iter().map(|group| group.as_str().to_owned());
+    StatsRow {
+        group: words
+            .zip(row.key)
+            .filter_map(|(word, value)| Some((word, value?)))
+            .collect(),
+        jobs: row.counts.into_iter().collect(),
+        wait: row.wait.map(|wait| Wait {
+            starts: wait.starts,
+            p50_seconds: wait.p50,
+            p90_seconds: wait.p90,
+            max_seconds: wait.max,
+        }),
+        costs: row
+            .costs
             .into_iter()
-            .map(|recorded| LedgerEntry {
-                seq: recorded.seq,
-                event: Some(recorded.event),
-                audit: None,
-            })
+            .map(|(currency, micros)| Money { micros, currency })
             .collect(),
     }
 }

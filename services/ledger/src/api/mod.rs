@@ -4,27 +4,37 @@
 //! explanations and access; a coordinator also what belongs to the account. Another's job does not exist for them, and node, capture
 //! and audit entries are not shown.
 
+mod csv;
+mod export;
+mod fields;
+mod follow;
 mod grpc;
+mod json;
+pub mod openapi;
+mod params;
 mod rest;
+mod stats;
 mod stream;
 
 use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use mesh_events::Event;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::{Caller, Showing, Shown};
 use prost::Message as _;
 use tokio::sync::watch;
 
 use crate::adapters::{Row, Store};
 use crate::domain::append::Head;
 use crate::domain::fact::AUDIT;
-use crate::domain::query::{Invalid, ListRequest, job_ref};
-use crate::domain::story::{Recorded, Run, tell};
+use crate::domain::filter::{Filter, Invalid, job_ref};
+use crate::domain::query::ListRequest;
+use crate::domain::stats::{self as stats_domain, Group};
+use crate::domain::story::{NodeState, Recorded, Run, in_order, node_state, tell};
 use crate::error::Error;
 
 /// Queries over the recorded history.
@@ -47,13 +57,31 @@ pub trait EventsApi: Send + Sync + 'static {
     /// Sequence of the last entry, changing as entries are appended.
     fn appended(&self) -> watch::Receiver<u64>;
 
-    /// Tells a job's story.
+    /// Tells a job's story; with `at` as it stood at that time.
     fn job(
         &self,
         caller: &Caller,
         cluster: &str,
         job: &str,
+        at: Option<DateTime<Utc>>,
     ) -> impl Future<Output = Result<Story, ApiError>> + Send;
+
+    /// Tells how a node stands and what happened to it; with `at` as it stood at that time.
+    fn node(
+        &self,
+        caller: &Caller,
+        cluster: &str,
+        node: &str,
+        at: Option<DateTime<Utc>>,
+    ) -> impl Future<Output = Result<NodeStory, ApiError>> + Send;
+
+    /// Sums up what a filter chooses, a row for each group.
+    fn stats(
+        &self,
+        caller: &Caller,
+        filter: Filter,
+        by: &[Group],
+    ) -> impl Future<Output = Result<Vec<stats_domain::Row>, ApiError>> + Send;
 
     /// End of the chain. It tells nothing about anybody: everyone may note it and compare later.
     fn head(&self) -> impl Future<Output = Result<Head, ApiError>> + Send;
@@ -95,6 +123,17 @@ pub struct Story {
     pub truncated: bool,
 }
 
+/// How a node stands or stood, and what happened to it.
+#[derive(Clone, Debug)]
+pub struct NodeStory {
+    /// How it stands.
+    pub state: NodeState,
+    /// Its newest events, in order of time.
+    pub timeline: Vec<Recorded>,
+    /// True if it has more events than one answer tells.
+    pub truncated: bool,
+}
+
 /// Why a question is not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -111,6 +150,14 @@ pub enum ApiError {
         cluster: String,
         /// Job as it was asked for.
         job: String,
+    },
+    /// There is no event of such a node.
+    #[error("no events of node {node} on cluster {cluster}")]
+    NoNode {
+        /// Cluster.
+        cluster: String,
+        /// Node as it was asked for.
+        node: String,
     },
     /// The ledger could not be read.
     #[error(transparent)]
@@ -138,13 +185,7 @@ impl Events {
 
 impl EventsApi for Events {
     async fn list(&self, caller: &Caller, request: ListRequest) -> Result<Page, ApiError> {
-        if let Some(user) = &request.user
-            && !caller.may_ask_about(user)
-        {
-            return Err(ApiError::Forbidden(
-                "user: you see your own events only; leave the filter out or ask an administrator",
-            ));
-        }
+        may_ask(caller, &request.filter)?;
         let query = request.check(Utc::now(), self.max_page)?;
         let mut rows = self.store.list(&query, &caller.sight()).await?;
         let more = rows.len() > query.limit as usize;
@@ -176,11 +217,17 @@ impl EventsApi for Events {
         self.store.appended()
     }
 
-    async fn job(&self, caller: &Caller, cluster: &str, job: &str) -> Result<Story, ApiError> {
+    async fn job(
+        &self,
+        caller: &Caller,
+        cluster: &str,
+        job: &str,
+        at: Option<DateTime<Utc>>,
+    ) -> Result<Story, ApiError> {
         let parsed = job_ref(job)?;
         let mut rows = self
             .store
-            .story(cluster, &parsed, &caller.sight(), self.max_story + 1)
+            .story(cluster, &parsed, &caller.sight(), at, self.max_story + 1)
             .await?;
         if rows.is_empty() {
             return Err(ApiError::NoJob {
@@ -190,27 +237,76 @@ impl EventsApi for Events {
         }
         let truncated = rows.len() > self.max_story as usize;
         rows.truncate(self.max_story as usize);
-        let mut events = Vec::with_capacity(rows.len());
-        for row in rows {
-            let entry = read(row)?;
-            match entry.content {
-                Content::Event(event) => events.push(Recorded {
-                    seq: entry.seq,
-                    event: *event,
-                }),
-                // An audit entry has no job.
-                Content::Audit(_) => {}
-            }
-        }
         Ok(Story {
-            runs: tell(events),
+            runs: tell(recorded(rows)?),
             truncated,
         })
+    }
+
+    async fn node(
+        &self,
+        caller: &Caller,
+        cluster: &str,
+        node: &str,
+        at: Option<DateTime<Utc>>,
+    ) -> Result<NodeStory, ApiError> {
+        let mut rows = self
+            .store
+            .node(cluster, node, &caller.sight(), at, self.max_story + 1)
+            .await?;
+        if rows.is_empty() {
+            return Err(ApiError::NoNode {
+                cluster: cluster.to_owned(),
+                node: node.to_owned(),
+            });
+        }
+        let truncated = rows.len() > self.max_story as usize;
+        rows.truncate(self.max_story as usize);
+        let mut timeline = recorded(rows)?;
+        in_order(&mut timeline);
+        Ok(NodeStory {
+            state: node_state(&timeline),
+            timeline,
+            truncated,
+        })
+    }
+
+    async fn stats(
+        &self,
+        caller: &Caller,
+        filter: Filter,
+        by: &[Group],
+    ) -> Result<Vec<stats_domain::Row>, ApiError> {
+        may_ask(caller, &filter)?;
+        let selection = filter.check(Utc::now())?;
+        let sums = self.store.sums(&selection, &caller.sight(), by).await?;
+        Ok(stats_domain::rows(sums)?)
     }
 
     async fn head(&self) -> Result<Head, ApiError> {
         Ok(self.store.head().await?)
     }
+}
+
+fn may_ask(caller: &Caller, filter: &Filter) -> Result<(), ApiError> {
+    match &filter.user {
+        Some(user) if !caller.may_ask_about(user) => Err(ApiError::Forbidden(
+            "user: you see your own events only; leave the filter out or ask an administrator",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The events of a story; an audit entry belongs to none.
+fn recorded(rows: Vec<Row>) -> Result<Vec<Recorded>, Error> {
+    let mut events = Vec::with_capacity(rows.len());
+    for row in rows {
+        let Entry { seq, content } = read(row)?;
+        if let Content::Event(event) = content {
+            events.push(Recorded { seq, event: *event });
+        }
+    }
+    Ok(events)
 }
 
 fn read(row: Row) -> Result<Entry, Error> {
@@ -239,6 +335,35 @@ fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a Content>) -
         }
     }
     shown
+}
+
+fn shown_runs(caller: &Caller, runs: &[Run]) -> Shown {
+    let mut shown = Shown::to(caller);
+    for run in runs {
+        shown.row(&run.summary.user);
+    }
+    shown
+}
+
+/// A sum over one user is theirs, any other is about people.
+fn shown_sums(caller: &Caller, rows: &[stats_domain::Row], by: &[Group]) -> Shown {
+    let mut shown = Shown::to(caller);
+    let place = by.iter().position(|group| *group == Group::User);
+    for row in rows {
+        match place.map(|place| &row.key[place]) {
+            Some(user) => shown.row(user.as_deref().unwrap_or_default()),
+            None => shown.row_about_people(),
+        }
+    }
+    shown
+}
+
+/// Counts an entry that a stream shows.
+fn count(counts: &Showing, content: &Content) {
+    match content {
+        Content::Event(event) => counts.row(owner(event)),
+        Content::Audit(_) => counts.row_about_people(),
+    }
 }
 
 /// The Unix user an event belongs to; empty if it is nobody's.

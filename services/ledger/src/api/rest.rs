@@ -1,4 +1,4 @@
-//! REST: `/v1/events`, `/v1/events/stream`, `/v1/jobs/{cluster}/{job}`, `/v1/ledger/head`.
+//! REST: what each route takes and gives.
 
 use std::sync::Arc;
 
@@ -6,251 +6,175 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use chrono::{DateTime, SecondsFormat, Utc};
-use mesh_events::cloudevents;
-use mesh_events::from_timestamp;
-use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use chrono::{DateTime, Utc};
 use mesh_runtime::api::{Caller, Problem, Shown};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Value, to_value};
+use utoipa::ToSchema;
 
-use super::{ApiError, Content, Entry, EventsApi, shown};
-use crate::domain::query::{ListRequest, Moment};
-use crate::domain::story::{Recorded, Run};
-
-const FILTERS: &str = "cluster, type, job, user, since, until, limit, cursor, order";
-/// The `dataschema` of audit entries.
-const AUDIT_SCHEMA: &str = "urn:slurm-mesh:mesh.audit.v1.AuditEntry";
+use super::fields::Fields;
+use super::json::{self, NodeJson, PageJson, StoryJson};
+use super::openapi::{FilterParams, PageParams};
+use super::params::Params;
+use super::{ApiError, EventsApi, export, openapi, shown, shown_runs, stats, stream};
 
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     Router::new()
         .route("/v1/events", get(list::<A>))
-        .route("/v1/events/stream", get(super::stream::follow::<A>))
+        .route("/v1/events/export", get(export::export::<A>))
+        .route("/v1/events/stream", get(stream::follow::<A>))
+        .route("/v1/events/stats", get(stats::stats::<A>))
+        .route("/v1/events/openapi.json", get(openapi::serve))
         .route("/v1/jobs/{cluster}/{job}", get(job::<A>))
+        .route("/v1/nodes/{cluster}/{node}", get(node::<A>))
         .route("/v1/ledger/head", get(head::<A>))
         .with_state(api)
 }
 
-async fn list<A: EventsApi>(
+/// Entries in the order of the ledger, a page at a time.
+#[utoipa::path(
+    get, path = "/v1/events", tag = "events", params(FilterParams, PageParams),
+    responses(
+        (status = 200, description = "A page of entries", body = PageJson),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+    )
+)]
+pub(super) async fn list<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<Value>), Problem> {
-    let request = parse(query.as_deref().unwrap_or_default())?;
-    let page = api.list(&caller, request).await.map_err(problem)?;
-    let entries = page
-        .entries
-        .iter()
-        .map(entry)
-        .collect::<Result<Vec<_>, _>>()?;
-    let contents = page.entries.iter().map(|entry| &entry.content);
-    Ok((
-        shown(&caller, contents).extension(),
-        Json(json!({ "entries": entries, "next_cursor": page.next_cursor })),
-    ))
+) -> Result<(Extension<Shown>, Json<PageJson>), Problem> {
+    let mut params = Params::of(query.as_deref())?;
+    let fields = params.fields()?;
+    let page = api.list(&caller, params.list()?).await.map_err(problem)?;
+    let entry = |entry| {
+        let entry = json::entry(entry)?;
+        match &fields {
+            None => to_value(entry).map_err(|error| Problem::internal(&error)),
+            Some(fields) => Ok(fields.select(entry.seq, &entry.event)),
+        }
+    };
+    let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
+    let page = PageJson {
+        entries: page.entries.iter().map(entry).collect::<Result<_, _>>()?,
+        next_cursor: page.next_cursor,
+    };
+    Ok((shown.extension(), Json(page)))
 }
 
-async fn job<A: EventsApi>(
+/// A job's story: its runs, how each stands, and everything that happened to them.
+#[utoipa::path(
+    get, path = "/v1/jobs/{cluster}/{job}", tag = "events",
+    params(
+        ("cluster" = String, Path, description = "Slurm's ClusterName"),
+        ("job" = String, Path, description = "Job in Slurm's id form: 123, 123_4, 123+1"),
+        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, or how long ago such as 2h"),
+    ),
+    responses(
+        (status = 200, description = "The story", body = StoryJson), (status = 400, response = openapi::BadRequest),
+        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+    )
+)]
+pub(super) async fn job<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
-) -> Result<(Extension<Shown>, Json<Value>), Problem> {
-    let story = api.job(&caller, &cluster, &job).await.map_err(problem)?;
-    let runs = story.runs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
-    let mut shown = Shown::to(&caller);
-    for run in &story.runs {
-        shown.row(&run.summary.user);
-    }
-    Ok((
-        shown.extension(),
-        Json(json!({ "cluster": cluster, "job": job, "runs": runs, "truncated": story.truncated })),
-    ))
+    RawQuery(query): RawQuery,
+) -> Result<(Extension<Shown>, Json<StoryJson>), Problem> {
+    let at = at(query.as_deref())?;
+    let story = api
+        .job(&caller, &cluster, &job, at)
+        .await
+        .map_err(problem)?;
+    let shown = shown_runs(&caller, &story.runs);
+    let story = json::story(cluster, job, at, &story)?;
+    Ok((shown.extension(), Json(story)))
 }
 
-async fn head<A: EventsApi>(
+/// How a node stands or stood, and what happened to it.
+#[utoipa::path(
+    get, path = "/v1/nodes/{cluster}/{node}", tag = "events",
+    params(
+        ("cluster" = String, Path, description = "Slurm's ClusterName"), ("node" = String, Path, description = "NodeName"),
+        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, or how long ago such as 2h"),
+    ),
+    responses(
+        (status = 200, description = "The node", body = NodeJson), (status = 400, response = openapi::BadRequest),
+        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+    )
+)]
+pub(super) async fn node<A: EventsApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path((cluster, node)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<(Extension<Shown>, Json<NodeJson>), Problem> {
+    let at = at(query.as_deref())?;
+    let story = api
+        .node(&caller, &cluster, &node, at)
+        .await
+        .map_err(problem)?;
+    let node = json::node(cluster, node, at, &story)?;
+    Ok((Shown::nothing().extension(), Json(node)))
+}
+
+/// End of the chain.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Head)]
+pub(super) struct HeadJson {
+    /// Sequence of the last entry; 0 before the first.
+    seq: u64,
+    /// Chain value of the last entry, in hexadecimal digits.
+    chain: String,
+}
+
+/// End of the chain. It tells nothing about anybody: everyone may note it and compare later.
+#[utoipa::path(
+    get, path = "/v1/ledger/head", tag = "proof",
+    responses((status = 200, description = "The head", body = HeadJson), (status = 401, response = openapi::Unauthorized))
+)]
+pub(super) async fn head<A: EventsApi>(
     State(api): State<Arc<A>>,
     _caller: Caller,
-) -> Result<(Extension<Shown>, Json<Value>), Problem> {
+) -> Result<(Extension<Shown>, Json<HeadJson>), Problem> {
     let head = api.head().await.map_err(problem)?;
-    Ok((
-        Shown::nothing().extension(),
-        Json(json!({ "seq": head.seq, "chain": hex::encode(head.chain) })),
-    ))
+    let head = HeadJson {
+        seq: head.seq,
+        chain: hex::encode(head.chain),
+    };
+    Ok((Shown::nothing().extension(), Json(head)))
 }
 
-/// Reads the filters. `type` may be given several times, or as a list with commas; every other filter once.
-pub(super) fn parse(query: &str) -> Result<ListRequest, Problem> {
-    let mut request = ListRequest::default();
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let value = value.trim().to_owned();
-        if value.is_empty() {
-            return Err(Problem::bad_request(format!(
-                "{name}: it is empty; leave the filter out or give it a value"
-            )));
-        }
-        let once = |slot: &mut Option<String>| match slot.replace(value.clone()) {
-            None => Ok(()),
-            Some(_) => Err(twice(&name)),
-        };
-        match name.as_ref() {
-            "cluster" => once(&mut request.cluster)?,
-            "job" => once(&mut request.job)?,
-            "user" => once(&mut request.user)?,
-            "cursor" => once(&mut request.cursor)?,
-            "type" => request
-                .types
-                .extend(value.split(',').map(|word| word.trim().to_owned())),
-            "since" => moment("since", &value, &mut request.since)?,
-            "until" => moment("until", &value, &mut request.until)?,
-            "limit" => {
-                let limit = value.parse().map_err(|_| {
-                    Problem::bad_request(format!(
-                        "limit: {value:?} is no number of entries; allowed: a whole number from 1"
-                    ))
-                })?;
-                if request.limit.replace(limit).is_some() {
-                    return Err(twice(&name));
-                }
-            }
-            "order" => match value.as_str() {
-                "asc" => request.descending = false,
-                "desc" => request.descending = true,
-                _ => {
-                    return Err(Problem::bad_request(format!(
-                        "order: {value:?} is no order; allowed: asc (oldest first), desc"
-                    )));
-                }
-            },
-            _ => {
-                return Err(Problem::bad_request(format!(
-                    "{name}: there is no such filter; allowed: {FILTERS}"
-                )));
-            }
-        }
-    }
-    Ok(request)
-}
-
-fn moment(field: &'static str, text: &str, slot: &mut Option<Moment>) -> Result<(), Problem> {
-    // A plus sign of an offset arrives as a space when the caller did not encode it.
-    let text = text.replace(' ', "+");
-    let moment = Moment::parse(field, &text).map_err(|invalid| problem(invalid.into()))?;
-    match slot.replace(moment) {
-        None => Ok(()),
-        Some(_) => Err(twice(field)),
+impl Params {
+    /// Takes `fields` out.
+    pub(super) fn fields(&mut self) -> Result<Option<Fields>, Problem> {
+        self.take("fields")
+            .map(|text| Fields::parse(&text))
+            .transpose()
     }
 }
 
-fn twice(name: &str) -> Problem {
-    Problem::bad_request(format!("{name}: it is given twice; allowed: once"))
+/// The only parameter of a story.
+fn at(query: Option<&str>) -> Result<Option<DateTime<Utc>>, Problem> {
+    let mut params = Params::of(query)?;
+    let at = params.moment("at")?;
+    params.end("at")?;
+    // Before any time that a calendar can show, there was nothing.
+    Ok(at.map(|at| {
+        DateTime::from_timestamp_micros(at.resolve(Utc::now())).unwrap_or(DateTime::<Utc>::MIN_UTC)
+    }))
 }
 
 pub(super) fn problem(error: ApiError) -> Problem {
     match error {
         ApiError::Invalid(_) => Problem::bad_request(error.to_string()),
         ApiError::Forbidden(_) => Problem::new(StatusCode::FORBIDDEN, error.to_string()),
-        ApiError::NoJob { .. } => Problem::not_found(error.to_string()),
+        ApiError::NoJob { .. } | ApiError::NoNode { .. } => Problem::not_found(error.to_string()),
         ApiError::Store(error) => Problem::internal(&error),
     }
 }
 
-pub(super) fn entry(entry: &Entry) -> Result<Value, Problem> {
-    let event = match &entry.content {
-        Content::Event(event) => {
-            cloudevents::to_json(event).map_err(|error| Problem::internal(&error))?
-        }
-        Content::Audit(audit) => audit_json(audit)?,
-    };
-    Ok(json!({ "seq": entry.seq, "event": event }))
-}
-
-/// An audit entry in the form of a CloudEvent, as events are.
-fn audit_json(entry: &AuditEntry) -> Result<Value, Problem> {
-    let data = serde_json::to_value(entry).map_err(|error| Problem::internal(&error))?;
-    Ok(json!({
-        "specversion": "1.0",
-        "id": entry.id,
-        "source": format!("/clusters/{}", entry.cluster),
-        "type": format!("org.slurm-mesh.audit.{}.v1", entry.kind),
-        "subject": format!("service/{}", entry.service),
-        "time": time(entry.at.as_ref().and_then(from_timestamp)),
-        "dataschema": AUDIT_SCHEMA,
-        "datacontenttype": "application/json",
-        "data": data,
-    }))
-}
-
-fn run(run: &Run) -> Result<Value, Problem> {
-    let timeline = run
-        .timeline
-        .iter()
-        .map(|Recorded { seq, event }| {
-            let event = cloudevents::to_json(event).map_err(|error| Problem::internal(&error))?;
-            Ok(json!({ "seq": seq, "event": event }))
-        })
-        .collect::<Result<Vec<_>, Problem>>()?;
-    let summary = &run.summary;
-    Ok(json!({
-        "run": run.key,
-        "summary": {
-            "display_id": summary.display_id,
-            "name": summary.name,
-            "user": summary.user,
-            "account": summary.account,
-            "partition": summary.partition,
-            "state": summary.state,
-            "submitted": time(summary.submitted),
-            "started": time(summary.started),
-            "ended": time(summary.ended),
-            "exit_code": summary.exit_code.map(|exit| json!({ "code": exit.code, "signal": exit.signal })),
-            "cost": summary.cost.as_ref().map(|cost| json!({
-                "kind": cost.kind.as_str(),
-                "micros": cost.amount.micros.to_string(),
-                "currency": cost.amount.currency,
-            })),
-        },
-        "timeline": timeline,
-    }))
-}
-
-fn time(time: Option<DateTime<Utc>>) -> Option<String> {
-    time.map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn filters_are_read() {
-        let request =
-            parse("cluster=c&type=job.*,cost.finalized&type=node.down&limit=5&order=desc&since=2h")
-                .unwrap();
-        assert_eq!(request.types, ["job.*", "cost.finalized", "node.down"]);
-        assert_eq!((request.limit, request.descending), (Some(5), true));
-        assert!(parse("since=2026-11-22T10:00:00+01:00").is_ok());
-        assert!(
-            parse("job=123%2B1")
-                .unwrap()
-                .job
-                .is_some_and(|job| job == "123+1")
-        );
-    }
-
-    #[test]
-    fn wrong_filters_are_named() {
-        let check = |query: &str, part: &str| {
-            let problem = parse(query).unwrap_err();
-            assert_eq!(problem.status, 400);
-            assert!(problem.detail.contains(part), "{}", problem.detail);
-        };
-        check(
-            "colour=red",
-            "colour: there is no such filter; allowed: cluster",
-        );
-        check("limit=many", "limit: \"many\"");
-        check("order=up", "order: \"up\"");
-        check("since=yesterday", "since: \"yesterday\"");
-        check("job=1&job=2", "job: it is given twice");
-        check("user=", "user: it is empty");
-    }
+/// A value as a line of NDJSON.
+pub(super) fn line(value: &Value) -> String {
+    format!("{value}\n")
 }

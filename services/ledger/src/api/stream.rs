@@ -1,42 +1,51 @@
 //! `/v1/events/stream`: entries as they are appended, as server-sent events.
 //!
-//! Filters and rights are those of `/v1/events`: each look is such a listing, after the sequence that was given last. The id of each
-//! server-sent event is its sequence, so whoever is cut off goes on with `after=<id>`.
+//! Filters and rights are those of `/v1/events`. The id of each server-sent event is its sequence, so whoever is cut off goes on with
+//! `after=<id>`; browsers and other clients of server-sent events do so by themselves with `Last-Event-ID`.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use futures_util::{Stream, stream};
-use mesh_runtime::api::{Caller, Problem, Showing, Shown};
-use tokio::sync::watch;
+use mesh_runtime::api::{Caller, Problem, Shown};
+use serde_json::to_value;
 
-use super::rest::{entry, parse, problem};
-use super::{Content, Entry, EventsApi, owner};
+use super::fields::Fields;
+use super::follow::Follower;
+use super::openapi::{self, FilterParams};
+use super::params::Params;
+use super::rest::problem;
+use super::{Entry, EventsApi, count, json};
 use crate::domain::query::ListRequest;
 
 /// How often a silent stream says that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a client of server-sent events waits before it connects again.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// A reader's place.
-struct Follower<A> {
-    api: Arc<A>,
-    caller: Caller,
-    showing: Showing,
-    request: ListRequest,
-    appended: watch::Receiver<u64>,
-    /// Everything up to here was looked at.
-    after: u64,
-    waiting: VecDeque<Entry>,
-}
-
+/// Entries after a sequence, and then those that are appended, as server-sent events. The id of each is its sequence.
+#[utoipa::path(
+    get, path = "/v1/events/stream", tag = "events",
+    params(
+        FilterParams,
+        ("after" = Option<u64>, Query, description = "Begin after this sequence; 0 for all history. Without it (and without Last-Event-ID): what comes from now on"),
+        ("fields" = Option<String>, Query, description = "Only these parts of each entry, by paths with commas: seq,type,data.owner.user"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "As `after`, and before it: sent by clients of server-sent events that were cut off"),
+    ),
+    responses(
+        (status = 200, description = "A stream without end: each `data` is an entry", content_type = "text/event-stream", body = String),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+    )
+)]
 pub(super) async fn follow<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
+    headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<
     (
@@ -45,103 +54,79 @@ pub(super) async fn follow<A: EventsApi>(
     ),
     Problem,
 > {
-    let (request, after) = read(query.as_deref().unwrap_or_default())?;
-    let after = match after {
-        Some(after) => after,
-        None => api.head().await.map_err(problem)?.seq,
-    };
-    let appended = api.appended();
-    let (shown, showing) = Shown::to(&caller).stream();
-    let mut follower = Follower {
-        api,
-        caller,
-        showing,
+    let Asked {
         request,
-        appended,
+        fields,
         after,
-        waiting: VecDeque::new(),
-    };
-    // The first look answers what is wrong with the question.
-    follower.look().await?;
-    let events = stream::unfold(follower, async |mut follower| {
-        let next = follower.next().await?;
-        Some((Ok(next), follower))
-    });
+    } = read(query.as_deref())?;
+    let after = last_event_id(&headers)?.or(after);
+    let (shown, counts) = Shown::to(&caller).stream();
+    let follower = Follower::begin(api, caller, request, after)
+        .await
+        .map_err(problem)?;
+    let first = stream::iter([Ok(SseEvent::default().retry(RETRY))]);
+    let events = stream::unfold(
+        (follower, fields, counts),
+        async |(mut follower, fields, counts)| {
+            // A ledger that cannot be read ends the stream; the reader comes again, where it was.
+            let found = follower.next().await?.ok()?;
+            let event = render(&found, fields.as_ref()).ok()?;
+            count(&counts, &found.content);
+            Some((Ok(event), (follower, fields, counts)))
+        },
+    );
+    let events = futures_util::StreamExt::chain(first, events);
     let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     Ok((shown.extension(), events))
 }
 
-impl<A: EventsApi> Follower<A> {
-    /// The next entry; `None` when the ledger closes or cannot be read, and the reader has to come again.
-    async fn next(&mut self) -> Option<SseEvent> {
-        loop {
-            if let Some(found) = self.waiting.pop_front() {
-                let value = entry(&found).ok()?;
-                match &found.content {
-                    Content::Event(event) => self.showing.row(owner(event)),
-                    Content::Audit(_) => self.showing.row_about_people(),
-                }
-                return Some(
-                    SseEvent::default()
-                        .id(found.seq.to_string())
-                        .data(value.to_string()),
-                );
-            }
-            self.appended.changed().await.ok()?;
-            self.look().await.ok()?;
-        }
-    }
-
-    /// Takes a page of what was appended since the last look.
-    async fn look(&mut self) -> Result<(), Problem> {
-        loop {
-            let head = *self.appended.borrow_and_update();
-            let page = self
-                .api
-                .list_after(&self.caller, self.request.clone(), self.after)
-                .await
-                .map_err(problem)?;
-            let more = page.next_cursor.is_some();
-            let last = page.entries.last().map_or(self.after, |entry| entry.seq);
-            // What the filter left out need not be looked at again.
-            self.after = if more { last } else { last.max(head) };
-            self.waiting.extend(page.entries);
-            if more {
-                // There is more than a page: look again once this one is sent.
-                self.appended.mark_changed();
-            }
-            if more || !self.waiting.is_empty() || self.after >= head {
-                return Ok(());
-            }
-        }
-    }
+fn render(found: &Entry, fields: Option<&Fields>) -> Result<SseEvent, Problem> {
+    let entry = json::entry(found)?;
+    let value = match fields {
+        Some(fields) => fields.select(entry.seq, &entry.event),
+        None => to_value(entry).map_err(|error| Problem::internal(&error))?,
+    };
+    Ok(SseEvent::default()
+        .id(found.seq.to_string())
+        .data(value.to_string()))
 }
 
-/// The filters of a listing that make sense without an end, and `after`.
-fn read(query: &str) -> Result<(ListRequest, Option<u64>), Problem> {
-    let mut filters = url::form_urlencoded::Serializer::new(String::new());
-    let mut after = None;
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        match name.as_ref() {
-            "after" => {
-                let seq = value.parse().map_err(|_| {
-                    Problem::bad_request(format!(
-                        "after: {value:?} is no sequence; allowed: a whole number from 0"
-                    ))
-                })?;
-                after = Some(seq);
-            }
-            "until" | "order" | "cursor" | "limit" => {
-                return Err(Problem::bad_request(format!(
-                    "{name}: a stream has no end; allowed: cluster, type, job, user, since, after"
-                )));
-            }
-            _ => {
-                filters.append_pair(&name, &value);
-            }
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get("last-event-id") else {
+        return Ok(None);
+    };
+    let seq = value.to_str().ok().and_then(|text| text.parse().ok());
+    seq.map(Some).ok_or_else(|| {
+        Problem::bad_request(
+            "Last-Event-ID: it is no sequence; allowed: the id of an event of this stream",
+        )
+    })
+}
+
+struct Asked {
+    request: ListRequest,
+    fields: Option<Fields>,
+    after: Option<u64>,
+}
+
+/// The filters of a listing that make sense without an end.
+fn read(query: Option<&str>) -> Result<Asked, Problem> {
+    let mut params = Params::of(query)?;
+    for name in ["until", "to_seq"] {
+        if params.take(name).is_some() {
+            return Err(Problem::bad_request(format!(
+                "{name}: a stream has no end; leave it out, or ask /v1/events"
+            )));
         }
     }
-    Ok((parse(&filters.finish())?, after))
+    Ok(Asked {
+        fields: params.fields()?,
+        after: params.number("after")?,
+        request: ListRequest {
+            filter: params.filter("after, fields")?,
+            ..ListRequest::default()
+        },
+    })
 }
 
 #[cfg(test)]
@@ -150,20 +135,22 @@ mod tests {
 
     #[test]
     fn a_stream_takes_filters_and_a_place() {
-        let (request, after) = read("type=job.*&job=123%2B1&after=7").unwrap();
+        let asked = read(Some("type=job.*&job=123%2B1&after=7")).unwrap();
+        let filter = asked.request.filter;
         assert_eq!(
-            (request.types, request.job.as_deref(), after),
+            (filter.types, filter.job.as_deref(), asked.after),
             (vec!["job.*".into()], Some("123+1"), Some(7))
         );
         for query in [
             "until=2h",
+            "to_seq=5",
             "order=desc",
             "limit=5",
             "cursor=x",
             "after=-1",
             "colour=red",
         ] {
-            assert_eq!(read(query).unwrap_err().status, 400, "{query}");
+            assert_eq!(read(Some(query)).err().unwrap().status, 400, "{query}");
         }
     }
 }

@@ -5,11 +5,16 @@ use chrono::{DateTime, Utc};
 use mesh_events::chain::{self, Hash};
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Category, DecodeError, Event, from_timestamp};
 use prost::Message as _;
 
 /// Category word of entries that tell what the mesh itself did.
 pub const AUDIT: &str = "audit";
+/// Type of the event that tells how long a job waited.
+pub const JOB_STARTED: &str = "job.started";
+/// Types of events that tell what a run cost in the end; the last one counts.
+pub const COST_FINAL: [&str; 2] = ["cost.finalized", "cost.adjusted"];
 
 /// What is appended: the bytes that are hashed, and the columns that are searched.
 #[derive(Clone, Debug)]
@@ -47,12 +52,24 @@ pub struct Index {
     pub run: Option<String>,
     /// Whose it is: the only Unix user besides administrators who may see it.
     pub user: Option<String>,
+    /// OIDC subject of that person.
+    pub subject: Option<String>,
+    /// E-mail address of that person.
+    pub email: Option<String>,
     /// Slurm account.
     pub account: Option<String>,
     /// Partition.
     pub partition: Option<String>,
     /// Node.
     pub node: Option<String>,
+    /// Job name.
+    pub name: Option<String>,
+    /// Of a start: how long the job had waited, in seconds.
+    pub wait_seconds: Option<u32>,
+    /// Of a final cost: millionths of the currency unit.
+    pub cost_micros: Option<i64>,
+    /// Of a final cost: ISO 4217 code.
+    pub currency: Option<String>,
     /// When it happened.
     pub occurred_at: DateTime<Utc>,
     /// When it was read.
@@ -186,11 +203,16 @@ impl Index {
         if let Some(owner) = &event.owner {
             index.user = present(&owner.user);
             index.account = present(&owner.account);
+            if let Some(identity) = &owner.identity {
+                index.subject = present(&identity.subject);
+                index.email = present(&identity.email);
+            }
         }
         if let Some(job) = event.job() {
             index.job_id = Some(job.job_id);
             index.run = present(event.entity_key());
             index.partition = present(&job.partition);
+            index.name = present(&job.name);
             if let Some(array) = &job.array {
                 index.array_job_id = Some(array.job_id);
                 index.task_id = array.task_id;
@@ -207,6 +229,15 @@ impl Index {
             Some(Payload::User(payload)) => {
                 index.user = present(&payload.user);
                 index.account = present(&payload.account);
+            }
+            Some(Payload::Job(payload)) if event.r#type == JOB_STARTED => {
+                index.wait_seconds = payload.job.as_ref().and_then(waited);
+            }
+            Some(Payload::Cost(payload)) if COST_FINAL.contains(&event.r#type.as_str()) => {
+                if let Some(total) = &payload.total {
+                    index.cost_micros = Some(total.micros);
+                    index.currency = present(&total.currency);
+                }
             }
             Some(Payload::Job(_) | Payload::Cost(_) | Payload::Queue(_) | Payload::Capture(_))
             | None => {}
@@ -231,6 +262,13 @@ impl Index {
     }
 }
 
+/// Seconds from being eligible to the start, as sacct's Planned; from the submission where Slurm does not tell.
+fn waited(job: &Job) -> Option<u32> {
+    let start = job.start_time.as_ref()?.seconds;
+    let from = job.eligible_time.as_ref().or(job.submit_time.as_ref())?;
+    u32::try_from(start - from.seconds).ok()
+}
+
 /// A column of text: NULL if there is none, and without zero bytes, which PostgreSQL cannot keep.
 fn present(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.replace('\0', "\u{fffd}"))
@@ -242,4 +280,20 @@ pub fn categories() -> impl Iterator<Item = &'static str> {
         .iter()
         .map(|category| category.as_str())
         .chain([AUDIT])
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::EventType;
+
+    use super::*;
+
+    #[test]
+    fn the_words_are_those_of_the_catalogue() {
+        assert_eq!(JOB_STARTED, EventType::JobStarted.to_string());
+        assert_eq!(
+            COST_FINAL,
+            [EventType::CostFinalized, EventType::CostAdjusted].map(|kind| kind.to_string())
+        );
+    }
 }

@@ -86,6 +86,45 @@ impl CostKind {
     }
 }
 
+/// How a node stood, by its newest event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// Base state in Slurm's words.
+    pub state: String,
+    /// State flags in Slurm's words.
+    pub flags: Vec<String>,
+    /// Life-cycle class.
+    pub lifecycle: String,
+    /// Reason text.
+    pub reason: String,
+    /// When the event that says so occurred.
+    pub since: Option<DateTime<Utc>>,
+}
+
+/// How a node stood after these events, which are in order of time.
+pub fn node_state(timeline: &[Recorded]) -> NodeState {
+    let newest = timeline.iter().rev().find_map(|recorded| {
+        let Some(Payload::Node(payload)) = &recorded.event.payload else {
+            return None;
+        };
+        Some((payload.node.as_ref()?, &recorded.event))
+    });
+    newest.map_or_else(NodeState::default, |(node, event)| NodeState {
+        state: node.state.clone(),
+        flags: node.state_flags.clone(),
+        lifecycle: node.lifecycle.clone(),
+        reason: node.reason.clone(),
+        since: occurred_at(event),
+    })
+}
+
+/// Puts events in order of time.
+///
+/// Slurm's times are whole seconds: within one, the order in which the bus carried the events decides.
+pub fn in_order(events: &mut [Recorded]) {
+    events.sort_by_key(|recorded| (occurred_at(&recorded.event), recorded.seq));
+}
+
 /// Sorts events into runs.
 pub fn tell(events: Vec<Recorded>) -> Vec<Run> {
     let mut runs: BTreeMap<String, Vec<Recorded>> = BTreeMap::new();
@@ -96,8 +135,7 @@ pub fn tell(events: Vec<Recorded>) -> Vec<Run> {
     let mut runs: Vec<Run> = runs
         .into_iter()
         .map(|(key, mut timeline)| {
-            // Slurm's times are whole seconds: within one, the order in which the bus carried the events decides.
-            timeline.sort_by_key(|recorded| (occurred_at(&recorded.event), recorded.seq));
+            in_order(&mut timeline);
             Run {
                 key,
                 summary: summary(&timeline),

@@ -26,14 +26,15 @@ on_both!(
     a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer,
 );
 
-struct Api {
+/// An API over a ledger of these events, as an administrator sees it.
+pub struct Api {
     _database: Database,
-    store: Store,
-    url: String,
+    pub store: Store,
+    pub url: String,
 }
 
 impl Api {
-    async fn with(database: Database, events: &[Event]) -> Self {
+    pub async fn with(database: Database, events: &[Event]) -> Self {
         mesh_runtime::install_tls();
         let store = database.store().await;
         for batch in events.chunks(500) {
@@ -48,8 +49,15 @@ impl Api {
         }
     }
 
-    async fn get(&self, path: &str) -> (u16, Value) {
+    pub async fn get(&self, path: &str) -> (u16, Value) {
         get(&self.url, path).await
+    }
+
+    /// The whole answer of a question that is answered.
+    pub async fn text(&self, path: &str) -> String {
+        let answer = reqwest::get(format!("{}{path}", self.url)).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.text().await.unwrap()
     }
 
     /// Ids of jobs that a filter lists, in order.
@@ -65,7 +73,7 @@ impl Api {
     }
 }
 
-async fn get(url: &str, path: &str) -> (u16, Value) {
+pub async fn get(url: &str, path: &str) -> (u16, Value) {
     let answer = reqwest::get(format!("{url}{path}")).await.unwrap();
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
@@ -77,10 +85,11 @@ fn job_id(entry: &Value) -> u64 {
 }
 
 /// A job submitted some seconds later than others.
-fn later(id: u32, seconds: i64) -> Job {
+pub fn later(id: u32, seconds: i64) -> Job {
     let submitted = submit_time() + TimeDelta::seconds(seconds);
     let mut job = build::job(id);
     job.submit_time = Some(timestamp(submitted));
+    job.eligible_time = job.submit_time;
     job.start_time = Some(timestamp(submitted + TimeDelta::seconds(10)));
     job.run = RunKey {
         submit_time: submitted.timestamp(),

@@ -6,6 +6,8 @@ mod api;
 mod append;
 mod faults;
 mod grpc;
+mod history;
+mod openapi;
 mod restart;
 mod roles;
 mod stream;

@@ -12,6 +12,7 @@ use crate::support::{Database, admin, fact, of_user, on_both, serve, user};
 on_both!(
     entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was,
     a_stream_shows_what_a_listing_would,
+    a_client_that_is_cut_off_again_and_again_sees_each_entry_once,
 );
 
 const SOON: Duration = Duration::from_secs(60);
@@ -24,9 +25,16 @@ struct Reader {
 
 impl Reader {
     async fn open(url: &str, query: &str) -> Self {
-        let response = reqwest::get(format!("{url}/v1/events/stream?{query}"))
-            .await
-            .unwrap();
+        Self::again(url, query, None).await
+    }
+
+    /// As clients of server-sent events connect again: with the id they saw last.
+    async fn again(url: &str, query: &str, last: Option<u64>) -> Self {
+        let mut request = reqwest::Client::new().get(format!("{url}/v1/events/stream?{query}"));
+        if let Some(last) = last {
+            request = request.header("Last-Event-ID", last.to_string());
+        }
+        let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
         Self {
             response,
@@ -111,6 +119,40 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
         .unwrap();
     assert_eq!(refused.status(), 403);
     let wrong = reqwest::get(format!("{url}/v1/events/stream?limit=3"))
+        .await
+        .unwrap();
+    assert_eq!(wrong.status(), 400);
+}
+
+async fn a_client_that_is_cut_off_again_and_again_sees_each_entry_once(database: Database) {
+    mesh_runtime::install_tls();
+    let store = database.store().await;
+    append(&store, 1..=5).await;
+    let url = serve(&store, admin(), 3, 100).await;
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for job in 6..=60 {
+                append(&store, job..=job).await;
+            }
+        }
+    });
+    let (mut seen, mut last) = (Vec::new(), None);
+    while seen.len() < 60 {
+        // From the beginning the first time; afterwards the id that was seen last counts.
+        let mut reader = Reader::again(&url, "after=0&fields=seq", last).await;
+        for _ in 0..(seen.len() % 7 + 1).min(60 - seen.len()) {
+            let seq = reader.next_seq().await;
+            seen.push(seq);
+            last = Some(seq);
+        }
+    }
+    assert_eq!(seen, (1..=60).collect::<Vec<u64>>());
+    writer.await.unwrap();
+    let wrong = reqwest::Client::new()
+        .get(format!("{url}/v1/events/stream"))
+        .header("Last-Event-ID", "x")
+        .send()
         .await
         .unwrap();
     assert_eq!(wrong.status(), 400);

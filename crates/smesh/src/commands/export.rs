@@ -1,0 +1,83 @@
+//! `smesh export`: what a filter chooses, as a file.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tempfile::NamedTempFile;
+
+use super::events::query;
+use crate::cli::{self, Global};
+use crate::error::Error;
+use crate::settings;
+
+pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let mut query = query(global, &args.filter);
+    query.push(("format", args.format.as_str().into()));
+    query.extend(args.fields.map(|fields| ("fields", fields)));
+    let mut download = client.download("/v1/events/export", &query).await?;
+    let mut target = Target::open(args.output)?;
+    // Shown on a terminal only, on standard error.
+    let bar = ProgressBar::new_spinner().with_style(
+        ProgressStyle::with_template("{spinner} {binary_bytes} written in {elapsed}")
+            .expect("a valid template"),
+    );
+    while let Some(part) = download.next().await? {
+        target.write(&part)?;
+        bar.inc(part.len() as u64);
+    }
+    bar.finish_and_clear();
+    target.complete()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+enum Target {
+    /// Standard output.
+    Stream(io::Stdout),
+    /// A file, which has its name when it is complete: what was cut off is not taken for the whole.
+    File(PathBuf, NamedTempFile),
+}
+
+impl Target {
+    fn open(path: Option<PathBuf>) -> Result<Self, Error> {
+        let Some(path) = path else {
+            return Ok(Self::Stream(io::stdout()));
+        };
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let file = NamedTempFile::new_in(folder)
+            .map_err(|source| Error::io("create a file in", folder, source))?;
+        Ok(Self::File(path, file))
+    }
+
+    fn write(&mut self, part: &[u8]) -> Result<(), Error> {
+        match self {
+            Self::Stream(stream) => stream
+                .write_all(part)
+                .map_err(|source| Error::io("write", "standard output", source)),
+            Self::File(path, file) => file
+                .write_all(part)
+                .map_err(|source| Error::io("write", path, source)),
+        }
+    }
+
+    fn complete(self) -> Result<(), Error> {
+        match self {
+            Self::Stream(mut stream) => stream
+                .flush()
+                .map_err(|source| Error::io("write", "standard output", source)),
+            Self::File(path, file) => {
+                file.as_file()
+                    .sync_all()
+                    .map_err(|source| Error::io("write", &path, source))?;
+                file.persist(&path)
+                    .map_err(|error| Error::io("write", &path, error.error))?;
+                Ok(())
+            }
+        }
+    }
+}

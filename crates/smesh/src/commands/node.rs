@@ -1,0 +1,50 @@
+//! `smesh node NODE`: how it stands, and what happened to it.
+
+use std::process::ExitCode;
+
+use crate::cli::{self, Global};
+use crate::client::{Query, segment};
+use crate::error::Error;
+use crate::{settings, show};
+
+pub(super) async fn run(global: &Global, args: &cli::Node) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let cluster = settings::cluster(global)?;
+    let path = format!("/v1/nodes/{}/{}", segment(&cluster), segment(&args.node));
+    let query: Query = args.at.clone().map(|at| ("at", at)).into_iter().collect();
+    let story = client.get(&path, &query).await?;
+    if global.json {
+        show::line(&story)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let state = &story["state"];
+    let text = |key: &str| show::clean(state[key].as_str().unwrap_or_default());
+    let flags: String = state["flags"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|flag| flag.as_str())
+        .map(|flag| format!("+{}", show::clean(flag)))
+        .collect();
+    let reason = match text("reason") {
+        none if none.is_empty() => String::new(),
+        reason => format!(" · {reason}"),
+    };
+    let title = show::bold(&format!("Node {}", show::clean(&args.node)));
+    show::line(format!(
+        "{title}  {}{flags} ({}){reason} · since {}",
+        text("state"),
+        text("lifecycle"),
+        text("since")
+    ))?;
+    for entry in story["timeline"].as_array().into_iter().flatten() {
+        show::line(format!("  {}", show::entry(entry)))?;
+    }
+    if story["truncated"] == true {
+        show::line(format!(
+            "… there is more: smesh events --node {}",
+            args.node
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,198 @@
+//! Sums over the columns for queries.
+
+use chrono::DateTime;
+use mesh_runtime::api::Sight;
+
+use super::sql::{Row, Sql};
+use super::store::Store;
+use crate::domain::fact::{COST_FINAL, JOB_STARTED};
+use crate::domain::filter::Selection;
+use crate::domain::stats::{Group, Key, MOST_GROUPS, Sums, Wait};
+use crate::error::Error;
+
+/// Microseconds of a day.
+const DAY: i64 = 86_400_000_000;
+/// More rows than this many events of as many groups as an answer may have are not fetched.
+const MOST_ROWS: usize = MOST_GROUPS * 40;
+
+impl Store {
+    /// Sums up what a selection chooses and a caller may see.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn sums(
+        &self,
+        selection: &Selection,
+        sight: &Sight,
+        by: &[Group],
+    ) -> Result<Sums, Error> {
+        let asked = Asked {
+            selection,
+            sight,
+            by,
+        };
+        let rows = async |sql: Sql| {
+            let sql = sql.push(format!(" LIMIT {MOST_ROWS}"));
+            self.readers.rows(&sql).await
+        };
+        let sums = async || {
+            let counts = rows(asked.counts()).await?;
+            let waits = rows(asked.waits()).await?;
+            let costs = rows(asked.costs()).await?;
+            Ok(Sums {
+                counts: read(&counts, |row| asked.count(row))?,
+                waits: read(&waits, |row| asked.wait(row))?,
+                costs: read(&costs, |row| asked.cost(row))?,
+            })
+        };
+        sums().await.map_err(Error::Read)
+    }
+}
+
+fn read<T>(
+    rows: &[Row],
+    of: impl FnMut(&Row) -> Result<T, sqlx::Error>,
+) -> Result<Vec<T>, sqlx::Error> {
+    rows.iter().map(of).collect()
+}
+
+struct Asked<'a> {
+    selection: &'a Selection,
+    sight: &'a Sight,
+    by: &'a [Group],
+}
+
+impl Asked<'_> {
+    fn counts(&self) -> Sql {
+        let sql = Sql::new(format!(
+            "SELECT {}i.type AS word, COUNT(*) AS happened FROM event_index i WHERE i.category = 'job'",
+            self.columns()
+        ));
+        self.only(sql).push(format!(
+            " GROUP BY {}i.type",
+            self.each(|_, column| format!("{column}, "))
+        ))
+    }
+
+    fn count(&self, row: &Row) -> Result<(Key, String, u64), sqlx::Error> {
+        let word: String = row.get("word")?;
+        let word = word.strip_prefix("job.").unwrap_or(&word).to_owned();
+        let happened: i64 = row.get("happened")?;
+        Ok((self.key(row)?, word, happened.unsigned_abs()))
+    }
+
+    fn waits(&self) -> Sql {
+        let partition = match self.each(|n, column| {
+            let comma = if n == 0 { "PARTITION BY " } else { ", " };
+            format!("{comma}{column}")
+        }) {
+            none if none.is_empty() => String::new(),
+            some => some + " ",
+        };
+        let sql = Sql::new(format!(
+            "WITH waits AS (SELECT {}i.wait_seconds AS wait, COUNT(*) OVER ({partition}) AS starts,
+                 ROW_NUMBER() OVER ({partition}ORDER BY i.wait_seconds) AS place
+             FROM event_index i WHERE i.wait_seconds IS NOT NULL AND i.type = '{JOB_STARTED}'",
+            self.columns()
+        ));
+        let names = self.each(|n, _| format!("g{n}, "));
+        let group = self.each(|n, _| {
+            let comma = if n == 0 { " GROUP BY " } else { ", " };
+            format!("{comma}g{n}")
+        });
+        // The nearest rank: the shortest wait that so many starts did not exceed.
+        self.only(sql).push(format!(
+            ") SELECT {names}MAX(starts) AS starts, MIN(CASE WHEN place * 2 >= starts THEN wait END) AS p50,
+                 MIN(CASE WHEN place * 10 >= starts * 9 THEN wait END) AS p90, MAX(wait) AS longest
+             FROM waits{group} HAVING COUNT(*) > 0"
+        ))
+    }
+
+    fn wait(&self, row: &Row) -> Result<(Key, Wait), sqlx::Error> {
+        let number = |column| row.get::<i64>(column).map(i64::unsigned_abs);
+        let wait = Wait {
+            starts: number("starts")?,
+            p50: number("p50")?,
+            p90: number("p90")?,
+            max: number("longest")?,
+        };
+        Ok((self.key(row)?, wait))
+    }
+
+    /// Of each run the last word counts: an adjustment replaces the cost before.
+    fn costs(&self) -> Sql {
+        let final_types = COST_FINAL.map(|kind| format!("'{kind}'")).join(", ");
+        let sql = Sql::new(format!(
+            "SELECT {}i.currency AS currency, CAST(SUM(i.cost_micros) AS BIGINT) AS micros FROM event_index i
+             WHERE i.cost_micros IS NOT NULL AND i.currency IS NOT NULL AND i.type IN ({final_types}) AND NOT EXISTS (
+                 SELECT 1 FROM event_index l WHERE l.run = i.run AND l.seq > i.seq AND l.cluster = i.cluster
+                     AND l.cost_micros IS NOT NULL AND l.type IN ({final_types}))",
+            self.columns()
+        ));
+        self.only(sql).push(format!(
+            " GROUP BY {}i.currency",
+            self.each(|_, column| format!("{column}, "))
+        ))
+    }
+
+    fn cost(&self, row: &Row) -> Result<(Key, String, i64), sqlx::Error> {
+        Ok((self.key(row)?, row.get("currency")?, row.get("micros")?))
+    }
+
+    fn only(&self, sql: Sql) -> Sql {
+        sql.visible(self.sight).chosen(self.selection)
+    }
+
+    /// `i.user_name AS g0, i.account AS g1, `
+    fn columns(&self) -> String {
+        self.each(|n, column| format!("{column} AS g{n}, "))
+    }
+
+    fn each(&self, text: impl Fn(usize, &str) -> String) -> String {
+        self.by
+            .iter()
+            .enumerate()
+            .map(|(n, group)| text(n, column(*group)))
+            .collect()
+    }
+
+    fn key(&self, row: &Row) -> Result<Key, sqlx::Error> {
+        let value = |(n, group): (usize, &Group)| {
+            let name = format!("g{n}");
+            match group {
+                Group::Day => row.get::<i64>(&name).map(|day| Some(date(day))),
+                _ => row.get(&name),
+            }
+        };
+        self.by.iter().enumerate().map(value).collect()
+    }
+}
+
+const fn column(group: Group) -> &'static str {
+    match group {
+        Group::Day => "(i.occurred_at / 86400000000)",
+        Group::Cluster => "i.cluster",
+        Group::User => "i.user_name",
+        Group::Account => "i.account",
+        Group::Partition => "i.partition",
+        Group::Name => "i.name",
+    }
+}
+
+/// `2026-11-22`
+fn date(day: i64) -> String {
+    DateTime::from_timestamp_micros(day.saturating_mul(DAY))
+        .map_or_else(|| day.to_string(), |time| time.date_naive().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_is_written_as_a_date() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(20_779), "2026-11-22");
+        assert!(column(Group::Day).contains(&DAY.to_string()));
+    }
+}

@@ -1,0 +1,181 @@
+//! `/v1/events/export`: everything that a filter chooses, as NDJSON or CSV, in constant memory.
+//!
+//! An export ends where the ledger ended when it began. If the ledger cannot be read any more on the way, the connection is cut before its
+//! proper end, so that a part is not taken for the whole.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use mesh_runtime::api::{Caller, Problem, Showing, Shown};
+use serde_json::to_value;
+
+use super::csv::Table;
+use super::fields::Fields;
+use super::openapi::{self, FilterParams};
+use super::params::Params;
+use super::rest::{line, problem};
+use super::{Entry, EventsApi, count, json};
+use crate::domain::query::ListRequest;
+
+/// What an export is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// One entry in JSON on each line.
+    Ndjson,
+    /// A table with a header.
+    Csv,
+}
+
+/// Everything that a filter chooses up to the present end of the ledger, oldest first.
+#[utoipa::path(
+    get, path = "/v1/events/export", tag = "events",
+    params(
+        FilterParams,
+        ("format" = Option<String>, Query, description = "`ndjson` (default): an entry in JSON on each line; `csv`: a table with a header"),
+        ("fields" = Option<String>, Query, description = "Only these parts of each entry, by paths with commas: seq,type,data.owner.user"),
+    ),
+    responses(
+        (status = 200, description = "The entries", content(
+            (String = "application/x-ndjson"), (String = "text/csv")
+        )),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+    )
+)]
+pub(super) async fn export<A: EventsApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let mut params = Params::of(query.as_deref())?;
+    let format = params
+        .word(
+            "format",
+            &[("ndjson", Format::Ndjson), ("csv", Format::Csv)],
+        )?
+        .unwrap_or(Format::Ndjson);
+    let fields = params.fields()?;
+    let mut filter = params.filter("format, fields")?;
+    let end = api.head().await.map_err(problem)?.seq;
+    filter.to_seq = Some(filter.to_seq.unwrap_or(end).min(end));
+    let writer = Writer::new(format, fields);
+    let (kind, name) = match format {
+        Format::Ndjson => ("application/x-ndjson", "events.ndjson"),
+        Format::Csv => ("text/csv; charset=utf-8; header=present", "events.csv"),
+    };
+    if end == 0 || filter.from_seq.is_some_and(|from| from > end) {
+        // Bounds beyond the end of the ledger: nothing is there yet.
+        let body = Body::from(writer.header()?);
+        return Ok(answer(kind, name, body, Shown::nothing()));
+    }
+    let (shown, counts) = Shown::to(&caller).stream();
+    let mut pages = Pages {
+        api,
+        caller,
+        request: ListRequest {
+            filter,
+            limit: None,
+            ..ListRequest::default()
+        },
+        writer,
+        counts,
+        done: false,
+    };
+    let mut first = pages.writer.header()?;
+    // The first page answers what is wrong with the question, while there is still a status to say so.
+    first.extend(pages.next().await?.unwrap_or_default());
+    let rest = stream::try_unfold(pages, async |mut pages| {
+        let text = pages
+            .next()
+            .await
+            .map_err(|problem| io::Error::other(problem.detail))?;
+        Ok::<_, io::Error>(text.map(|text| (Bytes::from(text), pages)))
+    });
+    let first = stream::iter([Ok(Bytes::from(first))]);
+    let body = Body::from_stream(futures_util::StreamExt::chain(first, rest));
+    Ok(answer(kind, name, body, shown))
+}
+
+fn answer(kind: &'static str, name: &str, body: Body, shown: Shown) -> Response {
+    let headers = [
+        (CONTENT_TYPE, kind.to_owned()),
+        (
+            CONTENT_DISPOSITION,
+            format!("attachment; filename=\"{name}\""),
+        ),
+    ];
+    (shown.extension(), headers, body).into_response()
+}
+
+/// Page by page.
+struct Pages<A> {
+    api: Arc<A>,
+    caller: Caller,
+    request: ListRequest,
+    writer: Writer,
+    counts: Showing,
+    done: bool,
+}
+
+impl<A: EventsApi> Pages<A> {
+    /// The text of the next page; `None` after the last.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
+        if self.done {
+            return Ok(None);
+        }
+        let page = self
+            .api
+            .list(&self.caller, self.request.clone())
+            .await
+            .map_err(problem)?;
+        self.done = page.next_cursor.is_none();
+        self.request.cursor = page.next_cursor;
+        let mut text = Vec::new();
+        for entry in &page.entries {
+            self.writer.write(entry, &mut text)?;
+            count(&self.counts, &entry.content);
+        }
+        Ok(Some(text))
+    }
+}
+
+enum Writer {
+    Ndjson(Option<Fields>),
+    Csv(Table),
+}
+
+impl Writer {
+    fn new(format: Format, fields: Option<Fields>) -> Self {
+        match format {
+            Format::Ndjson => Self::Ndjson(fields),
+            Format::Csv => Self::Csv(Table::new(fields)),
+        }
+    }
+
+    fn header(&self) -> Result<Vec<u8>, Problem> {
+        match self {
+            Self::Ndjson(_) => Ok(Vec::new()),
+            Self::Csv(table) => table.header(),
+        }
+    }
+
+    fn write(&self, found: &Entry, text: &mut Vec<u8>) -> Result<(), Problem> {
+        match self {
+            Self::Ndjson(fields) => {
+                let entry = json::entry(found)?;
+                let value = match fields {
+                    Some(fields) => fields.select(entry.seq, &entry.event),
+                    None => to_value(entry).map_err(|error| Problem::internal(&error))?,
+                };
+                text.extend(line(&value).into_bytes());
+                Ok(())
+            }
+            Self::Csv(table) => table.write(found, text),
+        }
+    }
+}

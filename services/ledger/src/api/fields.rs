@@ -1,0 +1,127 @@
+//! `fields=`: only some parts of each entry, by their paths.
+
+use mesh_runtime::api::Problem;
+use serde_json::{Map, Value, json};
+
+/// Parts of an entry: `seq`, and what every CloudEvent of the ledger has.
+const ROOTS: [&str; 10] = [
+    "seq",
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "subject",
+    "time",
+    "dataschema",
+    "datacontenttype",
+    "data",
+];
+/// More are no selection any more.
+const MOST: usize = 64;
+
+/// Paths into an entry: `seq`, `type`, `data.owner.user`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fields(Vec<Vec<String>>);
+
+impl Fields {
+    /// Reads `seq,id,data.owner.user`.
+    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+        let paths: Vec<Vec<String>> = text
+            .split(',')
+            .map(|path| path.trim().split('.').map(str::to_owned).collect())
+            .collect();
+        let wrong = paths.iter().find(|path| {
+            !ROOTS.contains(&path[0].as_str())
+                || path.iter().any(String::is_empty)
+                || (path[0] != "data" && path.len() > 1)
+        });
+        if let Some(wrong) = wrong {
+            return Err(Problem::bad_request(format!(
+                "fields: {:?} is no part of an entry; allowed: {}, and below data with dots such as data.owner.user",
+                wrong.join("."),
+                ROOTS.join(", ")
+            )));
+        }
+        if paths.len() > MOST {
+            return Err(Problem::bad_request(format!(
+                "fields: {} are too many; allowed: {MOST}",
+                paths.len()
+            )));
+        }
+        Ok(Self(paths))
+    }
+
+    /// Only these parts of an entry; a part that this entry does not have is left out.
+    pub(super) fn select(&self, seq: u64, event: &Value) -> Value {
+        let mut chosen = json!({});
+        for path in &self.0 {
+            if path[0] == "seq" {
+                chosen["seq"] = seq.into();
+            } else if let Some(value) = lookup(event, path) {
+                let mut place = &mut chosen["event"];
+                for step in path {
+                    if !place.is_object() {
+                        *place = Value::Object(Map::new());
+                    }
+                    place = &mut place[step.as_str()];
+                }
+                *place = value.clone();
+            }
+        }
+        chosen
+    }
+
+    /// The names of the columns of a table.
+    pub(super) fn columns(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|path| path.join("."))
+    }
+
+    /// The cells of a table's row.
+    pub(super) fn cells(&self, seq: u64, event: &Value) -> Vec<String> {
+        let cell = |path: &Vec<String>| {
+            if path[0] == "seq" {
+                return seq.to_string();
+            }
+            match lookup(event, path) {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            }
+        };
+        self.0.iter().map(cell).collect()
+    }
+}
+
+fn lookup<'a>(event: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(event, |value, step| value.get(step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_asked_for_is_given() {
+        let event = json!({"id": "x", "type": "t", "data": {"owner": {"user": "alice", "uid": 1}, "n": [1]}});
+        let fields = Fields::parse("seq, type,data.owner.user,data.owner.account").unwrap();
+        assert_eq!(
+            fields.select(7, &event),
+            json!({"seq": 7, "event": {"type": "t", "data": {"owner": {"user": "alice"}}}})
+        );
+        assert_eq!(fields.cells(7, &event), ["7", "t", "alice", ""]);
+        let whole = Fields::parse("data.n,data.owner").unwrap();
+        assert_eq!(
+            whole.cells(7, &event),
+            ["[1]", "{\"uid\":1,\"user\":\"alice\"}"]
+        );
+    }
+
+    #[test]
+    fn what_no_entry_has_is_refused() {
+        for text in ["colour", "", "seq,", "data..x", "id.x", "event.id"] {
+            let problem = Fields::parse(text).unwrap_err();
+            assert!(problem.detail.starts_with("fields: "), "{text}");
+        }
+        assert!(Fields::parse(&vec!["seq"; 65].join(",")).is_err());
+    }
+}

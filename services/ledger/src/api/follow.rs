@@ -1,0 +1,85 @@
+//! Following the ledger: the entries that a listing would give, after a sequence, and then those that are appended.
+//!
+//! There is no gap between history and what happens: each look is a listing after the sequence that was given last.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mesh_runtime::api::Caller;
+use tokio::sync::watch;
+
+use super::{ApiError, Entry, EventsApi};
+use crate::domain::query::ListRequest;
+
+/// A reader's place.
+pub(super) struct Follower<A> {
+    api: Arc<A>,
+    caller: Caller,
+    request: ListRequest,
+    appended: watch::Receiver<u64>,
+    /// Everything up to here was looked at.
+    after: u64,
+    waiting: VecDeque<Entry>,
+}
+
+impl<A: EventsApi> Follower<A> {
+    /// Begins after a sequence; at the end of the ledger if there is none. The first look answers what is wrong with the question.
+    pub(super) async fn begin(
+        api: Arc<A>,
+        caller: Caller,
+        request: ListRequest,
+        after: Option<u64>,
+    ) -> Result<Self, ApiError> {
+        let appended = api.appended();
+        let after = match after {
+            Some(after) => after,
+            None => api.head().await?.seq,
+        };
+        let mut follower = Self {
+            api,
+            caller,
+            request,
+            appended,
+            after,
+            waiting: VecDeque::new(),
+        };
+        follower.look().await?;
+        Ok(follower)
+    }
+
+    /// The next entry; `None` when the ledger closes.
+    pub(super) async fn next(&mut self) -> Option<Result<Entry, ApiError>> {
+        loop {
+            if let Some(found) = self.waiting.pop_front() {
+                return Some(Ok(found));
+            }
+            self.appended.changed().await.ok()?;
+            if let Err(error) = self.look().await {
+                return Some(Err(error));
+            }
+        }
+    }
+
+    /// Takes a page of what was appended since the last look.
+    async fn look(&mut self) -> Result<(), ApiError> {
+        loop {
+            let head = *self.appended.borrow_and_update();
+            let page = self
+                .api
+                .list_after(&self.caller, self.request.clone(), self.after)
+                .await?;
+            let more = page.next_cursor.is_some();
+            let last = page.entries.last().map_or(self.after, |entry| entry.seq);
+            // What the filter left out need not be looked at again.
+            self.after = if more { last } else { last.max(head) };
+            self.waiting.extend(page.entries);
+            if more {
+                // There is more than a page: look again once this one is sent.
+                self.appended.mark_changed();
+            }
+            if more || !self.waiting.is_empty() || self.after >= head {
+                return Ok(());
+            }
+        }
+    }
+}

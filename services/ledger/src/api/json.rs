@@ -1,0 +1,270 @@
+//! Answers as JSON: entries as CloudEvents, stories, states and sums.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use mesh_events::cloudevents;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::job::v1;
+use mesh_events::{Event, from_timestamp};
+use mesh_runtime::api::Problem;
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{Content, Entry, NodeStory, Story};
+use crate::domain::story::{NodeState, Recorded, Run, Summary};
+
+/// The `dataschema` of audit entries.
+const AUDIT_SCHEMA: &str = "urn:slurm-mesh:mesh.audit.v1.AuditEntry";
+
+/// A page of entries.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PageJson {
+    /// Entries of this page.
+    #[schema(value_type = Vec<EntryJson>)]
+    pub entries: Vec<Value>,
+    /// Cursor of the next page; null when this was the last.
+    pub next_cursor: Option<String>,
+}
+
+/// An entry of the ledger.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Entry)]
+pub(super) struct EntryJson {
+    /// Sequence in the ledger, dense, from 1.
+    pub seq: u64,
+    /// The event (or audit entry) as a CloudEvent in structured JSON; `data` is the message of the contract in proto3 JSON.
+    #[schema(value_type = Object)]
+    pub event: Value,
+}
+
+/// A job's story.
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobStory)]
+pub(super) struct StoryJson {
+    /// Cluster as asked for.
+    pub cluster: String,
+    /// Job as asked for.
+    pub job: String,
+    /// The time of which this is the state; null for now.
+    pub at: Option<String>,
+    /// Runs, oldest first.
+    pub runs: Vec<RunJson>,
+    /// True if there is more than one answer tells; `/v1/events?job=` has all of it.
+    pub truncated: bool,
+}
+
+/// One run of a job.
+#[derive(Serialize, ToSchema)]
+#[schema(as = JobRun)]
+pub(super) struct RunJson {
+    /// Entity key of the run.
+    pub run: String,
+    /// How it stands.
+    pub summary: SummaryJson,
+    /// Everything that happened to it, in order of time.
+    pub timeline: Vec<EntryJson>,
+}
+
+/// How a run stands.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RunSummary)]
+pub(super) struct SummaryJson {
+    /// Slurm's id form for people.
+    pub display_id: String,
+    /// Job name.
+    pub name: String,
+    /// Unix user.
+    pub user: String,
+    /// Slurm account.
+    pub account: String,
+    /// Partition.
+    pub partition: String,
+    /// State in Slurm's words.
+    pub state: String,
+    /// When it was submitted, RFC 3339.
+    pub submitted: Option<String>,
+    /// When its allocation began, RFC 3339.
+    pub started: Option<String>,
+    /// When it ended, RFC 3339.
+    pub ended: Option<String>,
+    /// Exit code of the batch script.
+    pub exit_code: Option<ExitCodeJson>,
+    /// What it costs.
+    pub cost: Option<CostJson>,
+}
+
+/// An exit code.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ExitCode)]
+pub(super) struct ExitCodeJson {
+    /// Exit status.
+    pub code: u32,
+    /// Signal; 0 if none.
+    pub signal: u32,
+}
+
+/// What a run costs.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RunCost)]
+pub(super) struct CostJson {
+    /// `final`, `accrued` or `estimated`.
+    pub kind: &'static str,
+    /// Millionths of the currency unit, as a string of digits.
+    pub micros: String,
+    /// ISO 4217 code.
+    pub currency: String,
+}
+
+/// A node's state and what happened to it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = NodeStory)]
+pub(super) struct NodeJson {
+    /// Cluster as asked for.
+    pub cluster: String,
+    /// NodeName.
+    pub node: String,
+    /// The time of which this is the state; null for now.
+    pub at: Option<String>,
+    /// How it stood.
+    pub state: NodeStateJson,
+    /// Its newest events up to then, in order of time.
+    pub timeline: Vec<EntryJson>,
+    /// True if it has more events than one answer tells.
+    pub truncated: bool,
+}
+
+/// How a node stood.
+#[derive(Serialize, ToSchema)]
+#[schema(as = NodeState)]
+pub(super) struct NodeStateJson {
+    /// Base state in Slurm's words.
+    pub state: String,
+    /// State flags in Slurm's words.
+    pub flags: Vec<String>,
+    /// Life-cycle class.
+    pub lifecycle: String,
+    /// Reason text; empty if none.
+    pub reason: String,
+    /// Since when, RFC 3339.
+    pub since: Option<String>,
+}
+
+/// An entry as its event in structured CloudEvents JSON.
+pub(super) fn entry(entry: &Entry) -> Result<EntryJson, Problem> {
+    let event = match &entry.content {
+        Content::Event(event) => event_json(event)?,
+        Content::Audit(audit) => audit_json(audit)?,
+    };
+    Ok(EntryJson {
+        seq: entry.seq,
+        event,
+    })
+}
+
+pub(super) fn story(
+    cluster: String,
+    job: String,
+    at: Option<DateTime<Utc>>,
+    story: &Story,
+) -> Result<StoryJson, Problem> {
+    Ok(StoryJson {
+        cluster,
+        job,
+        at: time(at),
+        runs: story.runs.iter().map(run).collect::<Result<_, _>>()?,
+        truncated: story.truncated,
+    })
+}
+
+pub(super) fn node(
+    cluster: String,
+    node: String,
+    at: Option<DateTime<Utc>>,
+    story: &NodeStory,
+) -> Result<NodeJson, Problem> {
+    let NodeState {
+        state,
+        flags,
+        lifecycle,
+        reason,
+        since,
+    } = story.state.clone();
+    Ok(NodeJson {
+        cluster,
+        node,
+        at: time(at),
+        state: NodeStateJson {
+            state,
+            flags,
+            lifecycle,
+            reason,
+            since: time(since),
+        },
+        timeline: timeline(&story.timeline)?,
+        truncated: story.truncated,
+    })
+}
+
+fn event_json(event: &Event) -> Result<Value, Problem> {
+    cloudevents::to_json(event).map_err(|error| Problem::internal(&error))
+}
+
+/// An audit entry in the form of a CloudEvent, as events are.
+fn audit_json(entry: &AuditEntry) -> Result<Value, Problem> {
+    let data = serde_json::to_value(entry).map_err(|error| Problem::internal(&error))?;
+    Ok(json!({
+        "specversion": "1.0",
+        "id": entry.id,
+        "source": format!("/clusters/{}", entry.cluster),
+        "type": format!("org.slurm-mesh.audit.{}.v1", entry.kind),
+        "subject": format!("service/{}", entry.service),
+        "time": time(entry.at.as_ref().and_then(from_timestamp)),
+        "dataschema": AUDIT_SCHEMA,
+        "datacontenttype": "application/json",
+        "data": data,
+    }))
+}
+
+fn run(run: &Run) -> Result<RunJson, Problem> {
+    Ok(RunJson {
+        run: run.key.clone(),
+        summary: summary(&run.summary),
+        timeline: timeline(&run.timeline)?,
+    })
+}
+
+fn timeline(recorded: &[Recorded]) -> Result<Vec<EntryJson>, Problem> {
+    let entry = |Recorded { seq, event }: &Recorded| {
+        Ok(EntryJson {
+            seq: *seq,
+            event: event_json(event)?,
+        })
+    };
+    recorded.iter().map(entry).collect()
+}
+
+fn summary(summary: &Summary) -> SummaryJson {
+    SummaryJson {
+        display_id: summary.display_id.clone(),
+        name: summary.name.clone(),
+        user: summary.user.clone(),
+        account: summary.account.clone(),
+        partition: summary.partition.clone(),
+        state: summary.state.clone(),
+        submitted: time(summary.submitted),
+        started: time(summary.started),
+        ended: time(summary.ended),
+        exit_code: summary
+            .exit_code
+            .map(|v1::ExitCode { code, signal }| ExitCodeJson { code, signal }),
+        cost: summary.cost.as_ref().map(|cost| CostJson {
+            kind: cost.kind.as_str(),
+            micros: cost.amount.micros.to_string(),
+            currency: cost.amount.currency.clone(),
+        }),
+    }
+}
+
+pub(super) fn time(time: Option<DateTime<Utc>>) -> Option<String> {
+    time.map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+}

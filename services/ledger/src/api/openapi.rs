@@ -1,0 +1,136 @@
+//! The OpenAPI description of the REST API, made from the code that answers.
+
+use axum::{Extension, Json};
+use mesh_runtime::api::{Caller, Shown};
+use utoipa::openapi::OpenApi as Document;
+use utoipa::{IntoParams, OpenApi, ToResponse, ToSchema};
+
+use super::{export, rest, stats, stream};
+
+/// The description of the ledger's REST API.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "slurm-mesh ledger",
+        description = "The Events API: history, stories, states and sums of a Slurm cluster, as the ledger recorded them.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head),
+    components(responses(BadRequest, Unauthorized, Forbidden, NotFound)),
+    security((), ("token" = [])),
+    modifiers(&Token),
+    tags(
+        (name = "events", description = "What happened"),
+        (name = "proof", description = "That nothing was changed"),
+    ),
+)]
+struct Ledger;
+
+/// Over TCP a bearer token is needed; over the Unix socket the kernel says who calls.
+struct Token;
+
+impl utoipa::Modify for Token {
+    fn modify(&self, document: &mut Document) {
+        use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        document
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("token", scheme);
+    }
+}
+
+/// The description.
+pub fn document() -> Document {
+    Ledger::openapi()
+}
+
+pub(super) async fn serve(_caller: Caller) -> (Extension<Shown>, Json<Document>) {
+    (Shown::nothing().extension(), Json(document()))
+}
+
+/// What was wrong with a request (RFC 9457).
+#[derive(ToSchema)]
+#[schema(as = Problem)]
+#[allow(dead_code, reason = "it describes the problem of mesh-runtime")]
+struct ProblemJson {
+    /// HTTP status.
+    status: u16,
+    /// What kind of problem.
+    title: String,
+    /// What exactly, and what to do.
+    detail: String,
+}
+
+macro_rules! problem_response {
+    ($name:ident, $description:literal) => {
+        #[doc = $description]
+        #[derive(ToResponse)]
+        #[response(description = $description, content_type = "application/problem+json")]
+        #[allow(dead_code, reason = "it describes an answer")]
+        pub(super) struct $name(#[to_schema] ProblemJson);
+    };
+}
+
+problem_response!(
+    BadRequest,
+    "A parameter is wrong; the answer names it and what is allowed"
+);
+problem_response!(Unauthorized, "No token, or one that is not valid");
+problem_response!(Forbidden, "The caller may not ask this");
+problem_response!(NotFound, "There is no such thing, or it is another's");
+
+/// Which entries; everything may be combined.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code, reason = "it describes parameters that api::params reads")]
+pub(super) struct FilterParams {
+    /// Slurm's ClusterName.
+    cluster: Option<String>,
+    /// Types with commas, or given several times: `job.completed`, `job.*`. Audit entries only for `audit.*` or one of its kinds.
+    r#type: Option<String>,
+    /// Categories with commas: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.
+    category: Option<String>,
+    /// Job in Slurm's id form: `123` (with its array tasks or components), `123_4`, `123+1`.
+    job: Option<String>,
+    /// Entity key of a run, as in `subject` of its events.
+    run: Option<String>,
+    /// Job id of an array: its own record and its tasks.
+    array: Option<u32>,
+    /// Unix user.
+    user: Option<String>,
+    /// OIDC subject or e-mail address of the person.
+    identity: Option<String>,
+    /// Slurm account.
+    account: Option<String>,
+    /// Partition.
+    partition: Option<String>,
+    /// NodeName; events of the node itself.
+    node: Option<String>,
+    /// Job name; a `*` at its end stands for any rest.
+    name: Option<String>,
+    /// Occurred at or after: RFC 3339, or how long ago such as `2h`, `7days`.
+    since: Option<String>,
+    /// Occurred before: RFC 3339, or how long ago.
+    until: Option<String>,
+    /// From this sequence on.
+    from_seq: Option<u64>,
+    /// Up to this sequence.
+    to_seq: Option<u64>,
+}
+
+/// Which page.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code, reason = "it describes parameters that api::params reads")]
+pub(super) struct PageParams {
+    /// Page size, 1 to `max_page` of the configuration (1000); 100 if not given.
+    #[param(minimum = 1)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before, with the same filters.
+    cursor: Option<String>,
+    /// `asc` (oldest first, default) or `desc`.
+    order: Option<String>,
+    /// Only these parts of each entry, by paths with commas: `seq,type,data.owner.user`.
+    fields: Option<String>,
+}

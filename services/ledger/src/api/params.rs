@@ -1,0 +1,201 @@
+//! Query parameters: each once, each named when it is wrong.
+
+use mesh_runtime::api::Problem;
+
+use super::rest::problem;
+use crate::domain::filter::{Filter, Moment};
+use crate::domain::query::ListRequest;
+
+/// Filters that every question about entries takes.
+const FILTERS: &str = "cluster, category, type, job, run, array, user, identity, account, partition, node, name, since, until, from_seq, to_seq";
+
+/// The parameters of one request.
+pub(super) struct Params {
+    pairs: Vec<(String, String)>,
+}
+
+impl Params {
+    /// Splits a query string. Nothing may be empty, and only `type` and `category` may come more than once.
+    pub(super) fn of(query: Option<&str>) -> Result<Self, Problem> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for (name, value) in
+            url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned()
+        {
+            let value = value.trim().to_owned();
+            if value.is_empty() {
+                return Err(Problem::bad_request(format!(
+                    "{name}: it is empty; leave it out or give it a value"
+                )));
+            }
+            if !matches!(name.as_str(), "type" | "category")
+                && pairs.iter().any(|(known, _)| *known == name)
+            {
+                return Err(Problem::bad_request(format!(
+                    "{name}: it is given twice; allowed: once"
+                )));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Self { pairs })
+    }
+
+    /// Takes a parameter out.
+    pub(super) fn take(&mut self, name: &str) -> Option<String> {
+        let place = self.pairs.iter().position(|(known, _)| known == name)?;
+        Some(self.pairs.remove(place).1)
+    }
+
+    /// Takes a whole number out.
+    pub(super) fn number<T: std::str::FromStr>(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<T>, Problem> {
+        self.take(name).map(|value| whole(name, &value)).transpose()
+    }
+
+    /// Takes one of several words out.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, Problem> {
+        let Some(value) = self.take(name) else {
+            return Ok(None);
+        };
+        let found = words.iter().find(|(word, _)| *word == value);
+        found.map(|(_, meaning)| Some(*meaning)).ok_or_else(|| {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            Problem::bad_request(format!(
+                "{name}: {value:?} is not known; allowed: {}",
+                words.join(", ")
+            ))
+        })
+    }
+
+    /// Takes a moment out.
+    pub(super) fn moment(&mut self, name: &'static str) -> Result<Option<Moment>, Problem> {
+        self.take(name)
+            .map(|value| moment(name, &value))
+            .transpose()
+    }
+
+    /// Refuses what is left over; `own` are the parameters that this request takes.
+    pub(super) fn end(self, own: &str) -> Result<(), Problem> {
+        match self.pairs.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Problem::bad_request(format!(
+                "{name}: there is no such parameter here; allowed: {own}"
+            ))),
+        }
+    }
+
+    /// Reads all that is left as filters; `own` are the parameters that this request takes beside them.
+    pub(super) fn filter(self, own: &str) -> Result<Filter, Problem> {
+        let mut filter = Filter::default();
+        for (name, value) in self.pairs {
+            match name.as_str() {
+                "cluster" => filter.cluster = Some(value),
+                "job" => filter.job = Some(value),
+                "run" => filter.run = Some(value),
+                "user" => filter.user = Some(value),
+                "identity" => filter.identity = Some(value),
+                "account" => filter.account = Some(value),
+                "partition" => filter.partition = Some(value),
+                "node" => filter.node = Some(value),
+                "name" => filter.name = Some(value),
+                "type" => filter.types.extend(list(&value)),
+                "category" => filter
+                    .types
+                    .extend(list(&value).map(|category| format!("{category}.*"))),
+                "array" => filter.array = Some(whole("array", &value)?),
+                "from_seq" => filter.from_seq = Some(whole("from_seq", &value)?),
+                "to_seq" => filter.to_seq = Some(whole("to_seq", &value)?),
+                "since" => filter.since = Some(moment("since", &value)?),
+                "until" => filter.until = Some(moment("until", &value)?),
+                _ => {
+                    return Err(Problem::bad_request(format!(
+                        "{name}: there is no such filter; allowed: {FILTERS}, {own}"
+                    )));
+                }
+            }
+        }
+        Ok(filter)
+    }
+
+    /// A page of a listing.
+    pub(super) fn list(mut self) -> Result<ListRequest, Problem> {
+        Ok(ListRequest {
+            cursor: self.take("cursor"),
+            limit: self.number("limit")?,
+            descending: self
+                .word("order", &[("asc", false), ("desc", true)])?
+                .unwrap_or_default(),
+            filter: self.filter("limit, cursor, order, fields")?,
+        })
+    }
+}
+
+fn list(value: &str) -> impl Iterator<Item = String> {
+    value.split(',').map(|word| word.trim().to_owned())
+}
+
+fn whole<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
+    value.parse().map_err(|_| {
+        Problem::bad_request(format!(
+            "{name}: {value:?} is not such a number; allowed: a whole number from 0"
+        ))
+    })
+}
+
+fn moment(name: &'static str, value: &str) -> Result<Moment, Problem> {
+    // A plus sign of an offset arrives as a space when the caller did not encode it.
+    Moment::parse(name, &value.replace(' ', "+")).map_err(|invalid| problem(invalid.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<ListRequest, Problem> {
+        Params::of(Some(query))?.list()
+    }
+
+    #[test]
+    fn filters_are_read() {
+        let request =
+            parse("cluster=c&type=job.*,cost.finalized&category=node&limit=5&order=desc&since=2h")
+                .unwrap();
+        assert_eq!(request.filter.types, ["job.*", "cost.finalized", "node.*"],);
+        assert_eq!((request.limit, request.descending), (Some(5), true));
+        assert!(parse("since=2026-11-22T10:00:00+01:00").is_ok());
+        let job = parse("job=123%2B1").unwrap().filter.job;
+        assert_eq!(job.as_deref(), Some("123+1"));
+        let filter = parse("array=7&from_seq=3&to_seq=9&name=train*&identity=a@example.org")
+            .unwrap()
+            .filter;
+        assert_eq!(
+            (filter.array, filter.from_seq, filter.to_seq),
+            (Some(7), Some(3), Some(9))
+        );
+    }
+
+    #[test]
+    fn wrong_filters_are_named() {
+        let check = |query: &str, part: &str| {
+            let problem = parse(query).unwrap_err();
+            assert_eq!(problem.status, 400);
+            assert!(problem.detail.contains(part), "{}", problem.detail);
+        };
+        check(
+            "colour=red",
+            "colour: there is no such filter; allowed: cluster",
+        );
+        check("limit=many", "limit: \"many\"");
+        check("limit=-1", "limit: \"-1\"");
+        check("order=up", "order: \"up\" is not known; allowed: asc, desc");
+        check("since=yesterday", "since: \"yesterday\"");
+        check("array=1_2", "array: \"1_2\"");
+        check("job=1&job=2", "job: it is given twice");
+        check("user=", "user: it is empty");
+    }
+}

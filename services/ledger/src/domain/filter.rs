@@ -1,0 +1,354 @@
+//! Which entries a question is about: one filter for listings, streams, exports, sums and replays.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mesh_events::{Category, EventType};
+use slurm_types::JobRef;
+
+use super::fact::{AUDIT, categories};
+
+/// A question that cannot be answered: which part of it, and what would be allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Invalid {
+    /// Name of the filter, as it is written in the address.
+    pub field: &'static str,
+    /// What is wrong and what is allowed.
+    pub problem: String,
+}
+
+impl Invalid {
+    pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            field,
+            problem: problem.into(),
+        }
+    }
+}
+
+/// A bound of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// This moment.
+    At(DateTime<Utc>),
+    /// So long ago.
+    Ago(Duration),
+}
+
+impl Moment {
+    /// Reads `2026-11-22T10:00:00Z` or `2h`.
+    ///
+    /// # Errors
+    /// If it is neither; the field is named.
+    pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
+        if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+            return Ok(Self::At(time.to_utc()));
+        }
+        humantime::parse_duration(text).map(Self::Ago).map_err(|_| {
+            Invalid::new(
+                field,
+                format!("{text:?} is no time; allowed: RFC 3339 such as 2026-11-22T10:00:00Z, or how long ago such as 30m, 2h, 7days"),
+            )
+        })
+    }
+
+    /// Microseconds since 1970.
+    pub fn resolve(self, now: DateTime<Utc>) -> i64 {
+        match self {
+            Self::At(time) => time.timestamp_micros(),
+            Self::Ago(ago) => {
+                let ago = i64::try_from(ago.as_micros()).unwrap_or(i64::MAX);
+                now.timestamp_micros().saturating_sub(ago)
+            }
+        }
+    }
+}
+
+/// A filter as it was asked for. What is `None` or empty filters nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only this cluster.
+    pub cluster: Option<String>,
+    /// Only these types; `job.*` is allowed.
+    pub types: Vec<String>,
+    /// Only this job, in Slurm's id form.
+    pub job: Option<String>,
+    /// Only this run, by its entity key.
+    pub run: Option<String>,
+    /// Only tasks (and the record) of this array.
+    pub array: Option<u32>,
+    /// Only what belongs to this Unix user.
+    pub user: Option<String>,
+    /// Only what belongs to the person with this OIDC subject or e-mail address.
+    pub identity: Option<String>,
+    /// Only this Slurm account.
+    pub account: Option<String>,
+    /// Only this partition.
+    pub partition: Option<String>,
+    /// Only this node.
+    pub node: Option<String>,
+    /// Only jobs of this name; a `*` at the end stands for any rest.
+    pub name: Option<String>,
+    /// Only what occurred at or after this time.
+    pub since: Option<Moment>,
+    /// Only what occurred before this time.
+    pub until: Option<Moment>,
+    /// Only entries from this sequence on.
+    pub from_seq: Option<u64>,
+    /// Only entries up to this sequence.
+    pub to_seq: Option<u64>,
+}
+
+/// A filter that can be applied.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Only this cluster.
+    pub cluster: Option<String>,
+    /// Only these types; empty for every event (and no audit entry).
+    pub types: Vec<TypePattern>,
+    /// Only this job.
+    pub job: Option<JobRef>,
+    /// Only this run, by its entity key.
+    pub run: Option<String>,
+    /// Only this array.
+    pub array: Option<u32>,
+    /// Only what belongs to this Unix user.
+    pub user: Option<String>,
+    /// Only what belongs to the person with this OIDC subject or e-mail address.
+    pub identity: Option<String>,
+    /// Only this Slurm account.
+    pub account: Option<String>,
+    /// Only this partition.
+    pub partition: Option<String>,
+    /// Only this node.
+    pub node: Option<String>,
+    /// Only jobs of such a name.
+    pub name: Option<NamePattern>,
+    /// Only what occurred at or after, in microseconds since 1970.
+    pub since: Option<i64>,
+    /// Only what occurred before, in microseconds since 1970.
+    pub until: Option<i64>,
+    /// Only entries from this sequence on.
+    pub from_seq: Option<i64>,
+    /// Only entries up to this sequence.
+    pub to_seq: Option<i64>,
+}
+
+/// One type, or all of a category.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TypePattern {
+    /// `job.*`
+    Category(String),
+    /// `job.completed`
+    Exactly(String),
+}
+
+/// A name, or how it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamePattern {
+    /// `train`
+    Exactly(String),
+    /// `train*`
+    Prefix(String),
+}
+
+impl Filter {
+    /// Checks the filter. `now` is what relative times count from.
+    ///
+    /// # Errors
+    /// The first part that is wrong.
+    pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, Invalid> {
+        let types = self
+            .types
+            .iter()
+            .map(|text| type_pattern(text))
+            .collect::<Result<_, _>>()?;
+        let selection = Selection {
+            cluster: self.cluster.clone(),
+            types,
+            job: self.job.as_deref().map(job_ref).transpose()?,
+            run: self.run.clone(),
+            array: self.array,
+            user: self.user.clone(),
+            identity: self.identity.clone(),
+            account: self.account.clone(),
+            partition: self.partition.clone(),
+            node: self.node.clone(),
+            name: self.name.as_deref().map(name_pattern).transpose()?,
+            since: self.since.map(|since| since.resolve(now)),
+            until: self.until.map(|until| until.resolve(now)),
+            from_seq: self.from_seq.map(bounded),
+            to_seq: self.to_seq.map(bounded),
+        };
+        selection.check_bounds()?;
+        Ok(selection)
+    }
+}
+
+impl Selection {
+    /// Checks that the bounds of time and sequence leave something.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn check_bounds(&self) -> Result<(), Invalid> {
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && since >= until
+        {
+            return Err(Invalid::new(
+                "until",
+                "it is not after `since`; allowed: a later time",
+            ));
+        }
+        if let (Some(from), Some(to)) = (self.from_seq, self.to_seq)
+            && from > to
+        {
+            return Err(Invalid::new(
+                "to_seq",
+                "it is below `from_seq`; allowed: the same or a higher sequence",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A sequence as databases keep it; beyond their range there is nothing.
+fn bounded(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// Reads a job in Slurm's id form.
+///
+/// # Errors
+/// If it is none, or a range of array tasks.
+pub fn job_ref(text: &str) -> Result<JobRef, Invalid> {
+    match text.parse() {
+        Ok(JobRef::ArrayTasks { .. }) | Err(_) => Err(Invalid::new(
+            "job",
+            format!(
+                "{text:?} is no job; allowed: 123 (with all its array tasks or components), 123_4 (one array task), 123+1 (one component)"
+            ),
+        )),
+        Ok(job) => Ok(job),
+    }
+}
+
+fn name_pattern(text: &str) -> Result<NamePattern, Invalid> {
+    match text.strip_suffix('*') {
+        Some("") => Err(Invalid::new(
+            "name",
+            "it stands for every name; allowed: a job name, or how it begins such as train*",
+        )),
+        Some(prefix) => Ok(NamePattern::Prefix(prefix.to_owned())),
+        None => Ok(NamePattern::Exactly(text.to_owned())),
+    }
+}
+
+fn type_pattern(text: &str) -> Result<TypePattern, Invalid> {
+    let (category, event) = text.split_once('.').unwrap_or((text, ""));
+    if !categories().any(|known| known == category) {
+        let allowed: Vec<String> = categories()
+            .map(|category| format!("{category}.*"))
+            .collect();
+        return Err(Invalid::new(
+            "type",
+            format!(
+                "{text:?} is no event type; allowed: {}, or one event of them such as job.completed",
+                allowed.join(", ")
+            ),
+        ));
+    }
+    if event == "*" {
+        return Ok(TypePattern::Category(category.to_owned()));
+    }
+    if text.parse::<EventType>().is_ok() || (category == AUDIT && !event.is_empty()) {
+        return Ok(TypePattern::Exactly(text.to_owned()));
+    }
+    let allowed: Vec<String> = Category::ALL
+        .iter()
+        .filter(|known| known.as_str() == category)
+        .flat_map(|known| {
+            EventType::ALL
+                .iter()
+                .filter(|kind| kind.category() == *known)
+        })
+        .map(ToString::to_string)
+        .collect();
+    let allowed = match allowed.as_slice() {
+        [] => String::new(),
+        types => format!(", {}", types.join(", ")),
+    };
+    Err(Invalid::new(
+        "type",
+        format!("{text:?} is no event type; allowed: {category}.*{allowed}"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> DateTime<Utc> {
+        DateTime::from_timestamp(1_763_760_000, 0).unwrap()
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_is_allowed() {
+        let check = |set: fn(&mut Filter), field: &str, allowed: &str| {
+            let mut filter = Filter::default();
+            set(&mut filter);
+            let invalid = filter.check(now()).unwrap_err();
+            assert_eq!(invalid.field, field);
+            assert!(invalid.problem.contains("allowed: "), "{invalid}");
+            assert!(invalid.problem.contains(allowed), "{invalid}");
+        };
+        check(
+            |f| f.types = vec!["job".into()],
+            "type",
+            "job.*, job.baseline",
+        );
+        check(
+            |f| f.types = vec!["job.exploded".into()],
+            "type",
+            "job.completed",
+        );
+        check(|f| f.types = vec!["*".into()], "type", "node.*");
+        check(|f| f.types = vec!["audit".into()], "type", "audit.*");
+        check(|f| f.job = Some("x".into()), "job", "123_4");
+        check(|f| f.job = Some("1_[2-3]".into()), "job", "123_4");
+        check(|f| f.name = Some("*".into()), "name", "train*");
+        check(
+            |f| {
+                f.since = Some(Moment::Ago(Duration::from_secs(1)));
+                f.until = Some(Moment::Ago(Duration::from_secs(2)));
+            },
+            "until",
+            "later",
+        );
+        check(
+            |f| (f.from_seq, f.to_seq) = (Some(2), Some(1)),
+            "to_seq",
+            "higher",
+        );
+        let invalid = Moment::parse("since", "yesterday").unwrap_err();
+        assert_eq!(invalid.field, "since");
+    }
+
+    #[test]
+    fn relative_times_count_from_now() {
+        let filter = Filter {
+            since: Some(Moment::parse("since", "2h").unwrap()),
+            ..Filter::default()
+        };
+        let selection = filter.check(now()).unwrap();
+        assert_eq!(selection.since, Some((1_763_760_000 - 7200) * 1_000_000));
+    }
+
+    #[test]
+    fn a_name_may_be_given_by_how_it_begins() {
+        let name = |text: &str| name_pattern(text).unwrap();
+        assert_eq!(name("train"), NamePattern::Exactly("train".into()));
+        assert_eq!(name("train*"), NamePattern::Prefix("train".into()));
+        assert_eq!(name("a*b"), NamePattern::Exactly("a*b".into()));
+    }
+}

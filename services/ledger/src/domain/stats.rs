@@ -1,0 +1,187 @@
+//! Sums over the history: how often things happened, how long jobs waited, what they cost.
+
+use std::collections::BTreeMap;
+
+use super::filter::Invalid;
+
+/// Most groups of one answer.
+pub const MOST_GROUPS: usize = 10_000;
+
+/// What sums are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Day (UTC) on which it occurred.
+    Day,
+    /// Cluster.
+    Cluster,
+    /// Unix user.
+    User,
+    /// Slurm account.
+    Account,
+    /// Partition.
+    Partition,
+    /// Job name.
+    Name,
+}
+
+impl Group {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Day,
+        Self::Cluster,
+        Self::User,
+        Self::Account,
+        Self::Partition,
+        Self::Name,
+    ];
+
+    /// The word in questions and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Cluster => "cluster",
+            Self::User => "user",
+            Self::Account => "account",
+            Self::Partition => "partition",
+            Self::Name => "name",
+        }
+    }
+
+    /// Reads `user` or `account,day`.
+    ///
+    /// # Errors
+    /// If a word is none of them or comes twice.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, Invalid> {
+        let mut groups = Vec::new();
+        for word in text.split(',').map(str::trim) {
+            let group = Self::ALL
+                .into_iter()
+                .find(|group| group.as_str() == word)
+                .filter(|group| !groups.contains(group));
+            groups.push(group.ok_or_else(|| {
+                let words = Self::ALL.map(Self::as_str).join(", ");
+                Invalid::new(
+                    "by",
+                    format!("{word:?} is no group, or is given twice; allowed: {words}, several with commas"),
+                )
+            })?);
+        }
+        Ok(groups)
+    }
+}
+
+/// The values of a row's groups, in the order in which they were asked for; `None` for what has no such value.
+pub type Key = Vec<Option<String>>;
+
+/// Sums of one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Which group.
+    pub key: Key,
+    /// How often each event of a job happened, by its word.
+    pub counts: BTreeMap<String, u64>,
+    /// How long jobs that started had waited. `None` if none started.
+    pub wait: Option<Wait>,
+    /// Final costs of the runs that ended, by currency.
+    pub costs: BTreeMap<String, i64>,
+}
+
+/// How long jobs waited from being eligible (or, where Slurm does not tell, submitted) to their start, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// How many starts.
+    pub starts: u64,
+    /// Half of them waited no longer.
+    pub p50: u64,
+    /// Nine of ten waited no longer.
+    pub p90: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+/// What a database sums up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Group, event word, how often.
+    pub counts: Vec<(Key, String, u64)>,
+    /// Group, waits.
+    pub waits: Vec<(Key, Wait)>,
+    /// Group, currency, millionths of its unit.
+    pub costs: Vec<(Key, String, i64)>,
+}
+
+/// One row for each group, ordered by the group's values.
+///
+/// # Errors
+/// If there are more groups than one answer tells.
+pub fn rows(sums: Sums) -> Result<Vec<Row>, Invalid> {
+    let mut rows: BTreeMap<Key, Row> = BTreeMap::new();
+    for (key, word, count) in sums.counts {
+        row(&mut rows, key).counts.insert(word, count);
+    }
+    for (key, wait) in sums.waits {
+        row(&mut rows, key).wait = Some(wait);
+    }
+    for (key, currency, micros) in sums.costs {
+        row(&mut rows, key).costs.insert(currency, micros);
+    }
+    if rows.len() > MOST_GROUPS {
+        return Err(Invalid::new(
+            "by",
+            format!("more than {MOST_GROUPS} groups; allowed: a narrower filter, or fewer groups"),
+        ));
+    }
+    Ok(rows.into_values().collect())
+}
+
+fn row(rows: &mut BTreeMap<Key, Row>, key: Key) -> &mut Row {
+    rows.entry(key.clone()).or_insert_with(|| Row {
+        key,
+        ..Row::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(user: &str) -> Key {
+        vec![Some(user.to_owned())]
+    }
+
+    #[test]
+    fn what_belongs_together_is_one_row() {
+        let wait = Wait {
+            starts: 2,
+            p50: 1,
+            p90: 5,
+            max: 5,
+        };
+        let rows = rows(Sums {
+            counts: vec![
+                (key("bob"), "started".into(), 2),
+                (key("alice"), "failed".into(), 1),
+                (key("bob"), "completed".into(), 1),
+            ],
+            waits: vec![(key("bob"), wait)],
+            costs: vec![(key("carol"), "EUR".into(), 7)],
+        })
+        .unwrap();
+        let users: Vec<_> = rows.iter().map(|row| row.key[0].as_deref()).collect();
+        assert_eq!(users, [Some("alice"), Some("bob"), Some("carol")]);
+        assert_eq!((rows[1].counts.len(), rows[1].wait), (2, Some(wait)));
+        assert_eq!(rows[2].costs["EUR"], 7);
+    }
+
+    #[test]
+    fn groups_are_words() {
+        assert_eq!(
+            Group::parse_list("account, day").unwrap(),
+            [Group::Account, Group::Day]
+        );
+        for text in ["colour", "", "day,day"] {
+            let invalid = Group::parse_list(text).unwrap_err();
+            assert!(invalid.problem.contains("allowed: day, "), "{invalid}");
+        }
+    }
+}

@@ -84,13 +84,15 @@ marked() { with_environment "MESH_CLUSTER_DIR=$DIR" | cut -d/ -f3; }
 
 with_environment() { grep -slzxF -- "$1" /proc/[0-9]*/environ; }
 
-# steps: slurmstepds. They have no mark: slurmd gives them an environment of their own with only its
-# slurm.conf in it (seen on 22.05).
+# steps NODE: slurmstepds of a node, of all for *. They have no mark, and newer ones write their title over
+# their environment (seen on 24.11); each keeps its node's log open.
 steps() {
-  local environ
-  for environ in $(with_environment "SLURM_CONF=$SLURM_CONF"); do
-    [[ $(cat "${environ%/*}/comm" 2>/dev/null) != slurmstepd ]] || cut -d/ -f3 <<<"$environ"
+  local pid
+  for pid in $(pgrep -x slurmstepd); do
+    # In another root the path has that in front, and of a folder that is gone "(deleted)" behind.
+    find "/proc/$pid/fd" -lname "*$LOG/slurmd-$1.log*" 2>/dev/null | grep -q . && echo "$pid"
   done
+  return 0
 }
 
 # members: the marked, the slurmstepds, what jobs of this cluster left behind, and all their
@@ -99,7 +101,7 @@ steps() {
 members() {
   {
     marked
-    steps
+    steps '*'
     with_environment "SLURM_CONF=$SLURM_CONF" | xargs -r grep -slz '^SLURM_JOB_ID=' | cut -d/ -f3
   } | descendants
 }

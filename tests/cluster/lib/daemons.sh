@@ -77,14 +77,8 @@ stop_daemon() {
   wait_for 60 dead "$1"
 }
 
-# steps_of NODE: the slurmstepds of a node and the job processes below them. They outlive slurmd;
-# each keeps its node's log open.
-steps_of() {
-  local pid
-  for pid in $(steps); do
-    find "/proc/$pid/fd" -lname "$LOG/slurmd-$1.log" 2>/dev/null | grep -q . && echo "$pid"
-  done | descendants
-}
+# steps_of NODE: the slurmstepds of a node and the job processes below them. They outlive slurmd.
+steps_of() { steps "$1" | descendants; }
 
 # kill_all CMD…: SIGKILL what CMD lists until it lists nothing.
 kill_all() {

@@ -53,7 +53,7 @@ pub struct Global {
         conflicts_with = "url"
     )]
     pub socket: Option<PathBuf>,
-    /// Address of the API, e.g. http://login1:8686; needs --token-file
+    /// Address of the API, e.g. http://login1:8686; needs --token-file or $SMESH_TOKEN
     #[arg(
         long,
         global = true,
@@ -62,7 +62,7 @@ pub struct Global {
         hide_env_values = true
     )]
     pub url: Option<String>,
-    /// File with the token for --url
+    /// File with the token for --url [default: the token itself in $SMESH_TOKEN]
     #[arg(
         long,
         global = true,
@@ -112,6 +112,8 @@ pub enum Command {
     /// Show and test webhook endpoints
     #[command(subcommand)]
     Webhooks(Webhooks),
+    /// Say who the mesh takes you for, and what you may see
+    Whoami,
     /// Prove that the ledger was not changed
     Verify(Verify),
     /// Prepare the ledger's database

@@ -15,6 +15,7 @@ mod stats;
 mod verify;
 pub mod wait;
 mod webhooks;
+mod whoami;
 mod why;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Wait(args) => wait::run(global, &args).await,
         Command::Cost(args) => cost::run(global, &args).await,
         Command::Webhooks(args) => webhooks::run(global, args).await,
+        Command::Whoami => whoami::run(global).await,
         Command::Verify(args) => verify::run(global, args).await,
         Command::Ledger(args) => ledger::run(global, args).await,
         Command::Price(args) => price::run(global, &args),

@@ -97,12 +97,16 @@ pub fn socket(context: &Context) -> PathBuf {
 /// If no address is known, or the token cannot be read.
 pub fn client(global: &Global) -> Result<Client, Error> {
     if let Some(url) = &global.url {
-        let file = global
-            .token_file
-            .as_ref()
-            .ok_or_else(|| Error::Usage("--url needs --token-file FILE".into()))?;
-        let token = std::fs::read_to_string(file)
-            .map_err(|source| Error::io("read token", file, source))?;
+        let token = match (&global.token_file, std::env::var("SMESH_TOKEN")) {
+            (Some(file), _) => std::fs::read_to_string(file)
+                .map_err(|source| Error::io("read token", file, source))?,
+            (None, Ok(token)) if !token.trim().is_empty() => token,
+            (None, _) => {
+                return Err(Error::Usage(
+                    "--url needs a token: --token-file FILE, or the token in SMESH_TOKEN".into(),
+                ));
+            }
+        };
         return Client::new(Address::tcp(url, token.trim())?);
     }
     if let Some(socket) = &global.socket {

@@ -354,7 +354,7 @@ mod tests {
             );
         }
         let one = config(&format!("name = 'a'\nrole = 'auditor'\nsha256 = '{hash}'"));
-        assert_eq!(one.faults(&[one.clone()]), [""; 0]);
+        assert_eq!(one.faults(std::slice::from_ref(&one)), [""; 0]);
         assert!(one.faults(&[one.clone(), one.clone()])[0].contains("twice"));
         assert!(toml::from_str::<TokenConfig>("name = 'a'\nrole = 'king'").is_err());
     }

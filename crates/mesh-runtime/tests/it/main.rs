@@ -1,5 +1,7 @@
 //! Who may call an API, over real sockets, with a real OIDC provider.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
 mod oidc;
 mod support;
 mod unix;

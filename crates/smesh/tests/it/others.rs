@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::mesh::{Mesh, stderr, stdout};
 
 /// Runs a program as a user without any rights.
-fn as_other(program: &Path, args: &[&str]) -> Output {
+pub fn as_other(program: &Path, args: &[&str]) -> Output {
     assert!(
         rustix::process::geteuid().is_root(),
         "this test becomes another user: run it as root"
@@ -26,8 +26,10 @@ fn as_other(program: &Path, args: &[&str]) -> Output {
 }
 
 /// A mesh whose ledger holds an event of alice, and a `smesh` that others may start.
-async fn with_an_event_of_alice() -> Mesh {
-    let mesh = Mesh::started();
+pub async fn with_an_event_of_alice(configure: impl FnOnce(&Mesh)) -> Mesh {
+    let mut mesh = Mesh::init();
+    configure(&mesh);
+    mesh.start();
     let port = std::fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
     let config = mesh_bus::Config {
         url: format!("nats://127.0.0.1:{}", port.trim()),
@@ -52,7 +54,7 @@ async fn with_an_event_of_alice() -> Mesh {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn others_jobs_do_not_exist_for_them() {
-    let mesh = with_an_event_of_alice().await;
+    let mesh = with_an_event_of_alice(|_| {}).await;
     let (smesh, socket) = (mesh.path("smesh"), mesh.path("data/api.sock"));
     let socket = socket.to_str().unwrap();
     let events = as_other(&smesh, &["--socket", socket, "events"]);
@@ -74,7 +76,7 @@ async fn others_jobs_do_not_exist_for_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_private_can_be_read_by_them() {
-    let mesh = with_an_event_of_alice().await;
+    let mesh = with_an_event_of_alice(|_| {}).await;
     for file in [
         "data",
         "data/private/nats.conf",
@@ -93,7 +95,7 @@ async fn nothing_private_can_be_read_by_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_nats_server_takes_nobody_without_credentials() {
-    let mesh = with_an_event_of_alice().await;
+    let mesh = with_an_event_of_alice(|_| {}).await;
     let port: u16 = std::fs::read_to_string(mesh.path("data/private/nats.port"))
         .unwrap()
         .trim()

@@ -1,0 +1,347 @@
+//! Who may ask what: every route of every service, for every kind of caller, over the Unix socket and over TCP.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+
+use mesh_runtime::{ConfigFile, Context, Service};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::mesh::Mesh;
+use crate::others::{as_other, with_an_event_of_alice};
+
+/// What a route says to whom, in this order: nobody over TCP; a wrong token; over TCP the owner, another user, the coordinator of the
+/// account, an auditor, an administrator; over the Unix socket another user, and root.
+type Row = (&'static str, &'static str, [u16; 9]);
+
+const CALLERS: [&str; 9] = [
+    "nobody",
+    "wrong",
+    "alice",
+    "bob",
+    "physics",
+    "auditor",
+    "admin",
+    "unix nobody",
+    "unix root",
+];
+
+/// Everybody who is somebody; what they see is tested beside.
+const ALL: [u16; 9] = [401, 401, 200, 200, 200, 200, 200, 200, 200];
+/// Who may see alice's job 7 of the account physics.
+const ALICES: [u16; 9] = [401, 401, 200, 404, 200, 200, 200, 404, 200];
+/// Nobody has such a thing.
+const MISSING: [u16; 9] = [401, 401, 404, 404, 404, 404, 404, 404, 404];
+/// Who may ask about alice.
+const ABOUT_ALICE: [u16; 9] = [401, 401, 200, 403, 200, 200, 200, 403, 200];
+const WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 200, 200, 403, 200];
+const WATCHERS_MISSING: [u16; 9] = [401, 401, 403, 403, 403, 404, 404, 403, 404];
+const ADMINS_CONFLICT: [u16; 9] = [401, 401, 403, 403, 403, 403, 409, 403, 409];
+const ADMINS_MISSING: [u16; 9] = [401, 401, 403, 403, 403, 403, 404, 403, 404];
+const OPEN: [u16; 9] = [200; 9];
+
+/// Path of the route, what is asked, what is answered. Every route of the routers has a line here, or this test fails.
+const MATRIX: &[(&str, Row)] = &[
+    ("/livez", ("GET", "/livez", OPEN)),
+    // Without Slurm it is not ready, and says so to everybody.
+    ("/readyz", ("GET", "/readyz", [503; 9])),
+    ("/metrics", ("GET", "/metrics", WATCHERS)),
+    ("/v1/whoami", ("GET", "/v1/whoami", ALL)),
+    ("/v1/events", ("GET", "/v1/events", ALL)),
+    ("/v1/events", ("GET", "/v1/events?user=alice", ABOUT_ALICE)),
+    ("/v1/events/export", ("GET", "/v1/events/export", ALL)),
+    (
+        "/v1/events/export",
+        ("GET", "/v1/events/export?user=alice", ABOUT_ALICE),
+    ),
+    ("/v1/events/stats", ("GET", "/v1/events/stats", ALL)),
+    (
+        "/v1/events/stats",
+        ("GET", "/v1/events/stats?user=alice", ABOUT_ALICE),
+    ),
+    (
+        "/v1/events/openapi.json",
+        ("GET", "/v1/events/openapi.json", ALL),
+    ),
+    (
+        "/v1/nodes/{cluster}/{node}",
+        ("GET", "/v1/nodes/testbed/n1", MISSING),
+    ),
+    (
+        "/v1/jobs/{cluster}/{job}",
+        ("GET", "/v1/jobs/testbed/7", ALICES),
+    ),
+    (
+        "/v1/jobs/{cluster}/{job}",
+        ("GET", "/v1/jobs/testbed/8", MISSING),
+    ),
+    ("/v1/ledger/head", ("GET", "/v1/ledger/head", ALL)),
+    ("/v1/costs", ("GET", "/v1/costs", ALL)),
+    ("/v1/costs", ("GET", "/v1/costs?user=alice", ABOUT_ALICE)),
+    ("/v1/costs/live", ("GET", "/v1/costs/live", ALL)),
+    (
+        "/v1/costs/live",
+        ("GET", "/v1/costs/live?user=alice", ABOUT_ALICE),
+    ),
+    ("/v1/queue", ("GET", "/v1/queue", ALL)),
+    (
+        "/v1/queue/{cluster}/{job}",
+        ("GET", "/v1/queue/testbed/99", MISSING),
+    ),
+    ("/v1/webhooks", ("GET", "/v1/webhooks", WATCHERS)),
+    ("/v1/webhooks", ("POST", "/v1/webhooks", ADMINS_CONFLICT)),
+    (
+        "/v1/webhooks/{name}",
+        ("GET", "/v1/webhooks/x", WATCHERS_MISSING),
+    ),
+    (
+        "/v1/webhooks/{name}",
+        ("DELETE", "/v1/webhooks/x", ADMINS_CONFLICT),
+    ),
+    (
+        "/v1/webhooks/{name}/deliveries",
+        ("GET", "/v1/webhooks/x/deliveries", WATCHERS_MISSING),
+    ),
+    (
+        "/v1/webhooks/{name}/test",
+        ("POST", "/v1/webhooks/x/test", ADMINS_MISSING),
+    ),
+    ("/no/such/route", ("GET", "/no/such/route", MISSING)),
+];
+
+/// Tested by streams and gRPC clients elsewhere; that nobody gets in without a token is tested here.
+const OTHERWISE: &[&str] = &[
+    "/v1/events/stream",
+    "/mesh.ledger.v1.EventsService/{*method}",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_answers_everybody_as_they_may() {
+    let tokens: BTreeMap<&str, String> = CALLERS[1..7]
+        .iter()
+        .map(|name| (*name, format!("the token of {name}, which is long")))
+        .collect();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let mesh = with_an_event_of_alice(|mesh| {
+        let mut api = format!("[mesh.api]\nlisten = \"{address}\"\n");
+        for (name, role) in [
+            ("alice", "role = 'user'\nusers = ['alice']"),
+            ("bob", "role = 'user'\nusers = ['bob']"),
+            ("physics", "role = 'user'\naccounts = ['physics']"),
+            ("auditor", "role = 'auditor'"),
+            ("admin", "role = 'admin'"),
+        ] {
+            let file = mesh.path(&format!("{name}.token"));
+            std::fs::write(&file, &tokens[name]).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            api.push_str(&format!(
+                "[[mesh.api.tokens]]\nname = '{name}'\nfile = {file:?}\n{role}\n"
+            ));
+        }
+        configure(mesh, &api);
+    })
+    .await;
+
+    let listed = routes(&mesh).await;
+    let known =
+        |path: &str| MATRIX.iter().any(|(route, _)| *route == path) || OTHERWISE.contains(&path);
+    let unknown: Vec<&String> = listed.iter().filter(|path| !known(path)).collect();
+    assert!(
+        unknown.is_empty(),
+        "who may ask these? add them to the matrix: {unknown:?}"
+    );
+    assert!(
+        listed.len() >= 12,
+        "the routers do not show their routes any more: {listed:?}"
+    );
+
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let unix = reqwest::Client::builder()
+        .unix_socket(mesh.path("data/api.sock"))
+        .build()
+        .unwrap();
+    let mut wrong = Vec::new();
+    for (_, (method, path, expected)) in MATRIX {
+        for (name, expected) in CALLERS.iter().zip(expected) {
+            let status = match *name {
+                "unix nobody" => curl(&mesh, method, path),
+                "unix root" => {
+                    let method = method.parse().unwrap();
+                    let request = unix.request(method, format!("http://mesh{path}"));
+                    request.send().await.unwrap().status().as_u16()
+                }
+                name => {
+                    let method = method.parse().unwrap();
+                    let mut request = http.request(method, format!("http://{address}{path}"));
+                    if let Some(token) = tokens.get(name) {
+                        request = request.bearer_auth(token);
+                    }
+                    request.send().await.unwrap().status().as_u16()
+                }
+            };
+            if status != *expected {
+                wrong.push(format!(
+                    "{method} {path} as {name}: {status}, not {expected}"
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for path in [
+        "/v1/events/stream",
+        "/mesh.ledger.v1.EventsService/ListEvents",
+    ] {
+        let request = http
+            .get(format!("http://{address}{path}"))
+            .bearer_auth("wrong");
+        assert_eq!(
+            request.send().await.unwrap().status().as_u16(),
+            401,
+            "{path}"
+        );
+    }
+
+    // What those see who are answered, and what the audit has of it.
+    let jobs = async |name: &str, query: &str| -> usize {
+        let url = format!("http://{address}/v1/events?{query}");
+        let request = http.get(url).bearer_auth(&tokens[name]);
+        let answer: Value =
+            serde_json::from_str(&request.send().await.unwrap().text().await.unwrap()).unwrap();
+        answer["entries"].as_array().unwrap().len()
+    };
+    for (name, seen) in [
+        ("alice", 1),
+        ("bob", 0),
+        ("physics", 1),
+        ("auditor", 1),
+        ("admin", 1),
+    ] {
+        assert_eq!(
+            jobs(name, "job=7&type=job.started&limit=77").await,
+            seen,
+            "{name}"
+        );
+    }
+    let reads = async || -> Vec<Value> {
+        let request = unix.get("http://mesh/v1/events?type=audit.read&limit=1000");
+        let text = request.send().await.unwrap().text().await.unwrap();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let entries = answer["entries"].as_array().unwrap().iter();
+        entries
+            .map(|entry| entry["event"]["data"]["read"].clone())
+            .collect()
+    };
+    let of_these = async || -> Vec<Value> {
+        let mut found = reads().await;
+        found.retain(|read| read["request"].as_str().unwrap().contains("limit=77"));
+        found
+    };
+    mesh_testkit::wait_until(
+        "the reads are in the ledger",
+        crate::mesh::SOON,
+        async || of_these().await.len() >= 3,
+    )
+    .await;
+    let mut readers: Vec<(String, String)> = of_these()
+        .await
+        .iter()
+        .map(|read| {
+            assert_eq!(read["whose"], serde_json::json!(["alice"]), "{read}");
+            assert_eq!(read["rows"], "1", "{read}");
+            let text = |key: &str| read[key].as_str().unwrap().to_owned();
+            (text("reader"), text("role"))
+        })
+        .collect();
+    readers.sort();
+    // Each once; not alice, who read what is hers, and not bob, who was shown nothing.
+    assert_eq!(
+        readers,
+        [
+            ("token:admin", "admin"),
+            ("token:auditor", "auditor"),
+            ("token:physics", "coordinator")
+        ]
+        .map(|(reader, role)| (reader.to_owned(), role.to_owned()))
+    );
+}
+
+/// Puts this in place of `[mesh.api]` of mesh.toml.
+fn configure(mesh: &Mesh, api: &str) {
+    let path = mesh.path("mesh.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once("[mesh.api]\n").unwrap();
+    let after = rest.split_once("\n[").map_or("", |(_, after)| after);
+    std::fs::write(&path, format!("{before}{api}\n[{after}")).unwrap();
+}
+
+fn curl(mesh: &Mesh, method: &str, path: &str) -> u16 {
+    let socket = mesh.path("data/api.sock");
+    let url = format!("http://mesh{path}");
+    let output = as_other(
+        "curl".as_ref(),
+        &[
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-X",
+            method,
+            "--unix-socket",
+            socket.to_str().unwrap(),
+            &url,
+        ],
+    );
+    String::from_utf8_lossy(&output.stdout).parse().unwrap()
+}
+
+/// Every path that the services' routers and the server have, as axum shows them.
+async fn routes(mesh: &Mesh) -> Vec<String> {
+    let path = mesh.path("routes.toml");
+    let text = std::fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    // A data directory of its own, and no NATS: nothing is asked of these.
+    let folder = mesh.path("routes");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(&path, &text).unwrap();
+    let config = ConfigFile::load(smesh::settings::DEFAULTS, Some(&path)).unwrap();
+    let mut context = Context::new(config, CancellationToken::new()).unwrap();
+    context.mesh.data_dir = folder;
+    context.mesh.nats.url = "nats://127.0.0.1:1".into();
+    let routers = [
+        ledger::LedgerService::start(context.clone())
+            .await
+            .unwrap()
+            .router,
+        cost_engine::CostEngineService::start(context.clone())
+            .await
+            .unwrap()
+            .router,
+        pending_explainer::PendingExplainerService::start(context.clone())
+            .await
+            .unwrap()
+            .router,
+        webhook_dispatcher::WebhookDispatcherService::start(context.clone())
+            .await
+            .unwrap()
+            .router,
+    ];
+    let mut paths: Vec<String> = routers
+        .iter()
+        .flat_map(|router| {
+            let shown = format!("{router:?}");
+            shown
+                .split('"')
+                // axum's own entries are for what no route has.
+                .filter(|text| text.starts_with('/') && text.len() > 1)
+                .filter(|text| !text.contains("__private__axum"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    paths.sort();
+    paths.dedup();
+    context.shutdown.cancel();
+    paths
+}

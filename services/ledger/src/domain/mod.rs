@@ -3,10 +3,12 @@
 pub mod append;
 pub mod checkpoint;
 pub mod cursor;
+pub mod export;
 pub mod fact;
 pub mod filter;
 pub mod note;
 pub mod query;
 pub mod stats;
 pub mod story;
+pub mod tree;
 pub mod verify;

@@ -1,22 +1,29 @@
-//! Verification: the whole chain is computed again from the stored bodies.
+//! Verification: the whole chain and the tree are computed again from the stored bodies.
 //!
-//! The verifier takes the entries in the order of their sequence and stops at the first that does not fit. It holds one chain value,
-//! so its memory does not grow with the ledger. What it finds of a tampering:
+//! The verifier takes the entries in the order of their sequence and stops at the first that does not fit. It holds one chain value and
+//! the edge of the tree, so its memory does not grow with the ledger. What it finds of a tampering:
 //!
 //! - a body, subject, cluster or id that was changed: the leaf no longer fits;
 //! - a leaf or a chain value that was changed: it no longer fits what it was computed from;
 //! - entries that were swapped, or written anew: neither fits;
 //! - an entry or a payload that was taken out: its sequence is missing;
 //! - entries that were cut off the end or added there: the head names another end;
+//! - a history that was written anew from some entry on, so that it fits together: the first [`Mark`] behind that entry, a signed checkpoint,
+//!   has another root. Which of the entries since the last mark that fits is the first to differ, no hash tells;
+//! - a checkpoint that no trusted key has signed;
 //! - columns for queries that are missing or say something else than the body. They are no part of the chain, so a fault in the chain is
 //!   named before one in them.
 //!
-//! Deliberately absent: whoever can rewrite the whole file, head included, can make a consistent ledger of another history. Against that
-//! only a head helps that was noted elsewhere; compare the one that is printed.
+//! Whoever holds the signing key can write and sign another history: against that helps a checkpoint that was kept elsewhere.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use mesh_events::chain::{self, GENESIS, Hash};
+use mesh_events::merkle::Frontier;
+
+use super::checkpoint::Checkpoint;
+use super::note::PublicKey;
 
 /// An entry as the database has it; nothing about it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +82,54 @@ pub struct Verified {
     pub count: u64,
     /// Chain value of the last entry.
     pub head: Hash,
+    /// Up to which entry a checkpoint says the same; 0 if none was compared.
+    pub signed: u64,
+    /// How many entries have no payload any more, as retention has archived it: only their hashes were checked.
+    pub archived: u64,
+}
+
+/// A checkpoint that the entries are compared with when its size is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    size: u64,
+    claim: Result<Hash, Fault>,
+    kept: bool,
+}
+
+impl Mark {
+    /// A checkpoint that is stored with the ledger: of this size, by its column, and signed by one of the keys, or it is a fault.
+    pub fn stored(size: i64, root: &[u8], note: &str, keys: &[PublicKey]) -> Self {
+        let size = u64::try_from(size).unwrap_or_default();
+        let claim = match Checkpoint::open(note, keys) {
+            Ok((checkpoint, _)) if checkpoint.size == size && checkpoint.root == root => {
+                Ok(checkpoint.root)
+            }
+            _ => Err(Fault::CheckpointForged),
+        };
+        Self {
+            size,
+            claim,
+            kept: false,
+        }
+    }
+
+    /// A checkpoint whose signature was looked at.
+    pub const fn signed(checkpoint: &Checkpoint) -> Self {
+        Self {
+            size: checkpoint.size,
+            claim: Ok(checkpoint.root),
+            kept: false,
+        }
+    }
+
+    /// A checkpoint that somebody kept elsewhere, which is trusted: its signature was looked at, or it was kept safely.
+    pub const fn kept(checkpoint: &Checkpoint) -> Self {
+        Self {
+            size: checkpoint.size,
+            claim: Ok(checkpoint.root),
+            kept: true,
+        }
+    }
 }
 
 /// The first place where the ledger does not fit together.
@@ -107,12 +162,21 @@ pub enum Fault {
     ChainBroken,
     /// Nothing fits: another entry stands here (swapped, inserted or written anew).
     Replaced,
-    /// The head says that the ledger goes on, but here it ends.
+    /// The head or a checkpoint says that the ledger goes on, but here it ends.
     CutOff,
     /// The head says that the ledger ended before this entry.
     Extra,
     /// The entries fit, the chain value of the head does not.
     HeadChanged,
+    /// The entries fit each other, but not a checkpoint of the ledger's own: from some entry after the last checkpoint that fits, this one or
+    /// a later one, they were written anew.
+    RewrittenUpTo(u64),
+    /// As [`Self::RewrittenUpTo`], by a checkpoint that was kept elsewhere.
+    ForkedUpTo(u64),
+    /// The checkpoint that counts up to here is not signed by a trusted key, or its columns are not what was signed.
+    CheckpointForged,
+    /// The line of an export is none.
+    Unreadable,
     /// The chain fits from end to end, but the columns for queries are not those of the entry's body: queries hide it or show it to others.
     IndexDiffers,
 }
@@ -120,6 +184,21 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::RewrittenUpTo(size) => {
+                return write!(
+                    f,
+                    "the ledger was written anew here or later, up to {size}: the signed checkpoint of {size} entries has another root"
+                );
+            }
+            Self::ForkedUpTo(size) => {
+                return write!(
+                    f,
+                    "the ledger was written anew here or later, up to {size}: the checkpoint of {size} entries that was kept has another root"
+                );
+            }
+            Self::CheckpointForged => {
+                "the checkpoint that ends with this entry is not signed by a key that is trusted: it is forged, or a key is missing"
+            }
             Self::Missing => "the entry is missing: it was deleted",
             Self::PayloadMissing => "the entry's payload is missing: it was deleted",
             Self::ContentChanged => {
@@ -134,8 +213,11 @@ impl fmt::Display for Fault {
             Self::Replaced => {
                 "another entry stands here: it was swapped, inserted or written anew"
             }
-            Self::CutOff => "the ledger ends before this entry although its head counts it: the tail was cut off",
-            Self::Extra => "the entry is not counted by the ledger's head: it was added by hand",
+            Self::CutOff => {
+                "the ledger ends before this entry although its head or a checkpoint counts it: the tail was cut off"
+            }
+            Self::Extra => "the entry is out of order, or not counted by the ledger's head: it was added or moved by hand",
+            Self::Unreadable => "the line of this entry cannot be read",
             Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
             Self::IndexDiffers => {
                 "the chain is whole, but the row in event_index is not what the body says: queries cannot be trusted until the index is made anew"
@@ -149,21 +231,42 @@ impl fmt::Display for Fault {
 pub struct Verifier {
     last: i64,
     chain: Hash,
+    tree: Frontier,
+    /// Marks that are not reached yet, by size.
+    marks: BTreeMap<u64, Vec<Mark>>,
+    /// Size of the last mark that fits.
+    fits: u64,
+    archived: u64,
 }
 
 impl Default for Verifier {
     fn default() -> Self {
-        Self {
-            last: 0,
-            chain: GENESIS,
-        }
+        Self::after(Frontier::default(), GENESIS)
     }
 }
 
 impl Verifier {
+    /// Begins behind the entries of a tree, whose last chain value is given.
+    pub fn after(tree: Frontier, chain: Hash) -> Self {
+        Self {
+            last: tree.size().cast_signed(),
+            chain,
+            fits: tree.size(),
+            tree,
+            marks: BTreeMap::new(),
+            archived: 0,
+        }
+    }
+
     /// Sequence of the last entry that was verified.
     pub const fn last(&self) -> i64 {
         self.last
+    }
+
+    /// Compares the entries with a checkpoint, once there are as many. One of a size that is passed already is compared with nothing and
+    /// is a fault, so give marks before the entries.
+    pub fn expect(&mut self, mark: Mark) {
+        self.marks.entry(mark.size).or_default().push(mark);
     }
 
     /// Takes the next entry.
@@ -171,62 +274,149 @@ impl Verifier {
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
     pub fn next(&mut self, entry: &Stored) -> Result<(), FirstBad> {
-        let expected = self.last + 1;
-        let bad = |seq, what| Err(FirstBad { seq, what });
-        if entry.seq > expected {
-            return bad(expected, Fault::Missing);
-        }
-        if entry.seq < expected {
-            return bad(entry.seq, Fault::Extra);
-        }
+        let expected = self.in_order(entry)?;
+        let bad = |what| {
+            Err(FirstBad {
+                seq: expected,
+                what,
+            })
+        };
         let Some(payload) = &entry.payload else {
-            return bad(expected, Fault::PayloadMissing);
+            return bad(Fault::PayloadMissing);
         };
         let leaf = entry.leaf_at(expected.unsigned_abs(), payload);
-        let link = leaf.map(|leaf| chain::link(&self.chain, &leaf));
+        let link = leaf.map(|leaf| (leaf, chain::link(&self.chain, &leaf)));
         let leaf_fits = leaf.is_some_and(|leaf| entry.leaf == leaf);
-        let chained = link.filter(|link| entry.chain == link);
+        let chained = link.filter(|(_, link)| entry.chain == link);
         match (leaf_fits, chained) {
-            (true, Some(link)) => {
-                self.last = expected;
-                self.chain = link;
-                Ok(())
-            }
-            (true, None) => bad(expected, Fault::ChainBroken),
-            (false, Some(_)) => bad(expected, Fault::LeafChanged),
-            (false, None) => {
-                let leaf_was_chained = Hash::try_from(entry.leaf.as_slice())
-                    .is_ok_and(|leaf| chain::link(&self.chain, &leaf) == entry.chain.as_slice());
-                bad(
-                    expected,
-                    if leaf_was_chained {
-                        Fault::ContentChanged
-                    } else {
-                        Fault::Replaced
-                    },
-                )
-            }
+            (true, Some((leaf, link))) => self.take(leaf, link),
+            (true, None) => bad(Fault::ChainBroken),
+            (false, Some(_)) => bad(Fault::LeafChanged),
+            (false, None) => bad(match self.chained_leaf(entry) {
+                Some(_) => Fault::ContentChanged,
+                None => Fault::Replaced,
+            }),
         }
     }
 
-    /// Compares the end with the head.
+    /// Takes the next entry, whose payload retention has archived: only its hashes can be checked.
     ///
     /// # Errors
-    /// If the head names another end.
+    /// The first fault; the verifier is of no use afterwards.
+    pub fn next_archived(&mut self, entry: &Stored) -> Result<(), FirstBad> {
+        let expected = self.in_order(entry)?;
+        match self.chained_leaf(entry) {
+            Some((leaf, link)) => {
+                self.archived += 1;
+                self.take(leaf, link)
+            }
+            None => Err(FirstBad {
+                seq: expected,
+                what: Fault::ChainBroken,
+            }),
+        }
+    }
+
+    /// The sequence that an entry has if it is the next.
+    const fn in_order(&self, entry: &Stored) -> Result<i64, FirstBad> {
+        let expected = self.last + 1;
+        if entry.seq > expected {
+            return Err(FirstBad {
+                seq: expected,
+                what: Fault::Missing,
+            });
+        }
+        if entry.seq < expected {
+            return Err(FirstBad {
+                seq: entry.seq,
+                what: Fault::Extra,
+            });
+        }
+        Ok(expected)
+    }
+
+    /// The entry's leaf and chain value, if the one follows from the other.
+    fn chained_leaf(&self, entry: &Stored) -> Option<(Hash, Hash)> {
+        let leaf = Hash::try_from(entry.leaf.as_slice()).ok()?;
+        let link = chain::link(&self.chain, &leaf);
+        (entry.chain == link).then_some((leaf, link))
+    }
+
+    fn take(&mut self, leaf: Hash, link: Hash) -> Result<(), FirstBad> {
+        self.last += 1;
+        self.chain = link;
+        self.tree.push(leaf);
+        match self.marks.first_key_value() {
+            Some((size, _)) if *size <= self.tree.size() => self.compare(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares with the marks whose size is reached.
+    fn compare(&mut self) -> Result<(), FirstBad> {
+        let reached = self.tree.size();
+        let later = self.marks.split_off(&(reached + 1));
+        let marks = std::mem::replace(&mut self.marks, later);
+        for mark in marks.into_values().flatten() {
+            let differs = match mark.kept {
+                true => Fault::ForkedUpTo(mark.size),
+                false => Fault::RewrittenUpTo(mark.size),
+            };
+            let (at, what) = match mark.claim {
+                Ok(root) if mark.size == reached && root == self.tree.root() => {
+                    self.fits = reached;
+                    continue;
+                }
+                Ok(_) => (self.fits + 1, differs),
+                Err(forged) => (mark.size, forged),
+            };
+            return Err(FirstBad {
+                seq: at.cast_signed(),
+                what,
+            });
+        }
+        Ok(())
+    }
+
+    /// Compares the end with the head, and with what checkpoints count.
+    ///
+    /// # Errors
+    /// If one of them names another end.
     pub fn finish(self, head: &StoredHead) -> Result<Verified, FirstBad> {
+        if self.last == head.seq && self.chain != head.chain.as_slice() {
+            return Err(FirstBad {
+                seq: self.last,
+                what: Fault::HeadChanged,
+            });
+        }
+        self.finish_at(head.seq)
+    }
+
+    /// Ends where it is known to end, and compares with what checkpoints count.
+    ///
+    /// # Errors
+    /// If this is another end.
+    pub fn finish_at(mut self, seq: i64) -> Result<Verified, FirstBad> {
         let bad = |seq, what| Err(FirstBad { seq, what });
-        if self.last < head.seq {
+        if self.last < seq {
             return bad(self.last + 1, Fault::CutOff);
         }
-        if self.last > head.seq {
-            return bad(head.seq + 1, Fault::Extra);
+        if self.last > seq {
+            return bad(seq + 1, Fault::Extra);
         }
-        if self.chain != head.chain.as_slice() {
-            return bad(self.last, Fault::HeadChanged);
+        // Marks without any entry before them.
+        self.compare()?;
+        if let Some(mark) = self.marks.into_values().flatten().next() {
+            return match mark.claim {
+                Ok(_) => bad(self.last + 1, Fault::CutOff),
+                Err(forged) => bad(mark.size.cast_signed(), forged),
+            };
         }
         Ok(Verified {
             count: self.last.unsigned_abs(),
             head: self.chain,
+            signed: self.fits,
+            archived: self.archived,
         })
     }
 }

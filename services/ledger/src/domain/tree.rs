@@ -1,0 +1,192 @@
+//! The Merkle tree as the ledger stores it: the leaves, and the hash of every complete subtree of 256, 256², 256³, … of them.
+//!
+//! What lies between is computed when it is asked for, from a [`Block`] of 256 stored hashes. So a proof in a ledger of ten million entries
+//! reads some blocks instead of all leaves. The stored subtrees follow from the leaves and may be made anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mesh_events::chain::Hash;
+use mesh_events::merkle::{Frontier, Node, Range};
+
+/// Levels from one stored level to the next.
+pub const HEIGHT: u8 = 8;
+/// Hashes of a block.
+pub const WIDTH: u64 = 1 << HEIGHT;
+
+/// 256 stored hashes of one level, as far as the ledger has them: those from `index` · 256 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Block {
+    /// Level in the tree, a multiple of 8. On level 0 are the leaves.
+    pub level: u8,
+    /// Place among the blocks of its level.
+    pub index: u64,
+}
+
+impl Block {
+    /// Index of its first hash.
+    pub const fn start(self) -> u64 {
+        self.index * WIDTH
+    }
+
+    /// The block that a subtree is computed from, and how many hashes of it, beginning where.
+    const fn of(node: Node) -> (Self, usize, usize) {
+        let above = node.level % HEIGHT;
+        let first = node.index << above;
+        let block = Self {
+            level: node.level - above,
+            index: first / WIDTH,
+        };
+        (block, (first % WIDTH) as usize, 1 << above)
+    }
+}
+
+/// The blocks that are needed to compute the hashes of some ranges.
+pub fn blocks(ranges: &[Range]) -> BTreeSet<Block> {
+    ranges
+        .iter()
+        .flat_map(|range| range.nodes())
+        .map(|node| Block::of(node).0)
+        .collect()
+}
+
+/// Blocks that were read.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks(BTreeMap<Block, Vec<Hash>>);
+
+impl Blocks {
+    /// Adds a block: its hashes from the first on, without a gap.
+    pub fn insert(&mut self, block: Block, hashes: Vec<Hash>) {
+        self.0.insert(block, hashes);
+    }
+
+    /// The hash of a subtree; `None` if its block was not read or does not reach so far.
+    fn node(&self, node: Node) -> Option<Hash> {
+        let (block, first, count) = Block::of(node);
+        let hashes = self.0.get(&block)?.get(first..first + count)?;
+        let mut subtree = Frontier::default();
+        for hash in hashes {
+            subtree.push(*hash);
+        }
+        Some(subtree.root())
+    }
+
+    /// The hashes of ranges; `None` if something was not read.
+    pub fn hashes(&self, ranges: &[Range]) -> Option<Vec<Hash>> {
+        let hash = |range: &Range| {
+            let nodes = range.nodes().into_iter().map(|node| self.node(node));
+            Range::hash(&nodes.collect::<Option<Vec<_>>>()?)
+        };
+        ranges.iter().map(hash).collect()
+    }
+
+    /// The edge of a tree of some size; `None` if something was not read.
+    pub fn frontier(&self, size: u64) -> Option<Frontier> {
+        let peaks = Frontier::nodes(size)
+            .into_iter()
+            .map(|node| self.node(node));
+        Frontier::new(size, peaks.collect::<Option<_>>()?).ok()
+    }
+}
+
+/// Adds a leaf, and the subtrees that are stored and complete with it.
+pub fn grow(frontier: &mut Frontier, leaf: Hash, subtrees: &mut Vec<(Node, Hash)>) {
+    frontier.push_seen(leaf, |node, hash| {
+        if node.level > 0 && node.level % HEIGHT == 0 {
+            subtrees.push((node, *hash));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::merkle::{consistency, inclusion, verify_consistency, verify_inclusion};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a database would hold of a tree.
+    struct Stored(BTreeMap<u8, Vec<Hash>>);
+
+    impl Stored {
+        fn of(size: u64) -> (Self, Frontier) {
+            let mut levels: BTreeMap<u8, Vec<Hash>> = BTreeMap::new();
+            let mut frontier = Frontier::default();
+            let mut subtrees = Vec::new();
+            for n in 0..size {
+                levels.entry(0).or_default().push(leaf(n));
+                grow(&mut frontier, leaf(n), &mut subtrees);
+            }
+            for (node, hash) in subtrees {
+                let level = levels.entry(node.level).or_default();
+                assert_eq!(node.index, level.len() as u64);
+                level.push(hash);
+            }
+            (Self(levels), frontier)
+        }
+
+        fn read(&self, blocks: BTreeSet<Block>) -> Blocks {
+            let mut read = Blocks::default();
+            for block in blocks {
+                let hashes = self.0[&block.level].iter();
+                let hashes = hashes.skip(block.start() as usize).take(WIDTH as usize);
+                read.insert(block, hashes.copied().collect());
+            }
+            read
+        }
+
+        fn hashes(&self, ranges: &[Range]) -> Vec<Hash> {
+            self.read(blocks(ranges)).hashes(ranges).unwrap()
+        }
+    }
+
+    fn leaf(n: u64) -> Hash {
+        let mut leaf = [7; 32];
+        leaf[..8].copy_from_slice(&n.to_be_bytes());
+        leaf
+    }
+
+    fn root(size: u64) -> Hash {
+        let mut frontier = Frontier::default();
+        for n in 0..size {
+            frontier.push(leaf(n));
+        }
+        frontier.root()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(6))]
+        #[test]
+        fn proofs_come_out_of_few_blocks(size in 1u64..140_000, a in any::<prop::sample::Index>(), b in any::<prop::sample::Index>()) {
+            let (stored, frontier) = Stored::of(size);
+            let index = a.index(size as usize) as u64;
+            let ranges = inclusion(index, size).unwrap();
+            prop_assert!(blocks(&ranges).len() <= 6);
+            let proof = stored.hashes(&ranges);
+            prop_assert!(verify_inclusion(&leaf(index), index, size, &proof, &frontier.root()));
+
+            let from = b.index(size as usize) as u64 + 1;
+            let ranges = consistency(from, size).unwrap();
+            prop_assert!(blocks(&ranges).len() <= 6);
+            let proof = stored.hashes(&ranges);
+            prop_assert!(verify_consistency(from, &root(from), size, &frontier.root(), &proof));
+
+            let edge = Range { start: 0, end: from };
+            let blocks = stored.read(blocks(&[edge]));
+            prop_assert_eq!(blocks.frontier(from).unwrap().root(), root(from));
+        }
+    }
+
+    #[test]
+    fn what_was_not_read_gives_no_hash() {
+        let range = Range { start: 0, end: 3 };
+        let mut read = Blocks::default();
+        assert_eq!(read.hashes(&[range]), None);
+        let [block] = Vec::from_iter(blocks(&[range]))[..] else {
+            panic!("leaves of one block")
+        };
+        read.insert(block, vec![leaf(0), leaf(1)]);
+        assert_eq!((read.hashes(&[range]), read.frontier(3)), (None, None));
+        assert!(read.frontier(2).is_some());
+        assert_eq!(read.frontier(0), Some(Frontier::default()));
+    }
+}

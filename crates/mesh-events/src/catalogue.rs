@@ -17,6 +17,8 @@ pub const SLURM_EVENTS: &str = "SLURM_EVENTS";
 pub const MESH_HOOKS: &str = "MESH_HOOKS";
 /// What the mesh itself did.
 pub const MESH_AUDIT: &str = "MESH_AUDIT";
+/// Signed checkpoints of ledgers.
+pub const MESH_CHECKPOINTS: &str = "MESH_CHECKPOINTS";
 /// Messages that could not be processed.
 pub const MESH_DEAD: &str = "MESH_DEAD";
 
@@ -80,6 +82,15 @@ pub const STREAMS: &[Stream] = &[
         max_age: DAY.saturating_mul(14),
         max_bytes: GIB,
         summary: "What the mesh itself did: deliveries, and whom it showed whose data. Webhook filters never match it.",
+    },
+    Stream {
+        name: MESH_CHECKPOINTS,
+        subjects: &["mesh.checkpoint.*"],
+        work_queue: false,
+        // A checkpoint is a few hundred bytes, and there is one in ten seconds at most.
+        max_age: DAY.saturating_mul(365),
+        max_bytes: GIB,
+        summary: "Signed checkpoints of the ledger, for others to keep. The ledger does not take it in: it would feed itself.",
     },
     Stream {
         name: MESH_DEAD,
@@ -313,7 +324,11 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             AUDITED_READS.into(),
         ],
         "pending-explainer" => vec!["slurm.*.queue.>".into(), AUDITED_READS.into()],
-        "ledger" => vec![AUDITED_READS.into()],
+        "ledger" => vec![
+            AUDITED_READS.into(),
+            "mesh.checkpoint.*".into(),
+            "mesh.*.audit.key".into(),
+        ],
         "webhook-dispatcher" => vec![
             "mesh.*.audit.>".into(),
             format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}.>"),
@@ -332,6 +347,12 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             format!("$JS.API.CONSUMER.INFO.{SLURM_EVENTS}.*"),
             format!("$JS.API.CONSUMER.MSG.NEXT.{SLURM_EVENTS}.*"),
             format!("$JS.API.STREAM.INFO.{SLURM_EVENTS}"),
+            // Whoever keeps checkpoints elsewhere reads them here.
+            format!("$JS.API.CONSUMER.CREATE.{MESH_CHECKPOINTS}"),
+            format!("$JS.API.CONSUMER.CREATE.{MESH_CHECKPOINTS}.>"),
+            format!("$JS.API.CONSUMER.INFO.{MESH_CHECKPOINTS}.*"),
+            format!("$JS.API.CONSUMER.MSG.NEXT.{MESH_CHECKPOINTS}.*"),
+            format!("$JS.API.STREAM.INFO.{MESH_CHECKPOINTS}"),
         ],
         _ => Vec::new(),
     };

@@ -106,6 +106,11 @@ pub fn doorbell(cluster: &str, hook: &str) -> String {
     format!("mesh.{}.hook.{}", token(cluster), token(hook))
 }
 
+/// Subject of the checkpoints of a ledger.
+pub fn checkpoint(origin: &str) -> String {
+    format!("mesh.checkpoint.{}", token(origin))
+}
+
 /// Subject of an audit entry.
 pub fn audit(cluster: &str, kind: &str) -> String {
     format!("mesh.{}.audit.{}", token(cluster), token(kind))

@@ -649,3 +649,752 @@ pub mod events_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Generated client implementations.
+pub mod proof_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// What proves that the ledger was not changed; the REST twins are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
+    /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency` and `/v1/ledger/keys`.
+    #[derive(Debug, Clone)]
+    pub struct ProofServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> ProofServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> ProofServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            ProofServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// The newest checkpoint.
+        pub async fn get_checkpoint(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::GetCheckpointRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::GetCheckpointResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/GetCheckpoint",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "GetCheckpoint"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Checkpoints in the order in which they were made.
+        pub async fn list_checkpoints(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/ListCheckpoints",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mesh.ledger.v1.ProofService", "ListCheckpoints"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Proves that an entry is in the ledger of a size.
+        pub async fn prove_inclusion(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ProveInclusionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ProveInclusionResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/ProveInclusion",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mesh.ledger.v1.ProofService", "ProveInclusion"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Proves that the ledger of a size begins with the ledger of a smaller one.
+        pub async fn prove_consistency(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/ProveConsistency",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mesh.ledger.v1.ProofService", "ProveConsistency"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Every key that has signed checkpoints, the first one first.
+        pub async fn list_keys(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ListKeysRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::ListKeysResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/ListKeys",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "ListKeys"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes a new key and signs with it from now on. For administrators.
+        pub async fn rotate_key(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::RotateKeyRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::RotateKeyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.ProofService/RotateKey",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.ProofService", "RotateKey"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod proof_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with ProofServiceServer.
+    #[async_trait]
+    pub trait ProofService: std::marker::Send + std::marker::Sync + 'static {
+        /// The newest checkpoint.
+        async fn get_checkpoint(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::GetCheckpointRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::GetCheckpointResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Checkpoints in the order in which they were made.
+        async fn list_checkpoints(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Proves that an entry is in the ledger of a size.
+        async fn prove_inclusion(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ProveInclusionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ProveInclusionResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Proves that the ledger of a size begins with the ledger of a smaller one.
+        async fn prove_consistency(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Every key that has signed checkpoints, the first one first.
+        async fn list_keys(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ListKeysRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::ListKeysResponse>,
+            tonic::Status,
+        >;
+        /// Makes a new key and signs with it from now on. For administrators.
+        async fn rotate_key(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::RotateKeyRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::ledger::v1::RotateKeyResponse>,
+            tonic::Status,
+        >;
+    }
+    /// What proves that the ledger was not changed; the REST twins are `/v1/ledger/checkpoint`, `/v1/ledger/checkpoints`,
+    /// `/v1/ledger/proof/inclusion`, `/v1/ledger/proof/consistency` and `/v1/ledger/keys`.
+    #[derive(Debug)]
+    pub struct ProofServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> ProofServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for ProofServiceServer<T>
+    where
+        T: ProofService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/mesh.ledger.v1.ProofService/GetCheckpoint" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetCheckpointSvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::GetCheckpointRequest,
+                    > for GetCheckpointSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::GetCheckpointResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::GetCheckpointRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::get_checkpoint(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetCheckpointSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/ListCheckpoints" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListCheckpointsSvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsRequest,
+                    > for ListCheckpointsSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ListCheckpointsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::list_checkpoints(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListCheckpointsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/ProveInclusion" => {
+                    #[allow(non_camel_case_types)]
+                    struct ProveInclusionSvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::ProveInclusionRequest,
+                    > for ProveInclusionSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ProveInclusionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ProveInclusionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::prove_inclusion(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ProveInclusionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/ProveConsistency" => {
+                    #[allow(non_camel_case_types)]
+                    struct ProveConsistencySvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyRequest,
+                    > for ProveConsistencySvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ProveConsistencyRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::prove_consistency(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ProveConsistencySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/ListKeys" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListKeysSvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::ListKeysRequest,
+                    > for ListKeysSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ListKeysResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ListKeysRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::list_keys(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListKeysSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.ProofService/RotateKey" => {
+                    #[allow(non_camel_case_types)]
+                    struct RotateKeySvc<T: ProofService>(pub Arc<T>);
+                    impl<
+                        T: ProofService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::ledger::v1::RotateKeyRequest,
+                    > for RotateKeySvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::RotateKeyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::RotateKeyRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ProofService>::rotate_key(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RotateKeySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for ProofServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "mesh.ledger.v1.ProofService";
+    impl<T> tonic::server::NamedService for ProofServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}

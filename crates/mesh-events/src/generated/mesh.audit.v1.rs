@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// What it did.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -32,6 +32,9 @@ pub mod audit_entry {
         /// Somebody read what is not theirs.
         #[prost(message, tag = "11")]
         Read(super::Read),
+        /// The ledger signs with a new key.
+        #[prost(message, tag = "14")]
+        Key(super::SigningKeyMade),
     }
 }
 /// Somebody was shown data of other people by an API.
@@ -101,6 +104,22 @@ pub struct Delivery {
     /// Error of the last attempt. Empty on success.
     #[prost(string, tag = "7")]
     pub error: ::prost::alloc::string::String,
+}
+/// The ledger made a key to sign its checkpoints with: its first, or one that replaces another.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SigningKeyMade {
+    /// The new public key as text: `<name>+<key id>+<base64>`.
+    #[prost(string, tag = "1")]
+    pub vkey: ::prost::alloc::string::String,
+    /// The key before it. Empty for the first.
+    #[prost(string, tag = "2")]
+    pub before: ::prost::alloc::string::String,
+    /// Size of the checkpoint that both signed. 0 if there was no entry yet.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// Who had it made. Empty for the first, which the ledger makes by itself.
+    #[prost(string, tag = "4")]
+    pub made_by: ::prost::alloc::string::String,
 }
 /// A message that could not be processed, on `mesh.dead.<service>`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -183,6 +202,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Read(v) => {
                     struct_ser.serialize_field("read", v)?;
                 }
+                audit_entry::Act::Key(v) => {
+                    struct_ser.serialize_field("key", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -202,6 +224,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "service",
             "delivery",
             "read",
+            "key",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -213,6 +236,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Service,
             Delivery,
             Read,
+            Key,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -241,6 +265,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "service" => Ok(GeneratedField::Service),
                             "delivery" => Ok(GeneratedField::Delivery),
                             "read" => Ok(GeneratedField::Read),
+                            "key" => Ok(GeneratedField::Key),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -310,6 +335,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("read"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Read)
+;
+                        }
+                        GeneratedField::Key => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("key"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Key)
 ;
                         }
                     }
@@ -1067,5 +1099,152 @@ impl<'de> serde::Deserialize<'de> for Read {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.Read", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for SigningKeyMade {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.vkey.is_empty() {
+            len += 1;
+        }
+        if !self.before.is_empty() {
+            len += 1;
+        }
+        if self.size != 0 {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.SigningKeyMade", len)?;
+        if !self.vkey.is_empty() {
+            struct_ser.serialize_field("vkey", &self.vkey)?;
+        }
+        if !self.before.is_empty() {
+            struct_ser.serialize_field("before", &self.before)?;
+        }
+        if self.size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("size", ToString::to_string(&self.size).as_str())?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for SigningKeyMade {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "vkey",
+            "before",
+            "size",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Vkey,
+            Before,
+            Size,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "vkey" => Ok(GeneratedField::Vkey),
+                            "before" => Ok(GeneratedField::Before),
+                            "size" => Ok(GeneratedField::Size),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = SigningKeyMade;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.SigningKeyMade")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<SigningKeyMade, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut vkey__ = None;
+                let mut before__ = None;
+                let mut size__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Vkey => {
+                            if vkey__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("vkey"));
+                            }
+                            vkey__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Before => {
+                            if before__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("before"));
+                            }
+                            before__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Size => {
+                            if size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("size"));
+                            }
+                            size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(SigningKeyMade {
+                    vkey: vkey__.unwrap_or_default(),
+                    before: before__.unwrap_or_default(),
+                    size: size__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.SigningKeyMade", FIELDS, GeneratedVisitor)
     }
 }

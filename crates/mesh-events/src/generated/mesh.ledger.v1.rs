@@ -302,6 +302,309 @@ pub struct Wait {
     #[prost(uint64, tag = "4")]
     pub max_seconds: u64,
 }
+/// The newest checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetCheckpointRequest {}
+/// The newest checkpoint.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetCheckpointResponse {
+    /// The checkpoint.
+    #[prost(message, optional, tag = "1")]
+    pub checkpoint: ::core::option::Option<Checkpoint>,
+}
+/// What the ledger's tree was, signed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Checkpoint {
+    /// Number of entries.
+    #[prost(uint64, tag = "1")]
+    pub size: u64,
+    /// Root of the tree, 32 bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub root: ::prost::alloc::vec::Vec<u8>,
+    /// The signed note: the only part that proves something.
+    #[prost(string, tag = "3")]
+    pub note: ::prost::alloc::string::String,
+    /// When it was made.
+    #[prost(message, optional, tag = "4")]
+    pub made_at: ::core::option::Option<::pbjson_types::Timestamp>,
+}
+/// Which checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListCheckpointsRequest {
+    /// Only those of at least this size.
+    #[prost(uint64, tag = "1")]
+    pub from_size: u64,
+    /// At most so many, 1 to 1000; 0 means 100.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+/// Checkpoints.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListCheckpointsResponse {
+    /// Checkpoints by size, the smallest first.
+    #[prost(message, repeated, tag = "1")]
+    pub checkpoints: ::prost::alloc::vec::Vec<Checkpoint>,
+}
+/// Which entry, by one of `seq` and `id`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProveInclusionRequest {
+    /// Sequence of the entry. 0 if `id` is given.
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// Id of the event or audit entry. Empty if `seq` is given.
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+    /// Size of the ledger to prove it in. 0 for that of the newest checkpoint.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+}
+/// Proof that an entry is in the ledger.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProveInclusionResponse {
+    /// Sequence of the entry; the index of its leaf is one less.
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// Its leaf hash.
+    #[prost(bytes = "vec", tag = "2")]
+    pub leaf: ::prost::alloc::vec::Vec<u8>,
+    /// Size of the ledger.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// Root of the tree of that size.
+    #[prost(bytes = "vec", tag = "4")]
+    pub root: ::prost::alloc::vec::Vec<u8>,
+    /// The audit path of RFC 6962: hashes from the leaf up to the root.
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub path: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// A checkpoint of that size. Empty if none was made at it.
+    #[prost(string, tag = "6")]
+    pub checkpoint: ::prost::alloc::string::String,
+}
+/// Which two sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProveConsistencyRequest {
+    /// The smaller size, from 1.
+    #[prost(uint64, tag = "1")]
+    pub from_size: u64,
+    /// The larger size. 0 for that of the newest checkpoint.
+    #[prost(uint64, tag = "2")]
+    pub to_size: u64,
+}
+/// Proof that one ledger is the beginning of another.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProveConsistencyResponse {
+    /// The smaller size.
+    #[prost(uint64, tag = "1")]
+    pub from_size: u64,
+    /// Root of the tree of that size.
+    #[prost(bytes = "vec", tag = "2")]
+    pub from_root: ::prost::alloc::vec::Vec<u8>,
+    /// The larger size.
+    #[prost(uint64, tag = "3")]
+    pub to_size: u64,
+    /// Root of the tree of that size.
+    #[prost(bytes = "vec", tag = "4")]
+    pub to_root: ::prost::alloc::vec::Vec<u8>,
+    /// The consistency proof of RFC 6962.
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub path: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// A checkpoint of the larger size. Empty if none was made at it.
+    #[prost(string, tag = "6")]
+    pub checkpoint: ::prost::alloc::string::String,
+}
+/// Every key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListKeysRequest {}
+/// Keys.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListKeysResponse {
+    /// Keys, the first one first; the last one signs now.
+    #[prost(message, repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<SigningKey>,
+}
+/// A key that signs or has signed checkpoints.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SigningKey {
+    /// The public key as text: `<name>+<key id>+<base64>`.
+    #[prost(string, tag = "1")]
+    pub vkey: ::prost::alloc::string::String,
+    /// Size of the first checkpoint it signed. 0 if there was no entry yet.
+    #[prost(uint64, tag = "2")]
+    pub from_size: u64,
+    /// Size of the last checkpoint it signed. 0 if it signed none yet.
+    #[prost(uint64, tag = "3")]
+    pub to_size: u64,
+    /// When it was made.
+    #[prost(message, optional, tag = "4")]
+    pub made_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Who had it made: a Unix user, a name of a token; empty for the first one, which the ledger makes by itself.
+    #[prost(string, tag = "5")]
+    pub made_by: ::prost::alloc::string::String,
+}
+/// A new key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RotateKeyRequest {}
+/// The new key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RotateKeyResponse {
+    /// The new key.
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<SigningKey>,
+    /// The checkpoint of the hand-over, signed by the old and the new key. Absent while the ledger is empty.
+    #[prost(message, optional, tag = "2")]
+    pub checkpoint: ::core::option::Option<Checkpoint>,
+}
+impl serde::Serialize for Checkpoint {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.size != 0 {
+            len += 1;
+        }
+        if !self.root.is_empty() {
+            len += 1;
+        }
+        if !self.note.is_empty() {
+            len += 1;
+        }
+        if self.made_at.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.Checkpoint", len)?;
+        if self.size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("size", ToString::to_string(&self.size).as_str())?;
+        }
+        if !self.root.is_empty() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("root", pbjson::private::base64::encode(&self.root).as_str())?;
+        }
+        if !self.note.is_empty() {
+            struct_ser.serialize_field("note", &self.note)?;
+        }
+        if let Some(v) = self.made_at.as_ref() {
+            struct_ser.serialize_field("madeAt", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Checkpoint {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "size",
+            "root",
+            "note",
+            "made_at",
+            "madeAt",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Size,
+            Root,
+            Note,
+            MadeAt,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "size" => Ok(GeneratedField::Size),
+                            "root" => Ok(GeneratedField::Root),
+                            "note" => Ok(GeneratedField::Note),
+                            "madeAt" | "made_at" => Ok(GeneratedField::MadeAt),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Checkpoint;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.Checkpoint")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Checkpoint, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut size__ = None;
+                let mut root__ = None;
+                let mut note__ = None;
+                let mut made_at__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Size => {
+                            if size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("size"));
+                            }
+                            size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Root => {
+                            if root__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("root"));
+                            }
+                            root__ = 
+                                Some(map_.next_value::<::pbjson::private::BytesDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Note => {
+                            if note__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("note"));
+                            }
+                            note__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeAt => {
+                            if made_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeAt"));
+                            }
+                            made_at__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(Checkpoint {
+                    size: size__.unwrap_or_default(),
+                    root: root__.unwrap_or_default(),
+                    note: note__.unwrap_or_default(),
+                    made_at: made_at__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.Checkpoint", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for EventFilter {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -641,6 +944,168 @@ impl<'de> serde::Deserialize<'de> for EventFilter {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.EventFilter", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for GetCheckpointRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let len = 0;
+        let struct_ser = serializer.serialize_struct("mesh.ledger.v1.GetCheckpointRequest", len)?;
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for GetCheckpointRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                            Err(serde::de::Error::unknown_field(value, FIELDS))
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = GetCheckpointRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.GetCheckpointRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<GetCheckpointRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                while map_.next_key::<GeneratedField>()?.is_some() {
+                    let _ = map_.next_value::<serde::de::IgnoredAny>()?;
+                }
+                Ok(GetCheckpointRequest {
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.GetCheckpointRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for GetCheckpointResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.checkpoint.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.GetCheckpointResponse", len)?;
+        if let Some(v) = self.checkpoint.as_ref() {
+            struct_ser.serialize_field("checkpoint", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for GetCheckpointResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "checkpoint",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Checkpoint,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = GetCheckpointResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.GetCheckpointResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<GetCheckpointResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut checkpoint__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(GetCheckpointResponse {
+                    checkpoint: checkpoint__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.GetCheckpointResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for GetJobRequest {
@@ -1579,6 +2044,212 @@ impl<'de> serde::Deserialize<'de> for LedgerEntry {
         deserializer.deserialize_struct("mesh.ledger.v1.LedgerEntry", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for ListCheckpointsRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.from_size != 0 {
+            len += 1;
+        }
+        if self.limit != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListCheckpointsRequest", len)?;
+        if self.from_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSize", ToString::to_string(&self.from_size).as_str())?;
+        }
+        if self.limit != 0 {
+            struct_ser.serialize_field("limit", &self.limit)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListCheckpointsRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "from_size",
+            "fromSize",
+            "limit",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            FromSize,
+            Limit,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "fromSize" | "from_size" => Ok(GeneratedField::FromSize),
+                            "limit" => Ok(GeneratedField::Limit),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListCheckpointsRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ListCheckpointsRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListCheckpointsRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut from_size__ = None;
+                let mut limit__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::FromSize => {
+                            if from_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSize"));
+                            }
+                            from_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Limit => {
+                            if limit__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("limit"));
+                            }
+                            limit__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(ListCheckpointsRequest {
+                    from_size: from_size__.unwrap_or_default(),
+                    limit: limit__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ListCheckpointsRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ListCheckpointsResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.checkpoints.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListCheckpointsResponse", len)?;
+        if !self.checkpoints.is_empty() {
+            struct_ser.serialize_field("checkpoints", &self.checkpoints)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListCheckpointsResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "checkpoints",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Checkpoints,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "checkpoints" => Ok(GeneratedField::Checkpoints),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListCheckpointsResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ListCheckpointsResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListCheckpointsResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut checkpoints__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Checkpoints => {
+                            if checkpoints__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoints"));
+                            }
+                            checkpoints__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ListCheckpointsResponse {
+                    checkpoints: checkpoints__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ListCheckpointsResponse", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for ListEventsRequest {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -1934,6 +2605,168 @@ impl<'de> serde::Deserialize<'de> for ListEventsResponse {
         deserializer.deserialize_struct("mesh.ledger.v1.ListEventsResponse", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for ListKeysRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let len = 0;
+        let struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListKeysRequest", len)?;
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListKeysRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                            Err(serde::de::Error::unknown_field(value, FIELDS))
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListKeysRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ListKeysRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListKeysRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                while map_.next_key::<GeneratedField>()?.is_some() {
+                    let _ = map_.next_value::<serde::de::IgnoredAny>()?;
+                }
+                Ok(ListKeysRequest {
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ListKeysRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ListKeysResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.keys.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListKeysResponse", len)?;
+        if !self.keys.is_empty() {
+            struct_ser.serialize_field("keys", &self.keys)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListKeysResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "keys",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Keys,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "keys" => Ok(GeneratedField::Keys),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListKeysResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ListKeysResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListKeysResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut keys__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Keys => {
+                            if keys__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("keys"));
+                            }
+                            keys__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ListKeysResponse {
+                    keys: keys__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ListKeysResponse", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for NodeState {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -2092,6 +2925,830 @@ impl<'de> serde::Deserialize<'de> for NodeState {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.NodeState", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ProveConsistencyRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.from_size != 0 {
+            len += 1;
+        }
+        if self.to_size != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ProveConsistencyRequest", len)?;
+        if self.from_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSize", ToString::to_string(&self.from_size).as_str())?;
+        }
+        if self.to_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toSize", ToString::to_string(&self.to_size).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ProveConsistencyRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "from_size",
+            "fromSize",
+            "to_size",
+            "toSize",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            FromSize,
+            ToSize,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "fromSize" | "from_size" => Ok(GeneratedField::FromSize),
+                            "toSize" | "to_size" => Ok(GeneratedField::ToSize),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ProveConsistencyRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ProveConsistencyRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ProveConsistencyRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut from_size__ = None;
+                let mut to_size__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::FromSize => {
+                            if from_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSize"));
+                            }
+                            from_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToSize => {
+                            if to_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toSize"));
+                            }
+                            to_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(ProveConsistencyRequest {
+                    from_size: from_size__.unwrap_or_default(),
+                    to_size: to_size__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ProveConsistencyRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ProveConsistencyResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.from_size != 0 {
+            len += 1;
+        }
+        if !self.from_root.is_empty() {
+            len += 1;
+        }
+        if self.to_size != 0 {
+            len += 1;
+        }
+        if !self.to_root.is_empty() {
+            len += 1;
+        }
+        if !self.path.is_empty() {
+            len += 1;
+        }
+        if !self.checkpoint.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ProveConsistencyResponse", len)?;
+        if self.from_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSize", ToString::to_string(&self.from_size).as_str())?;
+        }
+        if !self.from_root.is_empty() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromRoot", pbjson::private::base64::encode(&self.from_root).as_str())?;
+        }
+        if self.to_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toSize", ToString::to_string(&self.to_size).as_str())?;
+        }
+        if !self.to_root.is_empty() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toRoot", pbjson::private::base64::encode(&self.to_root).as_str())?;
+        }
+        if !self.path.is_empty() {
+            struct_ser.serialize_field("path", &self.path.iter().map(pbjson::private::base64::encode).collect::<Vec<_>>())?;
+        }
+        if !self.checkpoint.is_empty() {
+            struct_ser.serialize_field("checkpoint", &self.checkpoint)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ProveConsistencyResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "from_size",
+            "fromSize",
+            "from_root",
+            "fromRoot",
+            "to_size",
+            "toSize",
+            "to_root",
+            "toRoot",
+            "path",
+            "checkpoint",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            FromSize,
+            FromRoot,
+            ToSize,
+            ToRoot,
+            Path,
+            Checkpoint,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "fromSize" | "from_size" => Ok(GeneratedField::FromSize),
+                            "fromRoot" | "from_root" => Ok(GeneratedField::FromRoot),
+                            "toSize" | "to_size" => Ok(GeneratedField::ToSize),
+                            "toRoot" | "to_root" => Ok(GeneratedField::ToRoot),
+                            "path" => Ok(GeneratedField::Path),
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ProveConsistencyResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ProveConsistencyResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ProveConsistencyResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut from_size__ = None;
+                let mut from_root__ = None;
+                let mut to_size__ = None;
+                let mut to_root__ = None;
+                let mut path__ = None;
+                let mut checkpoint__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::FromSize => {
+                            if from_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSize"));
+                            }
+                            from_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::FromRoot => {
+                            if from_root__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromRoot"));
+                            }
+                            from_root__ = 
+                                Some(map_.next_value::<::pbjson::private::BytesDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToSize => {
+                            if to_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toSize"));
+                            }
+                            to_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToRoot => {
+                            if to_root__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toRoot"));
+                            }
+                            to_root__ = 
+                                Some(map_.next_value::<::pbjson::private::BytesDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Path => {
+                            if path__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("path"));
+                            }
+                            path__ = 
+                                Some(map_.next_value::<Vec<::pbjson::private::BytesDeserialize<_>>>()?
+                                    .into_iter().map(|x| x.0).collect())
+                            ;
+                        }
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ProveConsistencyResponse {
+                    from_size: from_size__.unwrap_or_default(),
+                    from_root: from_root__.unwrap_or_default(),
+                    to_size: to_size__.unwrap_or_default(),
+                    to_root: to_root__.unwrap_or_default(),
+                    path: path__.unwrap_or_default(),
+                    checkpoint: checkpoint__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ProveConsistencyResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ProveInclusionRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.seq != 0 {
+            len += 1;
+        }
+        if !self.id.is_empty() {
+            len += 1;
+        }
+        if self.size != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ProveInclusionRequest", len)?;
+        if self.seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("seq", ToString::to_string(&self.seq).as_str())?;
+        }
+        if !self.id.is_empty() {
+            struct_ser.serialize_field("id", &self.id)?;
+        }
+        if self.size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("size", ToString::to_string(&self.size).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ProveInclusionRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "seq",
+            "id",
+            "size",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Seq,
+            Id,
+            Size,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "seq" => Ok(GeneratedField::Seq),
+                            "id" => Ok(GeneratedField::Id),
+                            "size" => Ok(GeneratedField::Size),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ProveInclusionRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ProveInclusionRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ProveInclusionRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut seq__ = None;
+                let mut id__ = None;
+                let mut size__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Seq => {
+                            if seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("seq"));
+                            }
+                            seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Id => {
+                            if id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("id"));
+                            }
+                            id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Size => {
+                            if size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("size"));
+                            }
+                            size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(ProveInclusionRequest {
+                    seq: seq__.unwrap_or_default(),
+                    id: id__.unwrap_or_default(),
+                    size: size__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ProveInclusionRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ProveInclusionResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.seq != 0 {
+            len += 1;
+        }
+        if !self.leaf.is_empty() {
+            len += 1;
+        }
+        if self.size != 0 {
+            len += 1;
+        }
+        if !self.root.is_empty() {
+            len += 1;
+        }
+        if !self.path.is_empty() {
+            len += 1;
+        }
+        if !self.checkpoint.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ProveInclusionResponse", len)?;
+        if self.seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("seq", ToString::to_string(&self.seq).as_str())?;
+        }
+        if !self.leaf.is_empty() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("leaf", pbjson::private::base64::encode(&self.leaf).as_str())?;
+        }
+        if self.size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("size", ToString::to_string(&self.size).as_str())?;
+        }
+        if !self.root.is_empty() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("root", pbjson::private::base64::encode(&self.root).as_str())?;
+        }
+        if !self.path.is_empty() {
+            struct_ser.serialize_field("path", &self.path.iter().map(pbjson::private::base64::encode).collect::<Vec<_>>())?;
+        }
+        if !self.checkpoint.is_empty() {
+            struct_ser.serialize_field("checkpoint", &self.checkpoint)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ProveInclusionResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "seq",
+            "leaf",
+            "size",
+            "root",
+            "path",
+            "checkpoint",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Seq,
+            Leaf,
+            Size,
+            Root,
+            Path,
+            Checkpoint,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "seq" => Ok(GeneratedField::Seq),
+                            "leaf" => Ok(GeneratedField::Leaf),
+                            "size" => Ok(GeneratedField::Size),
+                            "root" => Ok(GeneratedField::Root),
+                            "path" => Ok(GeneratedField::Path),
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ProveInclusionResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ProveInclusionResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ProveInclusionResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut seq__ = None;
+                let mut leaf__ = None;
+                let mut size__ = None;
+                let mut root__ = None;
+                let mut path__ = None;
+                let mut checkpoint__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Seq => {
+                            if seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("seq"));
+                            }
+                            seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Leaf => {
+                            if leaf__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("leaf"));
+                            }
+                            leaf__ = 
+                                Some(map_.next_value::<::pbjson::private::BytesDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Size => {
+                            if size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("size"));
+                            }
+                            size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Root => {
+                            if root__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("root"));
+                            }
+                            root__ = 
+                                Some(map_.next_value::<::pbjson::private::BytesDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Path => {
+                            if path__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("path"));
+                            }
+                            path__ = 
+                                Some(map_.next_value::<Vec<::pbjson::private::BytesDeserialize<_>>>()?
+                                    .into_iter().map(|x| x.0).collect())
+                            ;
+                        }
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ProveInclusionResponse {
+                    seq: seq__.unwrap_or_default(),
+                    leaf: leaf__.unwrap_or_default(),
+                    size: size__.unwrap_or_default(),
+                    root: root__.unwrap_or_default(),
+                    path: path__.unwrap_or_default(),
+                    checkpoint: checkpoint__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ProveInclusionResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RotateKeyRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let len = 0;
+        let struct_ser = serializer.serialize_struct("mesh.ledger.v1.RotateKeyRequest", len)?;
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RotateKeyRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                            Err(serde::de::Error::unknown_field(value, FIELDS))
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RotateKeyRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.RotateKeyRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RotateKeyRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                while map_.next_key::<GeneratedField>()?.is_some() {
+                    let _ = map_.next_value::<serde::de::IgnoredAny>()?;
+                }
+                Ok(RotateKeyRequest {
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.RotateKeyRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RotateKeyResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.key.is_some() {
+            len += 1;
+        }
+        if self.checkpoint.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.RotateKeyResponse", len)?;
+        if let Some(v) = self.key.as_ref() {
+            struct_ser.serialize_field("key", v)?;
+        }
+        if let Some(v) = self.checkpoint.as_ref() {
+            struct_ser.serialize_field("checkpoint", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RotateKeyResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "key",
+            "checkpoint",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Key,
+            Checkpoint,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "key" => Ok(GeneratedField::Key),
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RotateKeyResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.RotateKeyResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RotateKeyResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut key__ = None;
+                let mut checkpoint__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Key => {
+                            if key__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("key"));
+                            }
+                            key__ = map_.next_value()?;
+                        }
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(RotateKeyResponse {
+                    key: key__,
+                    checkpoint: checkpoint__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.RotateKeyResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for RunCost {
@@ -2463,6 +4120,177 @@ impl<'de> serde::Deserialize<'de> for RunSummary {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.RunSummary", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for SigningKey {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.vkey.is_empty() {
+            len += 1;
+        }
+        if self.from_size != 0 {
+            len += 1;
+        }
+        if self.to_size != 0 {
+            len += 1;
+        }
+        if self.made_at.is_some() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.SigningKey", len)?;
+        if !self.vkey.is_empty() {
+            struct_ser.serialize_field("vkey", &self.vkey)?;
+        }
+        if self.from_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSize", ToString::to_string(&self.from_size).as_str())?;
+        }
+        if self.to_size != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toSize", ToString::to_string(&self.to_size).as_str())?;
+        }
+        if let Some(v) = self.made_at.as_ref() {
+            struct_ser.serialize_field("madeAt", v)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for SigningKey {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "vkey",
+            "from_size",
+            "fromSize",
+            "to_size",
+            "toSize",
+            "made_at",
+            "madeAt",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Vkey,
+            FromSize,
+            ToSize,
+            MadeAt,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "vkey" => Ok(GeneratedField::Vkey),
+                            "fromSize" | "from_size" => Ok(GeneratedField::FromSize),
+                            "toSize" | "to_size" => Ok(GeneratedField::ToSize),
+                            "madeAt" | "made_at" => Ok(GeneratedField::MadeAt),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = SigningKey;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.SigningKey")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<SigningKey, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut vkey__ = None;
+                let mut from_size__ = None;
+                let mut to_size__ = None;
+                let mut made_at__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Vkey => {
+                            if vkey__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("vkey"));
+                            }
+                            vkey__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::FromSize => {
+                            if from_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSize"));
+                            }
+                            from_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToSize => {
+                            if to_size__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toSize"));
+                            }
+                            to_size__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MadeAt => {
+                            if made_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeAt"));
+                            }
+                            made_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(SigningKey {
+                    vkey: vkey__.unwrap_or_default(),
+                    from_size: from_size__.unwrap_or_default(),
+                    to_size: to_size__.unwrap_or_default(),
+                    made_at: made_at__,
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.SigningKey", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for StatsRow {

@@ -1,14 +1,21 @@
 //! The section `[ledger]` of `mesh.toml`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use mesh_events::subject;
 use serde::{Deserialize, Serialize};
 
+use crate::domain::note::PrivateKey;
 use crate::error::Error;
 use crate::location::Location;
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// How often what is new is signed.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `[ledger]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +29,21 @@ pub struct Config {
     pub max_story: u32,
     /// Where the ledger is.
     pub db: Database,
+    /// How it is signed.
+    pub checkpoint: CheckpointConfig,
+}
+
+/// `[ledger.checkpoint]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Whose ledger it is, in every checkpoint; empty for `slurm-mesh.org/ledger/<cluster>`.
+    pub origin: String,
+    /// How often what is new is signed.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+    /// File of the private key; empty for `ledger-checkpoint.key` in the data directory.
+    pub key_file: PathBuf,
 }
 
 /// `[ledger.db]`
@@ -43,6 +65,37 @@ impl Default for Config {
             max_page: 1000,
             max_story: 5000,
             db: Database::default(),
+            checkpoint: CheckpointConfig::default(),
+        }
+    }
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self {
+            origin: String::new(),
+            interval: LONGEST_INTERVAL,
+            key_file: PathBuf::new(),
+        }
+    }
+}
+
+impl CheckpointConfig {
+    /// Whose ledger it is.
+    pub fn origin(&self, cluster: &str) -> String {
+        if self.origin.is_empty() {
+            format!("slurm-mesh.org/ledger/{}", subject::token(cluster))
+        } else {
+            self.origin.clone()
+        }
+    }
+
+    /// The private key's file.
+    pub fn key_file(&self, data_dir: &Path) -> PathBuf {
+        if self.key_file.as_os_str().is_empty() {
+            data_dir.join("ledger-checkpoint.key")
+        } else {
+            data_dir.join(&self.key_file)
         }
     }
 }
@@ -73,6 +126,16 @@ impl Config {
         within("max_page", self.max_page.into(), 10_000);
         within("max_story", self.max_story.into(), 100_000);
         within("db.readers", self.db.readers.into(), 64);
+        let interval = self.checkpoint.interval;
+        if interval < SHORTEST_INTERVAL || interval > LONGEST_INTERVAL {
+            faults.push(format!(
+                "ledger.checkpoint.interval: {} is not between 100ms and 10s",
+                humantime::format_duration(interval)
+            ));
+        }
+        if let Err(fault) = PrivateKey::new(&self.checkpoint.origin("c"), &[0; 32]) {
+            faults.push(format!("ledger.checkpoint.origin: {fault}"));
+        }
         faults.extend(self.location(Path::new("")).err());
         faults.extend(self.reader_location().err());
         if faults.is_empty() {
@@ -164,9 +227,14 @@ mod tests {
         let config = Config {
             batch_size: 0,
             max_page: 1_000_000,
+            checkpoint: CheckpointConfig {
+                origin: "a b".into(),
+                interval: Duration::from_secs(11),
+                ..CheckpointConfig::default()
+            },
             ..Config::default()
         };
         let faults = config.validate().unwrap_err();
-        assert_eq!(faults.len(), 2);
+        assert_eq!(faults.len(), 4);
     }
 }

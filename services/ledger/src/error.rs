@@ -77,6 +77,32 @@ pub enum Error {
         /// Sequence.
         seq: i64,
     },
+    /// A checkpoint could not be stored.
+    #[error("store checkpoint")]
+    Sign(#[source] sqlx::Error),
+    /// The file of the private key could not be read or written.
+    #[error("read or write the key that signs checkpoints, {}", path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file of the private key is not one that can be used.
+    #[error("read the key that signs checkpoints, {}: {fault}", path.display())]
+    KeyUnfit {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: String,
+    },
+    /// No checkpoint is signed, as it would contradict one that was.
+    #[error("sign checkpoint: refused, as {0}; run `smesh verify`")]
+    Inconsistent(String),
+    /// This replica has no key to sign with.
+    #[error("sign checkpoint: {0}")]
+    NoKey(String),
     /// The head is not a sequence and a hash: the database was changed from outside.
     #[error("read the ledger's head: it is not what was stored; run `smesh verify`")]
     CorruptHead,
@@ -88,6 +114,7 @@ impl Error {
         let source = match self {
             Self::Open { source, .. }
             | Self::Append(source)
+            | Self::Sign(source)
             | Self::Read(source)
             | Self::Index(source)
             | Self::Migrate {

@@ -3,12 +3,14 @@
 //! - [`domain`]: facts, the chain, verification, questions and stories. Pure.
 //! - [`handlers`]: messages of the bus become entries; acknowledged when they are durable.
 //! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
-//! - [`api`]: queries over REST and gRPC.
+//! - [`checkpointer`]: signs the Merkle tree over the entries.
+//! - [`api`]: queries and proofs over REST and gRPC.
 //!
-//! Deliberately absent: proofs by Merkle tree and signature, retention, replay. The tables leave room for them.
+//! Deliberately absent: replay. The tables leave room for it.
 
 pub mod adapters;
 pub mod api;
+pub mod checkpointer;
 pub mod config;
 pub mod domain;
 pub mod error;
@@ -25,13 +27,15 @@ use mesh_runtime::{BoxError, Context, Service, Started};
 /// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
-pub use adapters::{Progress, Store, VerifyError, verify_database};
+pub use adapters::{Progress, Store, Trust, VerifyError, verify_database, verify_database_with};
 pub use config::{Config, DEFAULTS};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
 pub use location::Location;
 
-use api::Events;
+use adapters::KeyFile;
+use api::{Events, Proofs};
+use checkpointer::Checkpointer;
 use handlers::{Appender, Source};
 
 /// The service, as `mesh-runtime` runs it.
@@ -67,9 +71,18 @@ impl Service for LedgerService {
         tracing::info!(%location, "ledger opened");
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let events = Events::new(store.clone(), config.max_page, config.max_story);
+        let checkpointer = Checkpointer::new(
+            store.clone(),
+            bus.clone(),
+            KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir)),
+            &config.checkpoint.origin(&context.mesh.cluster),
+            &context.mesh.cluster,
+        );
+        let proofs = Proofs::new(store.clone(), checkpointer.clone());
+        let router = api::router(Arc::new(events)).merge(api::proof_router(Arc::new(proofs)));
         Ok(Started {
-            router: context.audited(&bus, api::router(Arc::new(events))),
-            run: Box::pin(run(context, bus, store, config.batch_size, prepared)),
+            router: context.audited(&bus, router),
+            run: Box::pin(run(context, bus, store, config, checkpointer, prepared)),
         })
     }
 }
@@ -88,7 +101,8 @@ async fn run(
     context: Context,
     bus: Bus,
     store: Store,
-    batch: usize,
+    config: Config,
+    checkpointer: Checkpointer,
     prepared: bool,
 ) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
@@ -112,16 +126,19 @@ async fn run(
             bus.consume_batches(
                 source.stream(),
                 LedgerService::NAME,
-                batch,
+                config.batch_size,
                 appender,
                 shutdown,
             )
             .await
         }
     };
+    let checkpoints = context.health.condition("ledger.checkpoints");
+    checkpoints.ok();
     let (events, audit) = tokio::select! {
         both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
         () = keeper::keep(&store, &reading) => (Ok(()), Ok(())),
+        () = checkpointer.keep(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
     };
     store.close().await;
     events?;

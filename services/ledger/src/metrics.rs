@@ -10,6 +10,11 @@ const REJECTED: &str = "ledger_rejected_total";
 const FAILURES: &str = "ledger_append_failures_total";
 const HEAD: &str = "ledger_head_sequence";
 const SECONDS: &str = "ledger_append_seconds";
+const CHECKPOINTS: &str = "ledger_checkpoints_total";
+const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
+const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
+/// Why no checkpoint is signed.
+const REASONS: [&str; 3] = ["inconsistent", "no_key", "failed"];
 
 /// Describes every metric; once per process.
 pub fn describe() {
@@ -31,6 +36,15 @@ pub fn describe() {
         "Batches that could not be stored and are tried again, by stream."
     );
     describe_gauge!(HEAD, "Sequence of the last entry.");
+    describe_counter!(CHECKPOINTS, "Checkpoints signed.");
+    describe_gauge!(
+        CHECKPOINT_SIZE,
+        "Entries that the newest checkpoint signed here counts."
+    );
+    describe_gauge!(
+        CHECKPOINTS_REFUSED,
+        "1 while no checkpoint is signed, by reason: inconsistent (it would contradict one that was signed: act), no_key, failed."
+    );
     describe_histogram!(SECONDS, "Time to store one batch durably, in seconds.");
 }
 
@@ -55,4 +69,17 @@ pub(crate) fn rejected(stream: &'static str) {
 
 pub(crate) fn failed(stream: &'static str) {
     counter!(FAILURES, "stream" => stream).increment(1);
+}
+
+pub(crate) fn checkpoint(size: u64) {
+    counter!(CHECKPOINTS).increment(1);
+    gauge!(CHECKPOINT_SIZE).set(size as f64);
+}
+
+/// `None`: nothing stands in the way.
+pub(crate) fn checkpoints_refused(because: Option<&str>) {
+    for reason in REASONS {
+        let refused = because == Some(reason);
+        gauge!(CHECKPOINTS_REFUSED, "reason" => reason).set(f64::from(u8::from(refused)));
+    }
 }

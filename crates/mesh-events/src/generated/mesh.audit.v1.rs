@@ -105,19 +105,19 @@ pub struct Delivery {
     #[prost(string, tag = "7")]
     pub error: ::prost::alloc::string::String,
 }
-/// The ledger made a key to sign its checkpoints with: its first, or one that replaces another.
+/// The ledger made a key that replaces the one it signed its checkpoints with.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SigningKeyMade {
     /// The new public key as text: `<name>+<key id>+<base64>`.
     #[prost(string, tag = "1")]
     pub vkey: ::prost::alloc::string::String,
-    /// The key before it. Empty for the first.
+    /// The key before it.
     #[prost(string, tag = "2")]
     pub before: ::prost::alloc::string::String,
     /// Size of the checkpoint that both signed. 0 if there was no entry yet.
     #[prost(uint64, tag = "3")]
     pub size: u64,
-    /// Who had it made. Empty for the first, which the ledger makes by itself.
+    /// Who had it made: a Unix user, `token:<name>`, or the name or subject of an OIDC identity.
     #[prost(string, tag = "4")]
     pub made_by: ::prost::alloc::string::String,
 }

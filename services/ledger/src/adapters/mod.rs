@@ -2,8 +2,10 @@
 
 mod append;
 mod index;
+mod key_file;
 mod pool;
 mod postgres;
+mod proof;
 mod read;
 mod select;
 mod sql;
@@ -12,6 +14,8 @@ mod store;
 mod sums;
 mod verify;
 
+pub use key_file::KeyFile;
+pub use proof::Signed;
 pub use read::Row;
 pub use store::Store;
-pub use verify::{Progress, VerifyError, verify_database};
+pub use verify::{Progress, Trust, VerifyError, verify_database, verify_database_with};

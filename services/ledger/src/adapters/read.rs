@@ -91,6 +91,20 @@ impl Store {
         self.fetch(&sql).await
     }
 
+    /// The sequence of an id, if who asks may see the entry.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn visible_seq_of(&self, id: &str, sight: &Sight) -> Result<Option<u64>, Error> {
+        let sql = Sql::new(
+            "SELECT e.seq FROM entries e JOIN event_index i ON i.seq = e.seq WHERE e.id = ",
+        )
+        .bind(id);
+        let row = self.readers.first(&visible(sql, sight)).await;
+        let seq = row.map_err(Error::Read)?.map(|row| row.get::<i64>("seq"));
+        Ok(seq.transpose().map_err(Error::Read)?.map(i64::unsigned_abs))
+    }
+
     async fn fetch(&self, sql: &Sql) -> Result<Vec<Row>, Error> {
         let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
         rows.iter()

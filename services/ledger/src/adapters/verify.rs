@@ -6,7 +6,11 @@ use super::index::{self, COLUMNS};
 use super::pool::{Access, Connection, Pool};
 use super::sql::{Row, Sql};
 use super::{postgres, sqlite};
-use crate::domain::verify::{Fault, FirstBad, Payload, Stored, StoredHead, Verified, Verifier};
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::note::PublicKey;
+use crate::domain::verify::{
+    Fault, FirstBad, Mark, Payload, Stored, StoredHead, Verified, Verifier,
+};
 use crate::error::Error;
 use crate::location::Location;
 
@@ -36,7 +40,16 @@ pub enum VerifyError {
     Read(#[from] Error),
 }
 
-/// Computes the chain of a ledger again from its bodies. It is only read, and may be in use.
+/// What a ledger is compared with, besides itself.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// Keys that may have signed its checkpoints. None: those that the ledger itself names.
+    pub keys: Vec<PublicKey>,
+    /// Checkpoints that were kept elsewhere.
+    pub kept: Vec<Checkpoint>,
+}
+
+/// Computes chain and tree of a ledger again from its bodies. It is only read, and may be in use.
 ///
 /// # Errors
 /// The first entry that does not fit, or why the ledger cannot be read.
@@ -44,11 +57,23 @@ pub async fn verify_database(
     location: &Location,
     progress: impl FnMut(Progress),
 ) -> Result<Verified, VerifyError> {
+    verify_database_with(location, &Trust::default(), progress).await
+}
+
+/// As [`verify_database`], and compares with what is known from elsewhere.
+///
+/// # Errors
+/// The first entry that does not fit, or why the ledger cannot be read.
+pub async fn verify_database_with(
+    location: &Location,
+    trust: &Trust,
+    progress: impl FnMut(Progress),
+) -> Result<Verified, VerifyError> {
     let pool = match location {
         Location::Sqlite(path) => sqlite::only_reading(path)?,
         Location::Postgres(options) => postgres::only_reading(options),
     };
-    let verified = verify(&pool, location, progress).await;
+    let verified = verify(&pool, location, trust, progress).await;
     pool.close().await;
     verified
 }
@@ -56,6 +81,7 @@ pub async fn verify_database(
 async fn verify(
     pool: &Pool,
     location: &Location,
+    trust: &Trust,
     mut progress: impl FnMut(Progress),
 ) -> Result<Verified, VerifyError> {
     let open = |source| Error::Open {
@@ -63,7 +89,14 @@ async fn verify(
         source,
     };
     let mut connection = pool.acquire().await.map_err(open)?;
+    let keys = match trust.keys.as_slice() {
+        [] => stored_keys(&mut connection).await.map_err(Error::Read)?,
+        keys => keys.to_vec(),
+    };
     let mut verifier = Verifier::default();
+    for kept in &trust.kept {
+        verifier.expect(Mark::kept(kept));
+    }
     let mut index_differs = None;
     let mut after = None;
     loop {
@@ -71,6 +104,9 @@ async fn verify(
         let head = page.head.ok_or(VerifyError::NoHead)?;
         let last = page.entries.last().map(|read| read.entry.seq);
         let full = page.entries.len() == PAGE as usize;
+        for row in &page.checkpoints {
+            verifier.expect(Mark::stored(row.size, &row.root, &row.note, &keys));
+        }
         for read in page.entries {
             let seq = read.entry.seq;
             verifier.next(&read.entry).map_err(VerifyError::Bad)?;
@@ -113,6 +149,8 @@ const fn bad(seq: i64, what: Fault) -> VerifyError {
 struct Page {
     head: Option<StoredHead>,
     entries: Vec<Read>,
+    /// Those that end with one of these entries; on the last page all that are left.
+    checkpoints: Vec<StoredCheckpoint>,
 }
 
 struct Read {
@@ -166,6 +204,18 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
             .push(" FROM event_index"),
     );
     let mut index = by_seq(snapshot.link().rows(&index).await?)?;
+    let mut checkpoints = Sql::new("SELECT number, size, root, made_at, ")
+        .bytes("note")
+        .push(" FROM checkpoints WHERE TRUE");
+    if let Some(after) = after {
+        checkpoints = checkpoints.push(" AND size > ").bind(after);
+    }
+    if seqs.len() == PAGE as usize {
+        let last = seqs.last().copied().unwrap_or_default();
+        checkpoints = checkpoints.push(" AND size <= ").bind(last);
+    }
+    let checkpoints = checkpoints.push(" ORDER BY size, number");
+    let checkpoints = snapshot.link().rows(&checkpoints).await?;
     snapshot.commit().await?;
 
     let entries = rows.iter().zip(seqs).map(|(row, seq)| {
@@ -194,10 +244,45 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
     Ok(Page {
         entries: entries.collect::<Result<_, sqlx::Error>>()?,
         head: head.transpose()?,
+        checkpoints: checkpoints
+            .iter()
+            .map(checkpoint)
+            .collect::<Result<_, _>>()?,
     })
 }
 
-fn payload(row: &Row) -> Result<Payload, sqlx::Error> {
+/// Nothing about it is trusted: its note may be no text any more.
+fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
+    let note: Vec<u8> = row.get("note")?;
+    Ok(StoredCheckpoint {
+        number: row.get("number")?,
+        size: row.get("size")?,
+        root: row.get("root")?,
+        note: String::from_utf8_lossy(&note).into_owned(),
+        made_at: row.get("made_at")?,
+    })
+}
+
+/// The keys that the ledger names as its own.
+async fn stored_keys(connection: &mut Connection) -> Result<Vec<PublicKey>, sqlx::Error> {
+    let keys = Sql::new("SELECT ")
+        .bytes("vkey")
+        .push(" FROM checkpoint_keys");
+    let rows = connection.link().rows(&keys).await?;
+    let mut keys = Vec::new();
+    for row in rows {
+        let vkey: Vec<u8> = row.get("vkey")?;
+        // One that is none is nobody's: what it signed counts as forged.
+        keys.extend(
+            str::from_utf8(&vkey)
+                .ok()
+                .and_then(|vkey| vkey.parse().ok()),
+        );
+    }
+    Ok(keys)
+}
+
+pub(super) fn payload(row: &Row) -> Result<Payload, sqlx::Error> {
     Ok(Payload {
         cluster: row.get("cluster")?,
         subject: row.get("subject")?,

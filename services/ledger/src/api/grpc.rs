@@ -176,7 +176,7 @@ fn showing<T>(answer: T, shown: Shown) -> Response<T> {
 }
 
 /// The runtime's middleware has found out who calls before any service is reached.
-fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     request.extensions().get().cloned().ok_or_else(|| {
         Status::unauthenticated("show the service token, or call over the Unix socket")
     })

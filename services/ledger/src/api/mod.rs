@@ -12,9 +12,12 @@ mod grpc;
 mod json;
 pub mod openapi;
 mod params;
+mod proof;
 mod rest;
 mod stats;
 mod stream;
+
+pub use proof::{Proofs, router as proof_router};
 
 use std::future::Future;
 use std::sync::Arc;

@@ -20,6 +20,21 @@ pub struct Checkpoint {
     pub root: Hash,
 }
 
+/// A checkpoint as it is stored; only its note proves something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCheckpoint {
+    /// Which one, from 1.
+    pub number: i64,
+    /// Number of entries.
+    pub size: i64,
+    /// Root of the tree.
+    pub root: Vec<u8>,
+    /// The signed note.
+    pub note: String,
+    /// When it was made, in microseconds since 1970.
+    pub made_at: i64,
+}
+
 /// Why a note is no checkpoint that can be relied on.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CheckpointError {

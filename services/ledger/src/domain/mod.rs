@@ -6,9 +6,12 @@ pub mod cursor;
 pub mod export;
 pub mod fact;
 pub mod filter;
+pub mod keys;
 pub mod note;
 pub mod query;
 pub mod stats;
 pub mod story;
+#[cfg(test)]
+mod tampering;
 pub mod tree;
 pub mod verify;

@@ -8,6 +8,7 @@ mod faults;
 mod grpc;
 mod history;
 mod openapi;
+mod proof;
 mod restart;
 mod roles;
 mod stream;

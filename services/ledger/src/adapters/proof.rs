@@ -1,0 +1,359 @@
+//! The tables of the proof: subtrees of the Merkle tree, checkpoints, and the keys that signed them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use mesh_events::chain::{GENESIS, Hash};
+use mesh_events::merkle::{Frontier, Node};
+
+use super::pool::{Access, Link};
+use super::sql::{Row, Sql};
+use super::store::Store;
+use super::verify::payload;
+use crate::domain::checkpoint::StoredCheckpoint;
+use crate::domain::keys::StoredKey;
+use crate::domain::tree::{Block, Blocks, WIDTH, grow};
+use crate::domain::verify::{Payload, Stored};
+use crate::error::Error;
+
+/// Leaves that are read at once.
+const PAGE: u64 = 10_000;
+/// Entries of an export that are read at once.
+const EXPORT_PAGE: u64 = 500;
+
+/// What is stored with a checkpoint: all or nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Signed {
+    /// Subtrees that are complete since the checkpoint before.
+    pub subtrees: Vec<(Node, Hash)>,
+    /// The key it begins with, if it is new.
+    pub key: Option<StoredKey>,
+    /// The checkpoint; none as long as there is no entry.
+    pub checkpoint: Option<StoredCheckpoint>,
+}
+
+impl Store {
+    /// The newest checkpoint.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn last_checkpoint(&self) -> Result<Option<StoredCheckpoint>, Error> {
+        let sql = checkpoints().push(" ORDER BY number DESC LIMIT 1");
+        Ok(self.read_checkpoints(&sql).await?.pop())
+    }
+
+    /// The newest checkpoint of a size.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn checkpoint_of(&self, size: u64) -> Result<Option<StoredCheckpoint>, Error> {
+        let sql = checkpoints()
+            .push(" WHERE size = ")
+            .bind(size.cast_signed())
+            .push(" ORDER BY number DESC LIMIT 1");
+        Ok(self.read_checkpoints(&sql).await?.pop())
+    }
+
+    /// Checkpoints of at least a size, the smallest first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn checkpoints(
+        &self,
+        from_size: u64,
+        limit: u32,
+    ) -> Result<Vec<StoredCheckpoint>, Error> {
+        let sql = checkpoints()
+            .push(" WHERE size >= ")
+            .bind(i64::try_from(from_size).unwrap_or(i64::MAX))
+            .push(" ORDER BY size, number LIMIT ")
+            .bind(limit);
+        self.read_checkpoints(&sql).await
+    }
+
+    async fn read_checkpoints(&self, sql: &Sql) -> Result<Vec<StoredCheckpoint>, Error> {
+        let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
+        let rows: Result<Vec<_>, _> = rows.iter().map(checkpoint).collect();
+        rows.map_err(Error::Read)
+    }
+
+    /// Every key, the first one first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn checkpoint_keys(&self) -> Result<Vec<StoredKey>, Error> {
+        let rows = self.readers.rows(&keys()).await.map_err(Error::Read)?;
+        let rows: Result<Vec<_>, _> = rows.iter().map(key).collect();
+        rows.map_err(Error::Read)
+    }
+
+    /// Stored hashes of the tree. What is missing is left out.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn blocks(&self, wanted: BTreeSet<Block>) -> Result<Blocks, Error> {
+        let mut read = Blocks::default();
+        for block in wanted {
+            let start = block.start().cast_signed();
+            let end = start.saturating_add(WIDTH.cast_signed());
+            let sql = if block.level == 0 {
+                Sql::new("SELECT seq - 1 AS idx, leaf AS hash FROM entries WHERE seq > ")
+                    .bind(start)
+                    .push(" AND seq <= ")
+                    .bind(end)
+                    .push(" ORDER BY seq")
+            } else {
+                Sql::new("SELECT idx, hash FROM subtrees WHERE level = ")
+                    .bind(u32::from(block.level))
+                    .push(" AND idx >= ")
+                    .bind(start)
+                    .push(" AND idx < ")
+                    .bind(end)
+                    .push(" ORDER BY idx")
+            };
+            let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+            let rows: Result<Vec<(i64, Vec<u8>)>, sqlx::Error> = rows
+                .iter()
+                .map(|row| Ok((row.get("idx")?, row.get("hash")?)))
+                .collect();
+            // A gap, or a hash of another length, ends what can be relied on.
+            let hashes = rows
+                .map_err(Error::Read)?
+                .into_iter()
+                .zip(start..)
+                .map_while(|((idx, hash), expected)| {
+                    Hash::try_from(hash).ok().filter(|_| idx == expected)
+                });
+            read.insert(block, hashes.collect());
+        }
+        Ok(read)
+    }
+
+    /// Adds the leaves of the entries up to a size to a tree, and gives the subtrees that are complete with them.
+    ///
+    /// # Errors
+    /// If the database cannot be read, or has a hole.
+    pub async fn grow(&self, tree: &mut Frontier, size: u64) -> Result<Vec<(Node, Hash)>, Error> {
+        let mut subtrees = Vec::new();
+        while tree.size() < size {
+            let from = tree.size();
+            let to = size.min(from + PAGE);
+            let sql = Sql::new("SELECT seq, leaf FROM entries WHERE seq > ")
+                .bind(from.cast_signed())
+                .push(" AND seq <= ")
+                .bind(to.cast_signed())
+                .push(" ORDER BY seq");
+            for row in self.readers.rows(&sql).await.map_err(Error::Read)? {
+                let expected = (tree.size() + 1).cast_signed();
+                let seq: i64 = row.get("seq").map_err(Error::Read)?;
+                let leaf: Vec<u8> = row.get("leaf").map_err(Error::Read)?;
+                match Hash::try_from(leaf) {
+                    Ok(leaf) if seq == expected => grow(tree, leaf, &mut subtrees),
+                    _ => return Err(Error::Corrupt { seq: expected }),
+                }
+            }
+            if tree.size() < to {
+                return Err(Error::Corrupt {
+                    seq: (tree.size() + 1).cast_signed(),
+                });
+            }
+        }
+        Ok(subtrees)
+    }
+
+    /// The leaf of an entry; `None` if there is no such entry.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn leaf(&self, seq: u64) -> Result<Option<Hash>, Error> {
+        let Ok(seq) = i64::try_from(seq) else {
+            return Ok(None);
+        };
+        let sql = Sql::new("SELECT leaf FROM entries WHERE seq = ").bind(seq);
+        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        row.map(|row| {
+            let leaf: Vec<u8> = row.get("leaf").map_err(Error::Read)?;
+            leaf.try_into().map_err(|_| Error::Corrupt { seq })
+        })
+        .transpose()
+    }
+
+    /// The sequence of an id; `None` if the ledger does not have it.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn seq_of(&self, id: &str) -> Result<Option<u64>, Error> {
+        let sql = Sql::new("SELECT seq FROM entries WHERE id = ").bind(id);
+        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let seq = row.map(|row| row.get::<i64>("seq")).transpose();
+        Ok(seq.map_err(Error::Read)?.map(i64::unsigned_abs))
+    }
+
+    /// The chain value after an entry, 0 being before the first; `None` if there is no such entry.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn chain(&self, seq: u64) -> Result<Option<Hash>, Error> {
+        if seq == 0 {
+            return Ok(Some(GENESIS));
+        }
+        let sql = Sql::new("SELECT chain FROM entries WHERE seq = ").bind(seq.cast_signed());
+        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let chain = row.map(|row| row.get::<Vec<u8>>("chain")).transpose();
+        Ok(chain
+            .map_err(Error::Read)?
+            .and_then(|chain| chain.try_into().ok()))
+    }
+
+    /// Entries after a sequence, up to another, for an export: some of them, in order.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<Stored>, Error> {
+        let to = to.min(after + EXPORT_PAGE).cast_signed();
+        let after = after.cast_signed();
+        let range = |sql: Sql| {
+            sql.push(" WHERE seq > ")
+                .bind(after)
+                .push(" AND seq <= ")
+                .bind(to)
+                .push(" ORDER BY seq")
+        };
+        let entries = range(
+            Sql::new("SELECT seq, ")
+                .bytes("id")
+                .push(", leaf, chain FROM entries"),
+        );
+        let payloads = range(
+            Sql::new("SELECT seq, ")
+                .bytes("cluster")
+                .push(", ")
+                .bytes("subject")
+                .push(", body FROM payloads"),
+        );
+        let entries = self.readers.rows(&entries).await.map_err(Error::Read)?;
+        let payloads = self.readers.rows(&payloads).await.map_err(Error::Read)?;
+        stored(&entries, &payloads).map_err(Error::Read)
+    }
+
+    /// Stores a checkpoint and what comes with it. False if another replica was first: then nothing is stored.
+    ///
+    /// # Errors
+    /// If the database refuses; nothing is stored then.
+    pub async fn keep(&self, signed: &Signed) -> Result<bool, Error> {
+        let mut writer = self.writer.acquire().await.map_err(Error::Sign)?;
+        let mut transaction = writer.begin(Access::Write).await.map_err(Error::Sign)?;
+        let mut first = true;
+        if let Some(key) = &signed.key {
+            first &= insert_key(transaction.link(), key)
+                .await
+                .map_err(Error::Sign)?;
+        }
+        if let Some(checkpoint) = &signed.checkpoint {
+            first &= insert_checkpoint(transaction.link(), checkpoint)
+                .await
+                .map_err(Error::Sign)?;
+        }
+        if !first {
+            return Ok(false);
+        }
+        for (node, hash) in &signed.subtrees {
+            let sql = Sql::new("INSERT INTO subtrees (level, idx, hash) VALUES (")
+                .bind(u32::from(node.level))
+                .push(", ")
+                .bind(node.index.cast_signed())
+                .push(", ")
+                .bind(hash.as_slice())
+                .push(") ON CONFLICT DO NOTHING");
+            transaction.link().run(&sql).await.map_err(Error::Sign)?;
+        }
+        transaction.commit().await.map_err(Error::Sign)?;
+        Ok(true)
+    }
+}
+
+fn stored(entries: &[Row], payloads: &[Row]) -> Result<Vec<Stored>, sqlx::Error> {
+    let mut payloads = payloads
+        .iter()
+        .map(|row| Ok((row.get("seq")?, payload(row)?)))
+        .collect::<Result<HashMap<i64, Payload>, sqlx::Error>>()?;
+    entries
+        .iter()
+        .map(|row| {
+            let seq = row.get("seq")?;
+            Ok(Stored {
+                seq,
+                id: row.get("id")?,
+                leaf: row.get("leaf")?,
+                chain: row.get("chain")?,
+                payload: payloads.remove(&seq),
+            })
+        })
+        .collect()
+}
+
+async fn insert_key(link: Link<'_>, key: &StoredKey) -> Result<bool, sqlx::Error> {
+    let sql = Sql::new(
+        "INSERT INTO checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (",
+    )
+    .bind(key.number)
+    .push(", ")
+    .bind(&key.vkey)
+    .push(", ")
+    .bind(key.from_size)
+    .push(", ")
+    .bind(key.made_at)
+    .push(", ")
+    .bind(&key.made_by)
+    .push(") ON CONFLICT DO NOTHING");
+    Ok(link.run(&sql).await? == 1)
+}
+
+async fn insert_checkpoint(
+    link: Link<'_>,
+    checkpoint: &StoredCheckpoint,
+) -> Result<bool, sqlx::Error> {
+    let sql = Sql::new("INSERT INTO checkpoints (number, size, root, note, made_at) VALUES (")
+        .bind(checkpoint.number)
+        .push(", ")
+        .bind(checkpoint.size)
+        .push(", ")
+        .bind(checkpoint.root.as_slice())
+        .push(", ")
+        .bind(&checkpoint.note)
+        .push(", ")
+        .bind(checkpoint.made_at)
+        .push(") ON CONFLICT DO NOTHING");
+    Ok(link.run(&sql).await? == 1)
+}
+
+/// All checkpoints, for a condition and an order.
+fn checkpoints() -> Sql {
+    Sql::new("SELECT number, size, root, note, made_at FROM checkpoints")
+}
+
+/// All keys.
+fn keys() -> Sql {
+    Sql::new(
+        "SELECT number, vkey, from_size, made_at, made_by FROM checkpoint_keys ORDER BY number",
+    )
+}
+
+fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
+    Ok(StoredCheckpoint {
+        number: row.get("number")?,
+        size: row.get("size")?,
+        root: row.get("root")?,
+        note: row.get("note")?,
+        made_at: row.get("made_at")?,
+    })
+}
+
+fn key(row: &Row) -> Result<StoredKey, sqlx::Error> {
+    Ok(StoredKey {
+        number: row.get("number")?,
+        vkey: row.get("vkey")?,
+        from_size: row.get("from_size")?,
+        made_at: row.get("made_at")?,
+        made_by: row.get("made_by")?,
+    })
+}

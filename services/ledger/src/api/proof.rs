@@ -1,0 +1,323 @@
+//! Checkpoints and proofs: what REST and gRPC give.
+//!
+//! Hashes tell nothing about anybody, so everyone who may call may ask, for a proof by id those who may see the event. Exports hold
+//! everything and are for those who may see everything; a new key is made for administrators.
+
+mod grpc;
+mod rest;
+
+use std::sync::Arc;
+
+use axum::Router;
+use mesh_events::chain::Hash;
+use mesh_events::merkle::{
+    Frontier, Range, consistency, inclusion, verify_consistency, verify_inclusion,
+};
+use mesh_runtime::api::Caller;
+
+use crate::adapters::Store;
+use crate::checkpointer::Checkpointer;
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::export::{self, Header, HexHash};
+use crate::domain::keys::StoredKey;
+use crate::domain::tree::blocks;
+use crate::error::Error;
+
+/// Checkpoints of one answer.
+const PAGE: u32 = 100;
+const LARGEST_PAGE: u32 = 1000;
+
+/// Answers from a store, and signs by a checkpointer.
+#[derive(Clone)]
+pub struct Proofs {
+    store: Store,
+    checkpointer: Checkpointer,
+}
+
+/// Which entry is proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Seq(u64),
+    Id(String),
+}
+
+/// Proof that an entry is in the ledger of a size.
+#[derive(Clone, Debug)]
+pub(super) struct Inclusion {
+    seq: u64,
+    leaf: Hash,
+    size: u64,
+    root: Hash,
+    path: Vec<Hash>,
+    checkpoint: Option<String>,
+}
+
+/// Proof that a ledger is the beginning of another.
+#[derive(Clone, Debug)]
+pub(super) struct Consistency {
+    from: u64,
+    from_root: Hash,
+    to: u64,
+    to_root: Hash,
+    path: Vec<Hash>,
+    checkpoint: Option<String>,
+}
+
+/// A key, and the size of the last checkpoint it signed.
+#[derive(Clone, Debug)]
+pub(super) struct KnownKey {
+    key: StoredKey,
+    to_size: u64,
+}
+
+/// Why there is no proof.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProofError {
+    /// The question is wrong.
+    #[error("{field}: {fault}")]
+    Invalid { field: &'static str, fault: String },
+    /// The caller may not do this.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// Not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// Nothing is signed now, for this reason.
+    #[error("{0}")]
+    Conflict(String),
+    /// The entries do not give the root that was signed.
+    #[error("the ledger does not fit its checkpoints; run `smesh verify`")]
+    Broken,
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+fn invalid(field: &'static str, fault: impl Into<String>) -> ProofError {
+    ProofError::Invalid {
+        field,
+        fault: fault.into(),
+    }
+}
+
+impl Proofs {
+    /// Answers from a store.
+    pub const fn new(store: Store, checkpointer: Checkpointer) -> Self {
+        Self {
+            store,
+            checkpointer,
+        }
+    }
+
+    async fn newest(&self) -> Result<StoredCheckpoint, ProofError> {
+        let newest = self.store.last_checkpoint().await?;
+        newest.ok_or_else(|| {
+            ProofError::NotFound(
+                "there is no checkpoint yet; one is made a few seconds after the first entry"
+                    .into(),
+            )
+        })
+    }
+
+    async fn list(
+        &self,
+        from: u64,
+        limit: Option<u32>,
+    ) -> Result<Vec<StoredCheckpoint>, ProofError> {
+        let limit = limit.unwrap_or(PAGE);
+        if limit == 0 || limit > LARGEST_PAGE {
+            return Err(invalid(
+                "limit",
+                format!("{limit} is not a number of checkpoints; allowed: 1 to {LARGEST_PAGE}"),
+            ));
+        }
+        Ok(self.store.checkpoints(from, limit).await?)
+    }
+
+    async fn prove_inclusion(
+        &self,
+        caller: &Caller,
+        wanted: Wanted,
+        size: Option<u64>,
+    ) -> Result<Inclusion, ProofError> {
+        let size = self.size("size", size).await?;
+        let seq = match wanted {
+            Wanted::Seq(seq) => seq,
+            Wanted::Id(id) => {
+                let seq = self.store.visible_seq_of(&id, &caller.sight()).await?;
+                seq.ok_or_else(|| {
+                    ProofError::NotFound(format!("no entry with id {id}, or it is not yours"))
+                })?
+            }
+        };
+        let beyond = || {
+            invalid(
+                "seq",
+                format!("{seq} is not in a ledger of {size} entries; allowed: 1 to {size}"),
+            )
+        };
+        let index = seq.checked_sub(1).ok_or_else(beyond)?;
+        let path = inclusion(index, size).map_err(|_| beyond())?;
+        let leaf = self.store.leaf(seq).await?.ok_or(ProofError::Broken)?;
+        let (path, [root]) = self.hashes(path, [size]).await?;
+        let checkpoint = self.checked(size, &root).await?;
+        if !verify_inclusion(&leaf, index, size, &path, &root) {
+            return Err(ProofError::Broken);
+        }
+        Ok(Inclusion {
+            seq,
+            leaf,
+            size,
+            root,
+            path,
+            checkpoint,
+        })
+    }
+
+    async fn prove_consistency(
+        &self,
+        from: u64,
+        to: Option<u64>,
+    ) -> Result<Consistency, ProofError> {
+        let to = self.size("to", to).await?;
+        let beyond = || {
+            invalid(
+                "from",
+                format!(
+                    "{from} is not the size of a ledger within one of {to} entries; allowed: 1 to {to}"
+                ),
+            )
+        };
+        if from == 0 {
+            return Err(beyond());
+        }
+        let path = consistency(from, to).map_err(|_| beyond())?;
+        let (path, [from_root, to_root]) = self.hashes(path, [from, to]).await?;
+        self.checked(from, &from_root).await?;
+        let checkpoint = self.checked(to, &to_root).await?;
+        if !verify_consistency(from, &from_root, to, &to_root, &path) {
+            return Err(ProofError::Broken);
+        }
+        Ok(Consistency {
+            from,
+            from_root,
+            to,
+            to_root,
+            path,
+            checkpoint,
+        })
+    }
+
+    /// A size that is signed: beyond the newest checkpoint the tree is not stored yet.
+    async fn size(&self, field: &'static str, size: Option<u64>) -> Result<u64, ProofError> {
+        let newest = self.newest().await?.size.unsigned_abs();
+        match size {
+            None => Ok(newest),
+            Some(size) if (1..=newest).contains(&size) => Ok(size),
+            Some(size) => Err(invalid(
+                field,
+                format!(
+                    "{size} is not a size that is signed; allowed: 1 to {newest}, the newest checkpoint"
+                ),
+            )),
+        }
+    }
+
+    /// Hashes of ranges, and roots of sizes.
+    async fn hashes<const N: usize>(
+        &self,
+        mut ranges: Vec<Range>,
+        sizes: [u64; N],
+    ) -> Result<(Vec<Hash>, [Hash; N]), ProofError> {
+        let count = ranges.len();
+        ranges.extend(sizes.map(|end| Range { start: 0, end }));
+        let read = self.store.blocks(blocks(&ranges)).await?;
+        let mut hashes = read.hashes(&ranges).ok_or(ProofError::Broken)?;
+        let roots = hashes.split_off(count);
+        Ok((hashes, roots.try_into().map_err(|_| ProofError::Broken)?))
+    }
+
+    /// The checkpoint of a size, if there is one, which must have this root.
+    async fn checked(&self, size: u64, root: &Hash) -> Result<Option<String>, ProofError> {
+        match self.store.checkpoint_of(size).await? {
+            None => Ok(None),
+            Some(stored) if stored.root == root => Ok(Some(stored.note)),
+            Some(_) => Err(ProofError::Broken),
+        }
+    }
+
+    async fn keys(&self) -> Result<Vec<KnownKey>, ProofError> {
+        let keys = self.store.checkpoint_keys().await?;
+        let newest = self.store.last_checkpoint().await?;
+        let newest = newest.map_or(0, |newest| newest.size.unsigned_abs());
+        let next = keys.iter().skip(1).map(|key| key.from_size.unsigned_abs());
+        let known = keys.iter().cloned().zip(next.chain([newest]));
+        Ok(known
+            .map(|(key, to_size)| KnownKey { key, to_size })
+            .collect())
+    }
+
+    async fn rotate(
+        &self,
+        caller: &Caller,
+    ) -> Result<(KnownKey, Option<StoredCheckpoint>), ProofError> {
+        if !caller.may_write() {
+            return Err(ProofError::Forbidden(
+                "a new key is made for administrators only",
+            ));
+        }
+        match self.checkpointer.rotate(&caller.name).await {
+            Ok((key, checkpoint)) => {
+                let to_size = key.from_size.unsigned_abs();
+                Ok((KnownKey { key, to_size }, checkpoint))
+            }
+            Err(error @ (Error::NoKey(_) | Error::Inconsistent(_) | Error::KeyUnfit { .. })) => {
+                Err(ProofError::Conflict(mesh_runtime::chain(&error)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The first line of an export from an entry up to the newest checkpoint, and that checkpoint's size.
+    async fn header(&self, caller: &Caller, from: u64) -> Result<(Header, u64), ProofError> {
+        if !caller.sees_everything() {
+            return Err(ProofError::Forbidden(
+                "an export of the ledger holds everything; it is for administrators and auditors",
+            ));
+        }
+        let newest = self.newest().await?;
+        let size = newest.size.unsigned_abs();
+        if from == 0 || from > size {
+            return Err(invalid(
+                "from",
+                format!("{from} is not an entry that is signed; allowed: 1 to {size}"),
+            ));
+        }
+        let before = Range {
+            start: 0,
+            end: from - 1,
+        };
+        let edge = self.store.blocks(blocks(&[before])).await?;
+        let edge: Frontier = edge.frontier(from - 1).ok_or(ProofError::Broken)?;
+        let chain = self.store.chain(from - 1).await?;
+        let header = Header {
+            export: export::FORMAT.to_owned(),
+            from,
+            chain: HexHash(chain.ok_or(ProofError::Broken)?),
+            edge: edge.peaks().iter().copied().map(HexHash).collect(),
+            checkpoint: newest.note,
+        };
+        Ok((header, size))
+    }
+}
+
+/// The root as a note shows it, to be read by those who do not verify it.
+fn root_of(stored: &StoredCheckpoint) -> Option<Hash> {
+    Checkpoint::unverified(&stored.note)
+        .ok()
+        .map(|checkpoint| checkpoint.root)
+}
+
+/// REST and gRPC routes.
+pub fn router(proofs: Arc<Proofs>) -> Router {
+    rest::router(Arc::clone(&proofs)).merge(grpc::router(proofs))
+}

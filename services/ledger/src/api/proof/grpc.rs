@@ -1,0 +1,159 @@
+//! gRPC: `mesh.ledger.v1.ProofService`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use chrono::DateTime;
+use mesh_api::ledger::proof_service_server::{ProofService, ProofServiceServer, SERVICE_NAME};
+use mesh_events::proto::mesh::ledger::v1::{
+    Checkpoint, GetCheckpointRequest, GetCheckpointResponse, ListCheckpointsRequest,
+    ListCheckpointsResponse, ListKeysRequest, ListKeysResponse, ProveConsistencyRequest,
+    ProveConsistencyResponse, ProveInclusionRequest, ProveInclusionResponse, RotateKeyRequest,
+    RotateKeyResponse, SigningKey,
+};
+use mesh_events::{chain::Hash, timestamp};
+use tonic::{Request, Response, Status};
+
+use super::{KnownKey, ProofError, Proofs, Wanted, invalid};
+use crate::api::grpc::caller;
+use crate::domain::checkpoint::StoredCheckpoint;
+
+pub(super) fn router(proofs: Arc<Proofs>) -> Router {
+    let service = ProofServiceServer::new(Adapter(proofs));
+    Router::new().route_service(&format!("/{SERVICE_NAME}/{{*method}}"), service)
+}
+
+struct Adapter(Arc<Proofs>);
+
+#[tonic::async_trait]
+impl ProofService for Adapter {
+    async fn get_checkpoint(
+        &self,
+        request: Request<GetCheckpointRequest>,
+    ) -> Result<Response<GetCheckpointResponse>, Status> {
+        caller(&request)?;
+        let newest = self.0.newest().await.map_err(status)?;
+        Ok(Response::new(GetCheckpointResponse {
+            checkpoint: Some(checkpoint(newest)),
+        }))
+    }
+
+    async fn list_checkpoints(
+        &self,
+        request: Request<ListCheckpointsRequest>,
+    ) -> Result<Response<ListCheckpointsResponse>, Status> {
+        caller(&request)?;
+        let ListCheckpointsRequest { from_size, limit } = request.into_inner();
+        let limit = (limit > 0).then_some(limit);
+        let checkpoints = self.0.list(from_size, limit).await.map_err(status)?;
+        Ok(Response::new(ListCheckpointsResponse {
+            checkpoints: checkpoints.into_iter().map(checkpoint).collect(),
+        }))
+    }
+
+    async fn prove_inclusion(
+        &self,
+        request: Request<ProveInclusionRequest>,
+    ) -> Result<Response<ProveInclusionResponse>, Status> {
+        let caller = caller(&request)?;
+        let ProveInclusionRequest { seq, id, size } = request.into_inner();
+        let wanted = match (seq, id.is_empty()) {
+            (0, false) => Wanted::Id(id),
+            (_, true) => Wanted::Seq(seq),
+            (_, false) => return Err(status(invalid("id", "give either seq or id, not both"))),
+        };
+        let size = (size > 0).then_some(size);
+        let proof = self.0.prove_inclusion(&caller, wanted, size);
+        let proof = proof.await.map_err(status)?;
+        Ok(Response::new(ProveInclusionResponse {
+            seq: proof.seq,
+            leaf: proof.leaf.to_vec(),
+            size: proof.size,
+            root: proof.root.to_vec(),
+            path: bytes(&proof.path),
+            checkpoint: proof.checkpoint.unwrap_or_default(),
+        }))
+    }
+
+    async fn prove_consistency(
+        &self,
+        request: Request<ProveConsistencyRequest>,
+    ) -> Result<Response<ProveConsistencyResponse>, Status> {
+        caller(&request)?;
+        let ProveConsistencyRequest { from_size, to_size } = request.into_inner();
+        let to = (to_size > 0).then_some(to_size);
+        let proof = self
+            .0
+            .prove_consistency(from_size, to)
+            .await
+            .map_err(status)?;
+        Ok(Response::new(ProveConsistencyResponse {
+            from_size: proof.from,
+            from_root: proof.from_root.to_vec(),
+            to_size: proof.to,
+            to_root: proof.to_root.to_vec(),
+            path: bytes(&proof.path),
+            checkpoint: proof.checkpoint.unwrap_or_default(),
+        }))
+    }
+
+    async fn list_keys(
+        &self,
+        request: Request<ListKeysRequest>,
+    ) -> Result<Response<ListKeysResponse>, Status> {
+        caller(&request)?;
+        let keys = self.0.keys().await.map_err(status)?;
+        Ok(Response::new(ListKeysResponse {
+            keys: keys.into_iter().map(key).collect(),
+        }))
+    }
+
+    async fn rotate_key(
+        &self,
+        request: Request<RotateKeyRequest>,
+    ) -> Result<Response<RotateKeyResponse>, Status> {
+        let caller = caller(&request)?;
+        let (made, signed) = self.0.rotate(&caller).await.map_err(status)?;
+        Ok(Response::new(RotateKeyResponse {
+            key: Some(key(made)),
+            checkpoint: signed.map(checkpoint),
+        }))
+    }
+}
+
+fn checkpoint(stored: StoredCheckpoint) -> Checkpoint {
+    Checkpoint {
+        size: stored.size.unsigned_abs(),
+        root: stored.root,
+        note: stored.note,
+        made_at: DateTime::from_timestamp_micros(stored.made_at).map(timestamp),
+    }
+}
+
+fn key(known: KnownKey) -> SigningKey {
+    SigningKey {
+        vkey: known.key.vkey,
+        from_size: known.key.from_size.unsigned_abs(),
+        to_size: known.to_size,
+        made_at: DateTime::from_timestamp_micros(known.key.made_at).map(timestamp),
+        made_by: known.key.made_by,
+    }
+}
+
+fn bytes(hashes: &[Hash]) -> Vec<Vec<u8>> {
+    hashes.iter().map(|hash| hash.to_vec()).collect()
+}
+
+fn status(error: ProofError) -> Status {
+    let text = error.to_string();
+    match &error {
+        ProofError::Invalid { .. } => Status::invalid_argument(text),
+        ProofError::Forbidden(_) => Status::permission_denied(text),
+        ProofError::NotFound(_) => Status::not_found(text),
+        ProofError::Conflict(_) => Status::failed_precondition(text),
+        ProofError::Broken | ProofError::Store(_) => {
+            tracing::error!(error = mesh_runtime::chain(&error), "answer request");
+            Status::internal("the service could not answer; its log says why")
+        }
+    }
+}

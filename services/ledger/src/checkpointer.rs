@@ -1,0 +1,511 @@
+//! Signs what the ledger is, every few seconds when there is something new.
+//!
+//! A checkpoint that contradicts an earlier one would be worse than none, so before every signature the tree is compared with the newest
+//! stored checkpoint and with the newest one that was signed here, which is remembered beside the key. If they differ (entries were changed
+//! or taken away behind the ledger's back, or an old backup was put in its place), nothing is signed: readiness, log and metric say so.
+//!
+//! Any number of replicas may share a ledger. Those that have the key sign; of two that sign at once the database takes one. One without
+//! the key serves queries and proofs, and says so only if nobody else signs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_bus::Bus;
+use mesh_events::chain::Hash;
+use mesh_events::merkle::{Frontier, Node, Range};
+use mesh_events::subject;
+use mesh_runtime::Condition;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::adapters::{KeyFile, Signed, Store};
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::keys::{self, StoredKey, Use};
+use crate::domain::note::{PrivateKey, PublicKey};
+use crate::domain::tree::blocks;
+use crate::error::Error;
+use crate::metrics;
+
+/// How long entries may stay unsigned before a replica without the key says so.
+const UNSIGNED: Duration = Duration::from_secs(60);
+
+/// Signs checkpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct Checkpointer {
+    store: Store,
+    bus: Bus,
+    file: KeyFile,
+    origin: Arc<str>,
+    cluster: Arc<str>,
+    state: Arc<Mutex<State>>,
+}
+
+/// What is remembered from one checkpoint to the next.
+#[derive(Default)]
+struct State {
+    key: Option<PrivateKey>,
+    tree: Frontier,
+    /// The newest checkpoint that was signed here.
+    signed: Option<Checkpoint>,
+    /// Whether the tree was compared with it and with the stored one since the start.
+    compared: bool,
+    /// A note that NATS has not got yet.
+    unpublished: Option<(u64, String)>,
+    /// Whether every new key has its entry in the audit.
+    announced: bool,
+}
+
+/// The tree at the moment, which fits every checkpoint.
+struct Ready {
+    last: Option<StoredCheckpoint>,
+    keys: Vec<StoredKey>,
+    key: PrivateKey,
+    size: u64,
+    subtrees: Vec<(Node, Hash)>,
+}
+
+impl Checkpointer {
+    /// Signs for an origin with the key in a file.
+    pub fn new(store: Store, bus: Bus, file: KeyFile, origin: &str, cluster: &str) -> Self {
+        Self {
+            store,
+            bus,
+            file,
+            origin: origin.into(),
+            cluster: cluster.into(),
+            state: Arc::default(),
+        }
+    }
+
+    /// Signs whenever there is something new, as often as the interval says. Never ends.
+    pub async fn keep(&self, interval: Duration, condition: &Condition) {
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut unsigned_since = None;
+        let mut told = None;
+        loop {
+            ticks.tick().await;
+            let result = self.sign_if_new().await;
+            let problem = match &result {
+                Ok(()) => None,
+                Err(Error::NoKey(_)) => match self.nobody_signs(&mut unsigned_since).await {
+                    Ok(true) => Some(("no_key", result.err())),
+                    _ => None,
+                },
+                Err(Error::Inconsistent(_)) => Some(("inconsistent", result.err())),
+                Err(_) => Some(("failed", result.err())),
+            };
+            let Some((reason, error)) = problem else {
+                metrics::checkpoints_refused(None);
+                told = None;
+                condition.ok();
+                continue;
+            };
+            let text = error
+                .as_ref()
+                .map(|error| mesh_runtime::chain(error))
+                .unwrap_or_default();
+            metrics::checkpoints_refused(Some(reason));
+            condition.fail(&text);
+            if told.as_ref() != Some(&text) {
+                tracing::error!(error = text, "no checkpoint is signed");
+                told = Some(text);
+            }
+        }
+    }
+
+    /// True if there have been entries without a checkpoint for long.
+    async fn nobody_signs(&self, since: &mut Option<(u64, Instant)>) -> Result<bool, Error> {
+        let signed = self.store.last_checkpoint().await?;
+        let signed = signed.map_or(0, |checkpoint| checkpoint.size.unsigned_abs());
+        if self.store.head().await?.seq == signed {
+            *since = None;
+            return Ok(false);
+        }
+        let (of, begin) = since.get_or_insert((signed, Instant::now()));
+        if *of != signed {
+            (*of, *begin) = (signed, Instant::now());
+        }
+        Ok(begin.elapsed() >= UNSIGNED)
+    }
+
+    /// Signs the ledger as it is, if that was not done yet, and makes sure that NATS has it.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] if that would contradict a checkpoint, [`Error::NoKey`] if another replica has the key.
+    pub async fn sign_if_new(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        let ready = self.ready(&mut state).await?;
+        let last = ready.last.as_ref();
+        if ready.size > last.map_or(0, |last| last.size.unsigned_abs()) {
+            let number = last.map_or(1, |last| last.number + 1);
+            let key = ready.key.clone();
+            self.sign(&mut state, number, &[&key], ready.subtrees, None)
+                .await?;
+        } else if !ready.subtrees.is_empty() {
+            let made_anew = Signed {
+                subtrees: ready.subtrees,
+                ..Signed::default()
+            };
+            self.store.keep(&made_anew).await?;
+        }
+        self.publish(&mut state).await;
+        Ok(())
+    }
+
+    /// Makes a new key, which signs from now on. The checkpoint of the hand-over is signed by both.
+    ///
+    /// # Errors
+    /// As [`Self::sign_if_new`]; the former key is still in use then.
+    pub async fn rotate(
+        &self,
+        made_by: &str,
+    ) -> Result<(StoredKey, Option<StoredCheckpoint>), Error> {
+        let mut state = self.state.lock().await;
+        let ready = self.ready(&mut state).await?;
+        let new = self.new_key()?;
+        self.file.write_next(&new)?;
+        let row = StoredKey {
+            number: ready.keys.last().map_or(1, |key| key.number + 1),
+            vkey: new.public().to_string(),
+            from_size: ready.size.cast_signed(),
+            made_at: Utc::now().timestamp_micros(),
+            made_by: made_by.to_owned(),
+        };
+        let number = ready.last.as_ref().map_or(1, |last| last.number + 1);
+        let both = [&ready.key, &new];
+        let signed = self
+            .sign(&mut state, number, &both, ready.subtrees, Some(row.clone()))
+            .await?;
+        let Some(checkpoint) = signed else {
+            self.file.drop_next()?;
+            return Err(Error::NoKey(
+                "another replica made a checkpoint at the same moment; try again".to_owned(),
+            ));
+        };
+        // If this fails, or we are killed before it, the next start does it.
+        self.file.use_next()?;
+        tracing::info!(
+            key = row.vkey,
+            by = made_by,
+            "checkpoints are signed with a new key"
+        );
+        state.key = Some(new);
+        state.announced = false;
+        self.publish(&mut state).await;
+        Ok((row, checkpoint))
+    }
+
+    /// Brings the tree to the head, and compares it with every checkpoint on the way.
+    async fn ready(&self, state: &mut State) -> Result<Ready, Error> {
+        let ready = self.try_ready(state).await;
+        // The subtrees that were completed meanwhile are not stored: the tree begins anew from what is.
+        state.compared &= ready.is_ok();
+        ready
+    }
+
+    async fn try_ready(&self, state: &mut State) -> Result<Ready, Error> {
+        let mut stored_keys = self.store.checkpoint_keys().await?;
+        if self.load_key(state, &stored_keys).await? {
+            stored_keys = self.store.checkpoint_keys().await?;
+        }
+        let key = state.key.clone().ok_or_else(|| {
+            Error::NoKey(format!(
+                "the key is not in {}: copy it from the replica that made it, or leave signing to that one",
+                self.file.path().display()
+            ))
+        })?;
+        let public: Vec<PublicKey> = stored_keys
+            .iter()
+            .filter_map(|key| key.vkey.parse().ok())
+            .collect();
+        let last = self.store.last_checkpoint().await?;
+        let base = last
+            .as_ref()
+            .map(|last| genuine(last, &public))
+            .transpose()?;
+        let base_size = base.as_ref().map_or(0, |base| base.size);
+        let head = self.store.head().await?.seq;
+        for (checkpoint, whose) in [(&base, "the newest"), (&state.signed, "one signed here")] {
+            if let Some(checkpoint) = checkpoint
+                && checkpoint.size > head
+            {
+                return Err(Error::Inconsistent(format!(
+                    "the ledger has {head} entries, but its checkpoints ({whose}) count {}: entries were taken away, or an old backup was put back",
+                    checkpoint.size
+                )));
+            }
+        }
+
+        let mut subtrees = Vec::new();
+        if !state.compared || state.tree.size() > base_size {
+            let (tree, made) = self.tree_at(base.as_ref()).await?;
+            (state.tree, subtrees) = (tree, made);
+            let signed = state.signed.clone();
+            let earlier = signed.filter(|signed| signed.size < base_size);
+            self.tree_at(earlier.as_ref()).await?;
+            state.compared = true;
+        }
+        // In steps that end where a checkpoint does.
+        let signed = state.signed.clone();
+        let mut stops: Vec<&Checkpoint> = base.iter().chain(&signed).collect();
+        stops.sort_by_key(|checkpoint| checkpoint.size);
+        for stop in stops {
+            if stop.size >= state.tree.size() {
+                subtrees.extend(self.store.grow(&mut state.tree, stop.size).await?);
+                same(Some(state.tree.root()), stop)?;
+            }
+        }
+        subtrees.extend(self.store.grow(&mut state.tree, head).await?);
+        Ok(Ready {
+            last,
+            keys: stored_keys,
+            key,
+            size: state.tree.size(),
+            subtrees,
+        })
+    }
+
+    /// The tree of a checkpoint: out of the stored subtrees, or, if those are missing, out of all leaves, with the subtrees to store.
+    async fn tree_at(
+        &self,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<(Frontier, Vec<(Node, Hash)>), Error> {
+        let Some(checkpoint) = checkpoint else {
+            return Ok(Default::default());
+        };
+        let whole = Range {
+            start: 0,
+            end: checkpoint.size,
+        };
+        let stored = self.store.blocks(blocks(&[whole])).await?;
+        if let Some(tree) = stored.frontier(checkpoint.size)
+            && tree.root() == checkpoint.root
+        {
+            return Ok((tree, Vec::new()));
+        }
+        tracing::warn!(
+            size = checkpoint.size,
+            "the stored subtrees do not give the newest checkpoint, computing it from all leaves"
+        );
+        let mut tree = Frontier::default();
+        let subtrees = self.store.grow(&mut tree, checkpoint.size).await?;
+        same(Some(tree.root()), checkpoint)?;
+        Ok((tree, subtrees))
+    }
+
+    /// Signs the tree as it is and stores it. `None` if another replica was first.
+    async fn sign(
+        &self,
+        state: &mut State,
+        number: i64,
+        keys: &[&PrivateKey],
+        subtrees: Vec<(Node, Hash)>,
+        key: Option<StoredKey>,
+    ) -> Result<Option<Option<StoredCheckpoint>>, Error> {
+        let checkpoint = Checkpoint {
+            origin: self.origin.to_string(),
+            size: state.tree.size(),
+            root: state.tree.root(),
+        };
+        let stored = if checkpoint.size == 0 {
+            None
+        } else {
+            let note = checkpoint
+                .sign(keys)
+                .map_err(|error| Error::NoKey(error.to_string()))?;
+            // Before anybody can see it.
+            self.file.write_last_note(&note)?;
+            state.signed = Some(checkpoint.clone());
+            Some(StoredCheckpoint {
+                number,
+                size: checkpoint.size.cast_signed(),
+                root: checkpoint.root.to_vec(),
+                note,
+                made_at: Utc::now().timestamp_micros(),
+            })
+        };
+        let signed = Signed {
+            subtrees,
+            key,
+            checkpoint: stored.clone(),
+        };
+        // Until all of it is stored, the tree begins anew from what is.
+        state.compared = false;
+        if !self.store.keep(&signed).await? {
+            return Ok(None);
+        }
+        state.compared = true;
+        if let Some(stored) = &stored {
+            metrics::checkpoint(checkpoint.size);
+            tracing::debug!(size = checkpoint.size, "checkpoint signed");
+            state.unpublished = Some((checkpoint.size, stored.note.clone()));
+        }
+        Ok(Some(stored))
+    }
+
+    /// Gives NATS the newest checkpoint, and the audit its entries. What fails is tried again with the next checkpoint or tick.
+    async fn publish(&self, state: &mut State) {
+        if let Some((size, note)) = &state.unpublished {
+            let id = hex::encode(Sha256::digest(note));
+            let subject = subject::checkpoint(&self.origin);
+            match self
+                .bus
+                .publish_raw(subject, &id, note.clone().into_bytes())
+                .await
+            {
+                Ok(_) => state.unpublished = None,
+                Err(error) => tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    size,
+                    "publish checkpoint, trying again"
+                ),
+            }
+        }
+        if !state.announced {
+            match self.announce_keys().await {
+                Ok(()) => state.announced = true,
+                Err(error) => {
+                    tracing::warn!(error, "publish the audit entry of a key, trying again")
+                }
+            }
+        }
+    }
+
+    /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm.
+    async fn announce_keys(&self) -> Result<(), String> {
+        let keys = self.store.checkpoint_keys().await;
+        let keys = keys.map_err(|error| mesh_runtime::chain(&error))?;
+        for entry in keys::audit_entries(&keys, &self.cluster) {
+            let known = self.store.seq_of(&entry.id).await;
+            if known
+                .map_err(|error| mesh_runtime::chain(&error))?
+                .is_none()
+            {
+                let subject = subject::audit(&entry.cluster, &entry.kind);
+                let sent = self
+                    .bus
+                    .publish_raw(subject, &entry.id, entry.encode_to_vec())
+                    .await;
+                sent.map_err(|error| mesh_runtime::chain(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the key to sign with, or makes the first. True if it made one.
+    async fn load_key(&self, state: &mut State, stored: &[StoredKey]) -> Result<bool, Error> {
+        if let Some(key) = &state.key
+            && stored
+                .last()
+                .is_some_and(|last| last.vkey == key.public().to_string())
+        {
+            return Ok(false);
+        }
+        state.key = None;
+        // A rotation or a first start that was killed between the database and the rename.
+        let current = |key: &PrivateKey| {
+            stored
+                .last()
+                .is_some_and(|last| last.vkey == key.public().to_string())
+        };
+        match self.file.read_next()? {
+            Some(next) if current(&next) => self.file.use_next()?,
+            Some(_) => self.file.drop_next()?,
+            None => {}
+        }
+        if state.signed.is_none()
+            && let Some(note) = self.file.last_note()?
+        {
+            let unfit = |fault: String| Error::KeyUnfit {
+                path: self.file.path().to_owned(),
+                fault: format!("the newest note beside it: {fault}"),
+            };
+            let checkpoint =
+                Checkpoint::unverified(&note).map_err(|error| unfit(error.to_string()))?;
+            state.signed = Some(checkpoint);
+        }
+        let file = self.file.read()?;
+        match keys::choose(file.as_ref().map(PrivateKey::public), stored, &self.origin) {
+            Use::This => {
+                state.key = file;
+                Ok(false)
+            }
+            Use::Register => {
+                let Some(key) = file else { return Ok(false) };
+                self.register(state, key).await
+            }
+            Use::Make => {
+                let key = self.new_key()?;
+                self.file.write_next(&key)?;
+                if self.register(state, key).await? {
+                    self.file.use_next()?;
+                    tracing::info!(path = %self.file.path().display(), "made the key that signs checkpoints");
+                    return Ok(true);
+                }
+                self.file.drop_next()?;
+                Ok(false)
+            }
+            Use::None(reason) => Err(Error::NoKey(format!(
+                "{reason}; the key file is {}",
+                self.file.path().display()
+            ))),
+        }
+    }
+
+    async fn register(&self, state: &mut State, key: PrivateKey) -> Result<bool, Error> {
+        let row = StoredKey {
+            number: 1,
+            vkey: key.public().to_string(),
+            from_size: 0,
+            made_at: Utc::now().timestamp_micros(),
+            made_by: String::new(),
+        };
+        let first = self
+            .store
+            .keep(&Signed {
+                key: Some(row),
+                ..Signed::default()
+            })
+            .await?;
+        if first {
+            state.key = Some(key);
+        }
+        Ok(first)
+    }
+
+    fn new_key(&self) -> Result<PrivateKey, Error> {
+        let seed: [u8; 32] = rand::random();
+        PrivateKey::new(&self.origin, &seed).map_err(|error| Error::NoKey(error.to_string()))
+    }
+}
+
+/// The stored checkpoint, if one of the ledger's keys has signed it and its columns are what was signed.
+fn genuine(stored: &StoredCheckpoint, keys: &[PublicKey]) -> Result<Checkpoint, Error> {
+    let forged = |why: String| {
+        Error::Inconsistent(format!(
+            "the newest checkpoint, of {} entries, is not what was signed: {why}",
+            stored.size
+        ))
+    };
+    let (checkpoint, _) =
+        Checkpoint::open(&stored.note, keys).map_err(|error| forged(error.to_string()))?;
+    if checkpoint.size.cast_signed() != stored.size || checkpoint.root != stored.root.as_slice() {
+        return Err(forged("its columns differ from its note".to_owned()));
+    }
+    Ok(checkpoint)
+}
+
+fn same(root: Option<Hash>, checkpoint: &Checkpoint) -> Result<(), Error> {
+    if root == Some(checkpoint.root) {
+        Ok(())
+    } else {
+        Err(Error::Inconsistent(format!(
+            "the entries do not give the root of the checkpoint of {} entries: they were changed",
+            checkpoint.size
+        )))
+    }
+}

@@ -1,0 +1,163 @@
+//! Which key signs, and what the audit says about keys.
+
+use chrono::DateTime;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, SigningKeyMade};
+use mesh_events::timestamp;
+use sha2::{Digest as _, Sha256};
+
+use super::note::PublicKey;
+
+/// A key as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredKey {
+    /// Which one, from 1.
+    pub number: i64,
+    /// The public key as text.
+    pub vkey: String,
+    /// It signs from this size on.
+    pub from_size: i64,
+    /// When it was made, in microseconds since 1970.
+    pub made_at: i64,
+    /// Who had it made; empty for the first.
+    pub made_by: String,
+}
+
+/// Kind of the audit entries about keys.
+pub const KIND: &str = "key";
+
+/// What is done about the key in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It signs.
+    This,
+    /// It is the ledger's first: the ledger is told, and it signs.
+    Register,
+    /// There is none, and the ledger knows none: one is made.
+    Make,
+    /// Nothing is signed here, because of this.
+    None(String),
+}
+
+/// Decides about the key in the file, by the keys that the ledger knows.
+pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Use {
+    if let Some(file) = &file
+        && file.name() != origin
+    {
+        return Use::None(format!(
+            "the key is one of {}, but this ledger is {origin}: set ledger.checkpoint.origin, or take the right file",
+            file.name()
+        ));
+    }
+    let Some(last) = stored.last() else {
+        return match file {
+            Some(_) => Use::Register,
+            None => Use::Make,
+        };
+    };
+    let vkey = file.map(|key| key.to_string());
+    match vkey {
+        Some(vkey) if vkey == last.vkey => Use::This,
+        Some(vkey) if stored.iter().any(|key| key.vkey == vkey) => Use::None(format!(
+            "the key was replaced by {}: copy that one here",
+            last.vkey
+        )),
+        Some(_) => Use::None(format!(
+            "the key is not one of this ledger, which signs with {}",
+            last.vkey
+        )),
+        None => Use::None(format!(
+            "the key is missing: this ledger signs with {}, whose file another replica has; copy it to let this one sign, too",
+            last.vkey
+        )),
+    }
+}
+
+/// The audit's entries about the ledger's keys: one for each that replaced another.
+pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
+    keys.iter()
+        .zip(keys.iter().skip(1))
+        .map(|(before, key)| AuditEntry {
+            id: entry_id(&key.vkey),
+            cluster: cluster.to_owned(),
+            kind: KIND.to_owned(),
+            at: DateTime::from_timestamp_micros(key.made_at).map(timestamp),
+            service: "ledger".to_owned(),
+            act: Some(Act::Key(SigningKeyMade {
+                vkey: key.vkey.clone(),
+                before: before.vkey.clone(),
+                size: key.from_size.unsigned_abs(),
+                made_by: key.made_by.clone(),
+            })),
+        })
+        .collect()
+}
+
+/// One key, one id, however often it is told.
+fn entry_id(vkey: &str) -> String {
+    let mut hash = Sha256::new();
+    for field in ["slurm-mesh/key/1", vkey] {
+        hash.update(u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes());
+        hash.update(field.as_bytes());
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.finalize()[..16]);
+    uuid::Builder::from_custom_bytes(bytes)
+        .into_uuid()
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::note::PrivateKey;
+
+    fn key(name: &str, seed: u8) -> PublicKey {
+        PrivateKey::new(name, &[seed; 32]).unwrap().public()
+    }
+
+    fn stored(number: i64, key: &PublicKey) -> StoredKey {
+        StoredKey {
+            number,
+            vkey: key.to_string(),
+            from_size: number * 10,
+            made_at: 1_763_760_000_000_000,
+            made_by: String::new(),
+        }
+    }
+
+    #[test]
+    fn only_the_newest_key_of_this_ledger_signs() {
+        let (one, two) = (key("o", 1), key("o", 2));
+        let both = [stored(1, &one), stored(2, &two)];
+        let check =
+            |file: Option<&PublicKey>, stored: &[StoredKey]| choose(file.cloned(), stored, "o");
+        assert_eq!(check(None, &[]), Use::Make);
+        assert_eq!(check(Some(&one), &[]), Use::Register);
+        assert_eq!(check(Some(&two), &both), Use::This);
+        for (file, part) in [
+            (Some(&one), "was replaced by"),
+            (Some(&key("o", 3)), "is not one of this ledger"),
+            (Some(&key("p", 2)), "is one of p, but this ledger is o"),
+            (None, "is missing"),
+        ] {
+            let Use::None(reason) = check(file, &both) else {
+                panic!("{part}")
+            };
+            assert!(reason.contains(part), "{reason}");
+        }
+    }
+
+    #[test]
+    fn the_audit_says_the_same_of_a_key_every_time() {
+        let keys = [1, 2, 3].map(|n| stored(n, &key("o", n as u8)));
+        assert_eq!(audit_entries(&keys[..1], "c"), []);
+        let entries = audit_entries(&keys, "c");
+        assert_eq!(entries[..1], audit_entries(&keys[..2], "c"));
+        assert_ne!(entries[0].id, entries[1].id);
+        let Some(Act::Key(second)) = &entries[0].act else {
+            panic!("a key")
+        };
+        assert_eq!((&second.before, second.size), (&keys[0].vkey, 20));
+    }
+}

@@ -1,0 +1,552 @@
+//! Checkpoints, proofs, keys and exports, checked by implementations that are not ours: `signed_note` and `tlog_tiles`, ports of Go's sumdb.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use futures_util::StreamExt as _;
+use ledger::adapters::KeyFile;
+use ledger::api::{Proofs, proof_router};
+use ledger::checkpointer::Checkpointer;
+use ledger::domain::checkpoint::Checkpoint;
+use ledger::domain::export::ExportVerifier;
+use ledger::domain::note::PublicKey;
+use ledger::{Error, Fault, FirstBad, Store, Trust, VerifyError, verify_database_with};
+use mesh_api::ledger::proof_service_client::ProofServiceClient;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
+use mesh_events::proto::mesh::ledger::v1::{
+    GetCheckpointRequest, ProveConsistencyRequest, ProveInclusionRequest,
+};
+use mesh_events::{EventType, subject};
+use mesh_runtime::api::Caller;
+use mesh_testkit::NatsServer;
+use mesh_testkit::build::{self, CLUSTER};
+use prost::Message as _;
+use serde_json::Value;
+use signed_note::{Note, StandardVerifier, VerifierList};
+use tlog_tiles::{Hash, check_record, check_tree};
+
+use crate::support::{Database, Process, admin, bus, fact, of_user, on_both, user};
+
+on_both!(
+    proofs_hold_for_another_implementation,
+    a_new_key_takes_over_with_a_checkpoint_of_both,
+    nothing_is_signed_that_contradicts_a_checkpoint,
+    two_replicas_sign_one_history,
+    killed_between_entries_and_checkpoint_it_goes_on,
+);
+
+const ORIGIN: &str = "example.org/ledger";
+
+/// A ledger that is signed when the test says so, and its API.
+struct Ledger {
+    nats: NatsServer,
+    store: Store,
+    folder: tempfile::TempDir,
+    next_job: u32,
+}
+
+impl Ledger {
+    async fn new(database: &Database) -> Self {
+        let nats = NatsServer::start().await;
+        bus(&nats, "admin").await;
+        Self {
+            nats,
+            store: database.store().await,
+            folder: tempfile::tempdir().unwrap(),
+            next_job: 1,
+        }
+    }
+
+    async fn append(&mut self, count: u32) {
+        let jobs = self.next_job..self.next_job + count;
+        self.next_job += count;
+        let facts = jobs.map(|id| fact(&of_user("alice", EventType::JobSubmitted, build::job(id))));
+        let facts: Vec<_> = facts.collect();
+        for batch in facts.chunks(500) {
+            self.store.append("S", 1, batch.to_vec()).await.unwrap();
+        }
+    }
+
+    fn key_file(&self) -> std::path::PathBuf {
+        self.folder.path().join("ledger.key")
+    }
+
+    /// As after a restart: nothing is remembered but what is stored.
+    async fn checkpointer(&self) -> Checkpointer {
+        self.checkpointer_with(&self.key_file()).await
+    }
+
+    async fn checkpointer_with(&self, key: &Path) -> Checkpointer {
+        let bus = bus(&self.nats, "ledger").await;
+        let file = KeyFile::new(key.to_owned());
+        Checkpointer::new(self.store.clone(), bus, file, ORIGIN, CLUSTER)
+    }
+
+    async fn serve(&self, caller: Caller) -> String {
+        let proofs = Proofs::new(self.store.clone(), self.checkpointer().await);
+        let routes = proof_router(Arc::new(proofs)).layer(Extension(caller));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        format!("http://{address}")
+    }
+
+    async fn keys(&self) -> Vec<PublicKey> {
+        let keys = self.store.checkpoint_keys().await.unwrap();
+        keys.iter().map(|key| key.vkey.parse().unwrap()).collect()
+    }
+
+    async fn newest(&self) -> Checkpoint {
+        let stored = self.store.last_checkpoint().await.unwrap().unwrap();
+        Checkpoint::open(&stored.note, &self.keys().await)
+            .unwrap()
+            .0
+    }
+}
+
+async fn get(url: &str) -> (u16, String) {
+    mesh_runtime::install_tls();
+    let answer = reqwest::get(url).await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+async fn json(url: &str) -> Value {
+    let (status, text) = get(url).await;
+    assert_eq!(status, 200, "{url}: {text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Origin, size and root, if another implementation takes the note as signed by this key.
+fn their_checkpoint(note: &str, vkey: &str) -> (u64, Hash) {
+    let verifier = StandardVerifier::new(vkey).unwrap();
+    let note = Note::from_bytes(note.as_bytes()).unwrap();
+    let verifiers = VerifierList::new(vec![Box::new(verifier)]);
+    let (valid, _) = note.verify(&verifiers).unwrap();
+    assert_eq!(valid.len(), 1);
+    let checkpoint = tlog_tiles::Checkpoint::from_bytes(note.text()).unwrap();
+    assert_eq!(checkpoint.origin(), ORIGIN);
+    (checkpoint.size(), *checkpoint.hash())
+}
+
+fn hash(value: &Value) -> Hash {
+    let bytes = hex::decode(value.as_str().unwrap()).unwrap();
+    Hash(bytes.try_into().unwrap())
+}
+
+fn path(value: &Value) -> Vec<Hash> {
+    value["path"].as_array().unwrap().iter().map(hash).collect()
+}
+
+async fn proofs_hold_for_another_implementation(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    let checkpointer = ledger.checkpointer().await;
+    let url = ledger.serve(user("alice")).await;
+    checkpointer.sign_if_new().await.unwrap();
+    let (status, _) = get(&format!("{url}/v1/ledger/checkpoint")).await;
+    assert_eq!(status, 404, "an empty ledger has no checkpoint");
+
+    let sizes = [1u64, 7, 300, 777];
+    for size in sizes {
+        let more = size as u32 - (ledger.next_job - 1);
+        ledger.append(more).await;
+        checkpointer.sign_if_new().await.unwrap();
+        // Signing what is signed already does nothing.
+        checkpointer.sign_if_new().await.unwrap();
+    }
+    let listed = json(&format!("{url}/v1/ledger/checkpoints?from=7")).await;
+    let listed = listed["checkpoints"].as_array().unwrap().clone();
+    let counts: Vec<_> = listed.iter().map(|c| c["size"].as_u64().unwrap()).collect();
+    assert_eq!(counts, sizes[1..]);
+
+    let keys = json(&format!("{url}/v1/ledger/keys")).await;
+    let vkey = keys["keys"][0]["vkey"].as_str().unwrap().to_owned();
+    let (_, newest) = get(&format!("{url}/v1/ledger/checkpoint")).await;
+    let (size, root) = their_checkpoint(&newest, &vkey);
+    assert_eq!(size, 777);
+
+    for seq in [1u64, 2, 256, 257, 512, 513, 776, 777] {
+        let proof = json(&format!("{url}/v1/ledger/proof/inclusion?seq={seq}")).await;
+        assert_eq!(proof["checkpoint"].as_str().unwrap(), newest);
+        let leaf = ledger.store.leaf(seq).await.unwrap().unwrap();
+        assert_eq!(hash(&proof["leaf"]).0, leaf);
+        check_record(&path(&proof), size, root, seq - 1, Hash(leaf)).unwrap();
+    }
+    for from in sizes {
+        let proof = json(&format!("{url}/v1/ledger/proof/consistency?from={from}")).await;
+        let stored = ledger.store.checkpoint_of(from).await.unwrap().unwrap();
+        let (from, from_root) = their_checkpoint(&stored.note, &vkey);
+        check_tree(&path(&proof), size, root, from, from_root).unwrap();
+    }
+    // Between two checkpoints there is a proof, too.
+    let proof = json(&format!("{url}/v1/ledger/proof/consistency?from=5&to=299")).await;
+    assert!(proof["checkpoint"].is_null());
+    check_tree(
+        &path(&proof),
+        299,
+        hash(&proof["to_root"]),
+        5,
+        hash(&proof["from_root"]),
+    )
+    .unwrap();
+
+    // By id, for those who may see the event.
+    let id = fact(&build::job_event(EventType::JobSubmitted, build::job(3))).id;
+    let by_id = format!("/v1/ledger/proof/inclusion?id={id}&size=7");
+    assert_eq!(json(&format!("{url}{by_id}")).await["seq"], 3);
+    let bob = ledger.serve(user("bob")).await;
+    assert_eq!(get(&format!("{bob}{by_id}")).await.0, 404);
+
+    for (query, field) in [
+        ("proof/inclusion", "seq: "),
+        ("proof/inclusion?seq=0", "seq: "),
+        ("proof/inclusion?seq=8&size=7", "seq: 8 is not in"),
+        ("proof/inclusion?seq=1&size=778", "size: 778"),
+        ("proof/inclusion?seq=x", "seq: \"x\""),
+        ("proof/inclusion?seq=1&id=2", "id: "),
+        ("proof/inclusion?seq=1&seq=2", "seq: it is given twice"),
+        ("proof/inclusion?number=1", "number: there is no such"),
+        ("proof/consistency", "from: "),
+        ("proof/consistency?from=0", "from: 0"),
+        ("proof/consistency?from=8&to=7", "from: 8"),
+        ("proof/consistency?from=1&to=-1", "to: \"-1\""),
+        ("checkpoints?limit=0", "limit: 0"),
+        ("checkpoints?limit=9999999999", "limit: "),
+    ] {
+        let (status, text) = get(&format!("{url}/v1/ledger/{query}")).await;
+        assert!(
+            status == 400 && text.contains(&field.replace('"', "\\\"")),
+            "{query}: {status} {text}"
+        );
+    }
+    assert_eq!(get(&format!("{url}/v1/ledger/export")).await.0, 403);
+
+    let mut grpc = ProofServiceClient::new(
+        tonic::transport::Endpoint::from_shared(url)
+            .unwrap()
+            .connect()
+            .await
+            .unwrap(),
+    );
+    let checkpoint = grpc
+        .get_checkpoint(GetCheckpointRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .checkpoint
+        .unwrap();
+    assert_eq!((checkpoint.note, checkpoint.size), (newest, 777));
+    let request = ProveInclusionRequest {
+        seq: 500,
+        ..Default::default()
+    };
+    let proof = grpc.prove_inclusion(request).await.unwrap().into_inner();
+    let hashes = |path: &[Vec<u8>]| {
+        path.iter()
+            .map(|hash| Hash(hash.clone().try_into().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let leaf = Hash(proof.leaf.clone().try_into().unwrap());
+    check_record(&hashes(&proof.path), size, root, 499, leaf).unwrap();
+    let request = ProveConsistencyRequest {
+        from_size: 300,
+        to_size: 0,
+    };
+    let proof = grpc.prove_consistency(request).await.unwrap().into_inner();
+    check_tree(
+        &hashes(&proof.path),
+        size,
+        root,
+        300,
+        Hash(proof.from_root.try_into().unwrap()),
+    )
+    .unwrap();
+    let request = ProveInclusionRequest {
+        seq: 9999,
+        ..Default::default()
+    };
+    assert_eq!(
+        grpc.prove_inclusion(request).await.unwrap_err().code(),
+        tonic::Code::InvalidArgument
+    );
+}
+
+async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
+    mesh_runtime::install_tls();
+    let mut ledger = Ledger::new(&database).await;
+    let client = async_nats::connect(ledger.nats.url()).await.unwrap();
+    let mut published = client.subscribe(subject::checkpoint(ORIGIN)).await.unwrap();
+    let mut audited = client
+        .subscribe(subject::audit(CLUSTER, "key"))
+        .await
+        .unwrap();
+    let checkpointer = ledger.checkpointer().await;
+    ledger.append(10).await;
+    checkpointer.sign_if_new().await.unwrap();
+    let first = ledger.keys().await.remove(0);
+    let secret = std::fs::read_to_string(ledger.key_file()).unwrap();
+
+    ledger.append(5).await;
+    let url = ledger.serve(admin()).await;
+    let post = |url: String| async move {
+        let answer = reqwest::Client::new().post(url).send().await.unwrap();
+        (
+            answer.status().as_u16(),
+            answer.json::<Value>().await.unwrap(),
+        )
+    };
+    let bob = ledger.serve(user("bob")).await;
+    assert_eq!(post(format!("{bob}/v1/ledger/keys")).await.0, 403);
+    let (status, made) = post(format!("{url}/v1/ledger/keys")).await;
+    assert_eq!(status, 200, "{made}");
+    let second: PublicKey = made["key"]["vkey"].as_str().unwrap().parse().unwrap();
+    let note = made["checkpoint"]["note"].as_str().unwrap();
+    for key in [&first, &second] {
+        assert_eq!(their_checkpoint(note, &key.to_string()).0, 15);
+    }
+    let new_secret = std::fs::read_to_string(ledger.key_file()).unwrap();
+    assert!(new_secret != secret && !new_secret.contains(&secret));
+
+    // The one that signed until now has noticed, and signs with the new key only.
+    ledger.append(5).await;
+    checkpointer.sign_if_new().await.unwrap();
+    let newest = ledger.store.last_checkpoint().await.unwrap().unwrap();
+    their_checkpoint(&newest.note, &second.to_string());
+    assert!(Checkpoint::open(&newest.note, std::slice::from_ref(&first)).is_err());
+    let keys = json(&format!("{url}/v1/ledger/keys")).await;
+    let sizes: Vec<_> = keys["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| (key["from_size"].as_u64(), key["to_size"].as_u64()))
+        .collect();
+    assert_eq!(sizes, [(Some(0), Some(15)), (Some(15), Some(20))]);
+
+    for size in [10, 15, 20] {
+        let message = published.next().await.unwrap();
+        let note = str::from_utf8(&message.payload).unwrap();
+        assert_eq!(
+            Checkpoint::open(note, &[first.clone(), second.clone()])
+                .unwrap()
+                .0
+                .size,
+            size
+        );
+    }
+    let entry = AuditEntry::decode(audited.next().await.unwrap().payload).unwrap();
+    let Some(Act::Key(key)) = entry.act else {
+        panic!("a key")
+    };
+    assert_eq!(
+        (key.vkey, key.before, key.size),
+        (second.to_string(), first.to_string(), 15)
+    );
+    assert_eq!(key.made_by, "root");
+
+    // With both keys the whole history is verified; with one alone the other's checkpoints are nobody's.
+    let verify = async |keys: &[&PublicKey]| {
+        let trust = Trust {
+            keys: keys.iter().copied().cloned().collect(),
+            kept: Vec::new(),
+        };
+        verify_database_with(&database.location(), &trust, |_| ()).await
+    };
+    assert_eq!(verify(&[&first, &second]).await.unwrap().signed, 20);
+    let forged = |seq| FirstBad {
+        seq,
+        what: Fault::CheckpointForged,
+    };
+    assert!(matches!(verify(&[&first]).await, Err(VerifyError::Bad(bad)) if bad == forged(20)));
+    assert!(matches!(verify(&[&second]).await, Err(VerifyError::Bad(bad)) if bad == forged(10)));
+
+    // Killed after the database knew of a key and before its file was in place: the next start ends it.
+    let file = ledger.key_file();
+    std::fs::rename(&file, file.with_extension("key.next")).unwrap();
+    ledger.append(1).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 21);
+    // An old key signs no more.
+    std::fs::write(&file, secret).unwrap();
+    ledger.append(1).await;
+    let refused = ledger.checkpointer().await.sign_if_new().await;
+    assert!(matches!(refused, Err(Error::NoKey(reason)) if reason.contains("was replaced by")));
+}
+
+async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    ledger.append(600).await;
+    let checkpointer = ledger.checkpointer().await;
+    checkpointer.sign_if_new().await.unwrap();
+    ledger.append(10).await;
+    let mut outsider = database.outsider().await;
+    outsider.drop_guards().await;
+
+    // Subtrees that are gone are made anew.
+    outsider.execute("DELETE FROM subtrees").await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 610);
+    assert_eq!(outsider.numbers("SELECT count(*) FROM subtrees").await, [2]);
+
+    let refused = async |ledger: &Ledger, why: &str| {
+        let before = ledger.newest().await;
+        let result = ledger.checkpointer().await.sign_if_new().await;
+        assert!(
+            matches!(&result, Err(Error::Inconsistent(reason)) if reason.contains(why)),
+            "{why}: {result:?}"
+        );
+        assert_eq!(ledger.newest().await, before);
+    };
+    // A leaf among the last 256 is read at every start.
+    let leaf = hex::encode(ledger.store.leaf(600).await.unwrap().unwrap());
+    ledger.append(1).await;
+    outsider
+        .execute("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 600")
+        .await;
+    refused(&ledger, "do not give the root").await;
+    // Put right, it goes on.
+    outsider
+        .execute(&format!(
+            "UPDATE entries SET leaf = x'{leaf}' WHERE seq = 600"
+        ))
+        .await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 611);
+
+    // A forged note.
+    outsider.execute("UPDATE checkpoints SET note = replace(note, '611', '612'), size = 612 WHERE size = 611").await;
+    let result = ledger.checkpointer().await.sign_if_new().await;
+    assert!(matches!(&result, Err(Error::Inconsistent(_))), "{result:?}");
+    // An old backup: shorter than what was signed.
+    outsider
+        .execute("DELETE FROM checkpoints WHERE size > 600")
+        .await;
+    for table in ["payloads", "event_index", "entries"] {
+        outsider
+            .execute(&format!("DELETE FROM {table} WHERE seq > 605"))
+            .await;
+    }
+    let chain = hex::encode(
+        outsider
+            .bytes("SELECT chain FROM entries WHERE seq = 605")
+            .await,
+    );
+    outsider
+        .execute(&format!("UPDATE head SET seq = 605, chain = x'{chain}'"))
+        .await;
+    refused(&ledger, "an old backup was put back").await;
+    // Grown again to another history.
+    ledger.append(100).await;
+    refused(&ledger, "do not give the root").await;
+    // Without what is remembered beside the key only the database counts, and that fits.
+    std::fs::remove_file(ledger.key_file().with_extension("key.last")).unwrap();
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 705);
+}
+
+async fn two_replicas_sign_one_history(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    let one = ledger.checkpointer().await;
+    ledger.append(1).await;
+    one.sign_if_new().await.unwrap();
+    // A replica without the key leaves signing to the other.
+    let elsewhere = ledger.folder.path().join("elsewhere.key");
+    let other = ledger.checkpointer_with(&elsewhere).await;
+    assert!(matches!(other.sign_if_new().await, Err(Error::NoKey(_))));
+    std::fs::copy(ledger.key_file(), &elsewhere).unwrap();
+    for round in 0..10 {
+        ledger.append(30).await;
+        let (a, b) = tokio::join!(one.sign_if_new(), other.sign_if_new());
+        a.unwrap();
+        b.unwrap();
+        assert_eq!(ledger.newest().await.size, 1 + 30 * (round + 1));
+    }
+    let trust = Trust {
+        keys: ledger.keys().await,
+        kept: Vec::new(),
+    };
+    let verified = verify_database_with(&database.location(), &trust, |_| ())
+        .await
+        .unwrap();
+    assert_eq!((verified.count, verified.signed), (301, 301));
+    assert_eq!(ledger.keys().await.len(), 1);
+}
+
+async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
+    let nats = NatsServer::start().await;
+    let fast = "[ledger.checkpoint]\ninterval = \"100ms\"";
+    let mut process = Process::spawn(&nats, &database.url, fast);
+    process
+        .until("ready", async |process| {
+            process.get("/readyz").await.is_some()
+        })
+        .await;
+    let publisher = bus(&nats, "admin").await;
+    let mut kept = Vec::new();
+    for round in 1..=4u32 {
+        for id in round * 100..round * 100 + 40 {
+            publisher
+                .publish(&build::job_event(EventType::JobSubmitted, build::job(id)))
+                .await
+                .unwrap();
+        }
+        process
+            .until("some are signed", async |process| {
+                let note = process
+                    .get("/v1/ledger/checkpoint")
+                    .await
+                    .unwrap_or_default();
+                Checkpoint::unverified(&note).is_ok_and(|c| c.size > u64::from(round - 1) * 40)
+            })
+            .await;
+        kept.extend(process.get("/v1/ledger/checkpoint").await);
+        process.restart();
+    }
+    process
+        .until("all are signed", async |process| {
+            let note = process
+                .get("/v1/ledger/checkpoint")
+                .await
+                .unwrap_or_default();
+            Checkpoint::unverified(&note).is_ok_and(|c| c.size >= 160)
+        })
+        .await;
+    let export = process.get("/v1/ledger/export?from=33").await.unwrap();
+    let keys = process.json("/v1/ledger/keys").await.unwrap();
+    process.kill();
+
+    let keys = [keys["keys"][0]["vkey"]
+        .as_str()
+        .unwrap()
+        .parse::<PublicKey>()
+        .unwrap()];
+    let kept: Vec<_> = kept
+        .iter()
+        .map(|note| Checkpoint::open(note, &keys).unwrap().0)
+        .collect();
+    let trust = Trust {
+        keys: keys.to_vec(),
+        kept: kept.clone(),
+    };
+    let verified = verify_database_with(&database.location(), &trust, |_| ())
+        .await
+        .unwrap();
+    assert!(verified.signed == verified.count && verified.count >= 160);
+    let mut lines = export.lines();
+    let mut verifier = ExportVerifier::new(lines.next().unwrap(), &keys, &kept).unwrap();
+    for line in lines {
+        verifier.next(line).unwrap();
+    }
+    assert_eq!(verifier.finish().unwrap().count, verified.count);
+    tokio::time::timeout(Duration::from_secs(30), nats_has_checkpoints(&nats))
+        .await
+        .unwrap();
+}
+
+/// The stream keeps them for others.
+async fn nats_has_checkpoints(nats: &NatsServer) {
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
+    assert!(stream.cached_info().state.messages > 0);
+}

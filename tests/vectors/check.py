@@ -7,6 +7,7 @@ Prints one line per difference and the number of values that were compared. Exit
 Python 3.9 or later, standard library only.
 """
 
+import base64
 import hashlib
 import json
 import pathlib
@@ -151,6 +152,149 @@ def leaf(entry):
     return hashlib.sha256(b"\0" + b"".join(map(prefixed, fields))).digest()
 
 
+def root(leaves):
+    """RFC 6962, section 2.1: the root over leaf hashes."""
+    if not leaves:
+        return hashlib.sha256(b"").digest()
+    if len(leaves) == 1:
+        return leaves[0]
+    k = split(len(leaves))
+    return hashlib.sha256(b"\1" + root(leaves[:k]) + root(leaves[k:])).digest()
+
+
+def split(count):
+    """The largest power of two below a count."""
+    return 1 << (count - 1).bit_length() - 1
+
+
+def inclusion(index, leaves):
+    """RFC 6962, section 2.1.1: PATH(m, D[n])."""
+    if len(leaves) == 1:
+        return []
+    k = split(len(leaves))
+    if index < k:
+        return [*inclusion(index, leaves[:k]), root(leaves[k:])]
+    return [*inclusion(index - k, leaves[k:]), root(leaves[:k])]
+
+
+def consistency(size, leaves, known=True):
+    """RFC 6962, section 2.1.2: SUBPROOF(m, D[n], b)."""
+    if size == len(leaves):
+        return [] if known else [root(leaves)]
+    k = split(len(leaves))
+    if size <= k:
+        return [*consistency(size, leaves[:k], known), root(leaves[k:])]
+    return [*consistency(size - k, leaves[k:], False), root(leaves[:k])]
+
+
+def edge(leaves):
+    """The roots of the complete subtrees, the largest first."""
+    roots = []
+    while leaves:
+        k = 1 << len(leaves).bit_length() - 1
+        roots.append(root(leaves[:k]))
+        leaves = leaves[k:]
+    return roots
+
+
+# Ed25519, RFC 8032 section 5.1, verification only
+
+P = 2**255 - 19
+Q = 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, -1, P) % P
+
+
+def add(a, b):
+    (x1, y1), (x2, y2) = a, b
+    product = D * x1 * x2 * y1 * y2
+    x = (x1 * y2 + x2 * y1) * pow(1 + product, -1, P)
+    y = (y1 * y2 + x1 * x2) * pow(1 - product, -1, P)
+    return x % P, y % P
+
+
+def times(n, point):
+    result = (0, 1)
+    while n:
+        if n & 1:
+            result = add(result, point)
+        point = add(point, point)
+        n >>= 1
+    return result
+
+
+def point(data):
+    number = int.from_bytes(data, "little")
+    y, sign = number % 2**255, number >> 255
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    if (x * x - square) % P:
+        x = x * pow(2, (P - 1) // 4, P) % P
+    if y >= P or (x * x - square) % P:
+        return None
+    return (P - x if x % 2 != sign else x), y
+
+
+BASE = point((4 * pow(5, -1, P) % P).to_bytes(32, "little"))
+
+
+def is_signed(key, text, signature):
+    public, r, s = point(key), point(signature[:32]), int.from_bytes(signature[32:], "little")
+    if public is None or r is None or s >= Q or len(signature) != 64:
+        return False
+    h = int.from_bytes(hashlib.sha512(signature[:32] + key + text).digest(), "little") % Q
+    return times(s, BASE) == add(r, times(h, public))
+
+
+def open_note(note, vkeys):
+    """The text of a note and how many of the keys have signed it; every signature of one of them must be right."""
+    at = note.rindex("\n\n") + 1
+    text, signed = note[:at], 0
+    for line in note[at + 1:].removesuffix("\n").split("\n"):
+        dash, name, encoded = line.split(" ")
+        signature = base64.b64decode(encoded, validate=True)
+        for vkey in vkeys:
+            key_name, key_id, key = vkey.split("+", 2)
+            key = base64.b64decode(key, validate=True)
+            computed = hashlib.sha256(key_name.encode() + b"\n" + key).digest()[:4]
+            if (dash, name, signature[:4]) == ("\u2014", key_name, computed) and key_id == computed.hex() and key[0] == 1:
+                if not is_signed(key[1:], text.encode(), signature[4:]):
+                    return None, 0
+                signed += 1
+    return text, signed
+
+
+def export(lines, vkeys):
+    """The size of the checkpoint of an export whose lines fit it, None if one does not."""
+    header, entries = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
+    text, signed = open_note(header["checkpoint"], vkeys)
+    _, size, signed_root = text.splitlines()[:3]
+    chain, leaves = bytes.fromhex(header["chain"]), []
+    for seq, entry in enumerate(entries, header["from"]):
+        hashed = bytes.fromhex(entry["leaf"])
+        if "body" in entry and leaf({**entry, "body": base64.b64decode(entry["body"]).hex()}) != hashed:
+            return None
+        chain = hashlib.sha256(chain + hashed).digest()
+        if entry["seq"] != seq or entry["chain"] != chain.hex():
+            return None
+        leaves.append(hashed)
+    # The tree of what is before is known by its edge only.
+    stack = list(zip(bits(header["from"] - 1), map(bytes.fromhex, header["edge"])))
+    for hashed in leaves:
+        stack.append((1, hashed))
+        while len(stack) > 1 and stack[-1][0] == stack[-2][0]:
+            (count, right), (_, left) = stack.pop(), stack.pop()
+            stack.append((2 * count, hashlib.sha256(b"\1" + left + right).digest()))
+    computed = stack.pop()[1]
+    while stack:
+        computed = hashlib.sha256(b"\1" + stack.pop()[1] + computed).digest()
+    fits = header["from"] - 1 + len(leaves) == int(size) and base64.b64encode(computed).decode() == signed_root
+    return int(size) if signed and fits else None
+
+
+def bits(number):
+    return [1 << bit for bit in range(63, -1, -1) if number >> bit & 1]
+
+
 class Comparison:
     def __init__(self):
         self.compared = 0
@@ -193,6 +337,25 @@ def check(vectors):
         chain = hashlib.sha256(chain + hashed).digest()
         compare.equal(f"leaf {entry['seq']}", hashed.hex(), entry["leaf"])
         compare.equal(f"chain {entry['seq']}", chain.hex(), entry["chain"])
+    tree = vectors["tree"]
+    leaves = [bytes.fromhex(text) for text in tree["leaves"]]
+    hexes = lambda hashes: [hashed.hex() for hashed in hashes]
+    for size, expected in enumerate(tree["roots"]):
+        compare.equal(f"root {size}", root(leaves[:size]).hex(), expected)
+        compare.equal(f"edge {size}", hexes(edge(leaves[:size])), tree["edges"][size])
+    for vector in tree["inclusion"]:
+        path = inclusion(vector["index"], leaves[:vector["size"]])
+        compare.equal(f"inclusion {vector['index']} in {vector['size']}", hexes(path), vector["path"])
+    for vector in tree["consistency"]:
+        path = consistency(vector["from"], leaves[:vector["to"]])
+        compare.equal(f"consistency {vector['from']} to {vector['to']}", hexes(path), vector["path"])
+    for vector in vectors["checkpoints"]:
+        text, signed = open_note(vector["note"], vector["vkeys"])
+        lines = [vector["origin"], str(vector["size"]), base64.b64encode(bytes.fromhex(vector["root"])).decode()]
+        compare.equal(f"checkpoint {vector['size']}", text, "\n".join(lines) + "\n")
+        compare.equal(f"signatures of checkpoint {vector['size']}", signed, len(vector["vkeys"]))
+    for vector in vectors["exports"]:
+        compare.equal("export", export(vector["lines"], vector["vkeys"]), vector["size"])
     return compare
 
 

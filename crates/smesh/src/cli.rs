@@ -116,7 +116,7 @@ pub enum Command {
     Whoami,
     /// Prove that the ledger was not changed
     Verify(Verify),
-    /// Prepare the ledger's database
+    /// Checkpoints, keys and exports for those who audit the ledger; prepare its database
     #[command(subcommand)]
     Ledger(Ledger),
     /// Check the arithmetic of costs against test vectors
@@ -427,21 +427,47 @@ pub enum Webhooks {
 /// `smesh verify`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Computes the chain of the whole ledger again from the stored bodies and names the first bad sequence. Reads the database itself, so it
-runs as the user of `smesh up`, with a role of PostgreSQL that may read, or on a copy. Note the printed head elsewhere: it proves later that nothing before it was changed.
+Computes chain and tree of the whole ledger again from the stored bodies, compares them with the signed checkpoints, and names the first bad
+record. Without --export or --remote it reads the database itself, so it runs as the user of `smesh up`, with a role of PostgreSQL that may
+read, or on a copy.
+
+Whoever can write the database and has the key can make another history. Against that keep a checkpoint elsewhere now and then, and the
+public key:
+  smesh ledger checkpoint > 2026-11-22.note       smesh ledger key show > ledger.keys
+  smesh verify --key ledger.keys --checkpoint 2026-11-22.note
+
+An auditor needs no access: an export is verified anywhere, with nothing but the public key.
+  smesh ledger export -o ledger.ndjson            smesh verify --export ledger.ndjson --key ledger.keys
 
 Exit status: 0 the ledger is as it was written; 1 it is not.")]
 pub struct Verify {
     /// Ledger database [default: as the configuration says]
     #[arg(long, value_name = "FILE")]
     pub database: Option<PathBuf>,
+    /// An export of `smesh ledger export`; - is standard input. Needs --key
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "database",
+        requires = "key"
+    )]
+    pub export: Option<PathBuf>,
+    /// An export that is fetched from the API meanwhile. Needs --key
+    #[arg(long, conflicts_with_all = ["database", "export"], requires = "key")]
+    pub remote: bool,
+    /// Public key of the ledger, or a file with some [default: those that the ledger names itself]
+    #[arg(long, value_name = "KEY|FILE")]
+    pub key: Vec<String>,
+    /// A checkpoint that was kept
+    #[arg(long, value_name = "FILE")]
+    pub checkpoint: Vec<PathBuf>,
 }
 
 /// `smesh ledger`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Only for a ledger on PostgreSQL (ledger.db.url) whose service runs with a role that may add and nothing else. The owner of the database
-makes the tables, then the roles:
+`migrate` and `roles` are only for a ledger on PostgreSQL (ledger.db.url) whose service runs with a role that may add and nothing else. The
+owner of the database makes the tables, then the roles:
 
   export MESH_LEDGER__DB__URL=postgres://owner:…@db.example.org/ledger
   smesh ledger migrate
@@ -453,6 +479,35 @@ pub enum Ledger {
     Migrate,
     /// Print the SQL that makes the roles and gives them their rights
     Roles,
+    /// Print the newest signed checkpoint, to be kept elsewhere
+    Checkpoint,
+    /// The keys that sign checkpoints
+    #[command(subcommand)]
+    Key(LedgerKey),
+    /// Write the entries into a file that `smesh verify --export` verifies anywhere
+    Export(LedgerExport),
+}
+
+/// `smesh ledger key`
+#[derive(Debug, Subcommand)]
+pub enum LedgerKey {
+    /// Print the public keys, one a line; the last one signs now
+    Show,
+    /// Make a new key, which signs from now on. Give its public key to those who verify
+    Rotate,
+}
+
+/// `smesh ledger export`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Goes up to the newest checkpoint. Holds everything, so it is for administrators and auditors.")]
+pub struct LedgerExport {
+    /// File to write, which must not be there yet [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// First entry
+    #[arg(long, value_name = "SEQ", default_value_t = 1)]
+    pub from: u64,
 }
 
 /// `smesh inspect`

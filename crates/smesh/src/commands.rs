@@ -1,5 +1,6 @@
 //! One module per command; this file hands the command line to them.
 
+mod checkpoints;
 mod cost;
 mod doctor;
 mod events;

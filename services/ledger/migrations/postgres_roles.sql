@@ -16,10 +16,10 @@ BEGIN
     EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
 END $$;
 
-GRANT SELECT ON entries, payloads, event_index, head, streams, _sqlx_migrations TO ledger_appender, ledger_reader;
+GRANT SELECT ON entries, payloads, event_index, head, streams, subtrees, checkpoints, checkpoint_keys, _sqlx_migrations TO ledger_appender, ledger_reader;
 
 -- Adds behind the head and moves it; triggers see to the rest.
-GRANT INSERT ON entries, payloads, event_index, streams TO ledger_appender;
+GRANT INSERT ON entries, payloads, event_index, streams, subtrees, checkpoints, checkpoint_keys TO ledger_appender;
 GRANT UPDATE (seq, chain) ON head TO ledger_appender;
 GRANT UPDATE (last_sequence) ON streams TO ledger_appender;
 GRANT EXECUTE ON FUNCTION ledger_add_partitions() TO ledger_appender;

@@ -78,10 +78,13 @@ impl Service for LedgerService {
             &config.checkpoint.origin(&context.mesh.cluster),
             &context.mesh.cluster,
         );
-        let proofs = Proofs::new(store.clone(), checkpointer.clone());
-        let router = api::router(Arc::new(events)).merge(api::proof_router(Arc::new(proofs)));
+        let proofs = Arc::new(Proofs::new(store.clone(), checkpointer.clone()));
+        let others = api::router(Arc::new(events)).merge(api::export_router(Arc::clone(&proofs)));
+        let router = context
+            .audited(&bus, others)
+            .merge(api::proof_router(proofs));
         Ok(Started {
-            router: context.audited(&bus, router),
+            router,
             run: Box::pin(run(context, bus, store, config, checkpointer, prepared)),
         })
     }

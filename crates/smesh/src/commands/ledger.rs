@@ -1,11 +1,12 @@
-//! `smesh ledger`: what an operator does to the database of the ledger.
+//! `smesh ledger`: what operators and auditors do with the ledger as a whole.
 
 use std::process::ExitCode;
 
 use ledger::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{Global, Ledger};
+use super::checkpoints;
+use crate::cli::{Global, Ledger, LedgerKey};
 use crate::error::Error;
 use crate::{settings, show};
 
@@ -25,6 +26,10 @@ pub(super) async fn run(global: &Global, args: Ledger) -> Result<ExitCode, Error
                 head.seq
             ))?;
         }
+        Ledger::Checkpoint => checkpoints::newest(global).await?,
+        Ledger::Key(LedgerKey::Show) => checkpoints::keys(global).await?,
+        Ledger::Key(LedgerKey::Rotate) => checkpoints::rotate(global).await?,
+        Ledger::Export(args) => checkpoints::export(global, &args).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,18 +1,47 @@
-//! `smesh verify`: the chain of the ledger, computed again.
+//! `smesh verify`: chain and tree of the ledger, computed again and compared with signed checkpoints.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ledger::{Location, VerifyError, verify_database};
+use ledger::domain::checkpoint::Checkpoint;
+use ledger::domain::export::ExportVerifier;
+use ledger::domain::note::PublicKey;
+use ledger::{FirstBad, Location, Trust, Verified, VerifyError, verify_database_with};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{self, Global};
+use crate::client::Query;
 use crate::error::Error;
 use crate::{settings, show};
 
+/// The longest line of an export: NATS takes no larger message than 64 MiB.
+const LONGEST_LINE: u64 = 128 << 20;
+
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
-    let location = match args.database {
-        Some(path) => Location::Sqlite(path),
+    let trust = trust(&args)?;
+    let bar = ProgressBar::new(0).with_style(bar_style());
+    let result = if args.remote {
+        remote(global, &trust, &bar).await
+    } else if let Some(path) = &args.export {
+        export(path, &trust, &bar)
+    } else {
+        database(global, args.database.as_deref(), &trust, &bar).await
+    };
+    bar.finish_and_clear();
+    report(global, &args, result?)
+}
+
+async fn database(
+    global: &Global,
+    file: Option<&Path>,
+    trust: &Trust,
+    bar: &ProgressBar,
+) -> Result<Result<Verified, FirstBad>, Error> {
+    let location = match file {
+        Some(path) => Location::Sqlite(path.to_owned()),
         None => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
@@ -23,29 +52,192 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
             }
         }
     };
-    let bar = ProgressBar::new(0).with_style(bar_style());
-    let result = verify_database(&location, |progress| {
+    let result = verify_database_with(&location, trust, |progress| {
         bar.set_length(progress.of);
         bar.set_position(progress.verified);
     })
     .await;
-    bar.finish_and_clear();
     match result {
+        Ok(verified) => Ok(Ok(verified)),
+        Err(VerifyError::Bad(bad)) => Ok(Err(bad)),
+        Err(error) => Err(Error::Failed(format!(
+            "verify {location}: {}",
+            mesh_runtime::chain(&error)
+        ))),
+    }
+}
+
+fn export(
+    path: &Path,
+    trust: &Trust,
+    bar: &ProgressBar,
+) -> Result<Result<Verified, FirstBad>, Error> {
+    let io = |source| Error::io("read", path, source);
+    let mut reader: Box<dyn BufRead> = if path == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(path).map_err(io)?))
+    };
+    let mut lines = Lines::new(trust, bar);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader
+            .by_ref()
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line);
+        if read.map_err(io)? == 0 {
+            return lines.finish();
+        }
+        if let Err(bad) = lines.take(&line)? {
+            return Ok(Err(bad));
+        }
+    }
+}
+
+async fn remote(
+    global: &Global,
+    trust: &Trust,
+    bar: &ProgressBar,
+) -> Result<Result<Verified, FirstBad>, Error> {
+    let client = settings::client(global)?;
+    let mut text = client.download("/v1/ledger/export", &Query::new()).await?;
+    let mut lines = Lines::new(trust, bar);
+    let mut rest = Vec::new();
+    while let Some(part) = text.next().await? {
+        rest.extend_from_slice(&part);
+        let mut begin = 0;
+        while let Some(end) = rest[begin..].iter().position(|byte| *byte == b'\n') {
+            if let Err(bad) = lines.take(&rest[begin..=begin + end])? {
+                return Ok(Err(bad));
+            }
+            begin += end + 1;
+        }
+        rest.drain(..begin);
+    }
+    lines.finish()
+}
+
+/// An export, line by line.
+struct Lines<'a> {
+    trust: &'a Trust,
+    bar: &'a ProgressBar,
+    verifier: Option<ExportVerifier>,
+}
+
+impl<'a> Lines<'a> {
+    const fn new(trust: &'a Trust, bar: &'a ProgressBar) -> Self {
+        Self {
+            trust,
+            bar,
+            verifier: None,
+        }
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<Result<(), FirstBad>, Error> {
+        let line = String::from_utf8_lossy(line);
+        if let Some(verifier) = &mut self.verifier {
+            let taken = verifier.next(&line);
+            self.bar.set_position(verifier.last().unsigned_abs());
+            return Ok(taken);
+        }
+        let verifier = ExportVerifier::new(&line, &self.trust.keys, &self.trust.kept);
+        let verifier = verifier.map_err(|error| {
+            Error::Failed(format!("verify export: {}", mesh_runtime::chain(&error)))
+        })?;
+        self.bar.set_length(verifier.checkpoint().size);
+        self.verifier = Some(verifier);
+        Ok(Ok(()))
+    }
+
+    fn finish(self) -> Result<Result<Verified, FirstBad>, Error> {
+        match self.verifier {
+            Some(verifier) => Ok(verifier.finish()),
+            None => Err(Error::Failed("verify export: it is empty".into())),
+        }
+    }
+}
+
+/// Keys and checkpoints of the command line.
+fn trust(args: &cli::Verify) -> Result<Trust, Error> {
+    let mut keys: Vec<PublicKey> = Vec::new();
+    for key in &args.key {
+        let text = match std::fs::read_to_string(key) {
+            Ok(text) => text,
+            Err(_) => key.clone(),
+        };
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let parsed = line.trim().parse();
+            keys.push(parsed.map_err(|error| {
+                Error::Usage(format!(
+                    "--key {key}: neither a file of public keys nor one: {error}"
+                ))
+            })?);
+        }
+    }
+    let mut kept = Vec::new();
+    for path in &args.checkpoint {
+        let note = std::fs::read_to_string(path)
+            .map_err(|source| Error::io("read checkpoint", path, source))?;
+        // Without a key it counts because it was kept.
+        let checkpoint = match keys.as_slice() {
+            [] => Checkpoint::unverified(&note),
+            keys => Checkpoint::open(&note, keys).map(|(checkpoint, _)| checkpoint),
+        };
+        kept.push(checkpoint.map_err(|error| {
+            Error::Failed(format!(
+                "--checkpoint {}: {}",
+                path.display(),
+                mesh_runtime::chain(&error)
+            ))
+        })?);
+    }
+    Ok(Trust { keys, kept })
+}
+
+fn report(
+    global: &Global,
+    args: &cli::Verify,
+    result: Result<Verified, FirstBad>,
+) -> Result<ExitCode, Error> {
+    match result {
+        Ok(verified) if verified.signed == 0 && verified.count > 0 && !args.key.is_empty() => {
+            let reason = "no checkpoint is signed by a key that was given";
+            if global.json {
+                show::line(
+                    serde_json::json!({ "verified": false, "entries": verified.count, "reason": reason }),
+                )?;
+            } else {
+                show::line(format!("the entries fit together, but {reason}"))?;
+            }
+            Ok(ExitCode::FAILURE)
+        }
         Ok(verified) => {
             let head = hex::encode(verified.head);
             if global.json {
-                show::line(
-                    serde_json::json!({ "verified": true, "entries": verified.count, "head": head }),
-                )?;
+                show::line(serde_json::json!({
+                    "verified": true, "entries": verified.count, "head": head,
+                    "signed": verified.signed, "archived": verified.archived,
+                }))?;
             } else {
+                let signed = match verified.signed {
+                    0 => "no checkpoint is signed yet".to_owned(),
+                    signed => format!("signed up to {signed}"),
+                };
                 show::line(format!(
-                    "{} entries are as they were written; head {head}",
+                    "{} entries are as they were written, {signed}; head {head}",
                     verified.count
                 ))?;
+                if verified.archived > 0 {
+                    show::line(format!(
+                        "of {} of them only the hashes are here: their content is archived",
+                        verified.archived
+                    ))?;
+                }
             }
             Ok(ExitCode::SUCCESS)
         }
-        Err(VerifyError::Bad(bad)) => {
+        Err(bad) => {
             if global.json {
                 show::line(
                     serde_json::json!({ "verified": false, "first_bad_sequence": bad.seq, "reason": bad.what.to_string() }),
@@ -57,10 +249,6 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
             }
             Ok(ExitCode::FAILURE)
         }
-        Err(error) => Err(Error::Failed(format!(
-            "verify {location}: {}",
-            mesh_runtime::chain(&error)
-        ))),
     }
 }
 

@@ -100,7 +100,7 @@ impl Store {
             "SELECT e.seq FROM entries e JOIN event_index i ON i.seq = e.seq WHERE e.id = ",
         )
         .bind(id);
-        let row = self.readers.first(&visible(sql, sight)).await;
+        let row = self.readers.first(&sql.visible(sight)).await;
         let seq = row.map_err(Error::Read)?.map(|row| row.get::<i64>("seq"));
         Ok(seq.transpose().map_err(Error::Read)?.map(i64::unsigned_abs))
     }

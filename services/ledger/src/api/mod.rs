@@ -17,7 +17,7 @@ mod rest;
 mod stats;
 mod stream;
 
-pub use proof::{Proofs, router as proof_router};
+pub use proof::{Proofs, export_router, router as proof_router};
 
 use std::future::Future;
 use std::sync::Arc;

@@ -317,7 +317,12 @@ fn root_of(stored: &StoredCheckpoint) -> Option<Hash> {
         .map(|checkpoint| checkpoint.root)
 }
 
-/// REST and gRPC routes.
+/// The route of exports, which show what belongs to others.
+pub fn export_router(proofs: Arc<Proofs>) -> Router {
+    rest::export_router(proofs)
+}
+
+/// REST and gRPC routes of checkpoints and proofs, which show nothing of anybody.
 pub fn router(proofs: Arc<Proofs>) -> Router {
     rest::router(Arc::clone(&proofs)).merge(grpc::router(proofs))
 }

@@ -3,8 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mesh_events::chain::{self, GENESIS};
+use ledger::domain::checkpoint::Checkpoint;
+use ledger::domain::export::{ExportVerifier, HexHash};
+use ledger::domain::note::{PrivateKey, PublicKey};
+use mesh_events::chain::{self, GENESIS, Hash};
 use mesh_events::cloudevents::{self, Attributes};
+use mesh_events::merkle::{Frontier, verify_consistency, verify_inclusion};
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, subject};
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,6 +24,49 @@ struct Vectors {
     no_tokens: Vec<String>,
     events: Vec<EventVector>,
     ledger: Vec<Entry>,
+    tree: Tree,
+    checkpoints: Vec<CheckpointVector>,
+    exports: Vec<ExportVector>,
+}
+
+#[derive(Deserialize)]
+struct Tree {
+    leaves: Vec<HexHash>,
+    roots: Vec<HexHash>,
+    edges: Vec<Vec<HexHash>>,
+    inclusion: Vec<InclusionVector>,
+    consistency: Vec<ConsistencyVector>,
+}
+
+#[derive(Deserialize)]
+struct InclusionVector {
+    index: u64,
+    size: u64,
+    path: Vec<HexHash>,
+}
+
+#[derive(Deserialize)]
+struct ConsistencyVector {
+    from: u64,
+    to: u64,
+    path: Vec<HexHash>,
+}
+
+#[derive(Deserialize)]
+struct CheckpointVector {
+    origin: String,
+    seeds: Vec<HexHash>,
+    vkeys: Vec<String>,
+    size: u64,
+    root: HexHash,
+    note: String,
+}
+
+#[derive(Deserialize)]
+struct ExportVector {
+    vkeys: Vec<String>,
+    size: u64,
+    lines: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -227,6 +274,79 @@ fn ledger_hashes_are_as_specified() {
         before = chain::link(&before, &leaf);
         assert_eq!(hex::encode(leaf), vector.leaf);
         assert_eq!(hex::encode(before), vector.chain);
+    }
+}
+
+fn plain(hashes: &[HexHash]) -> Vec<Hash> {
+    hashes.iter().map(|hash| hash.0).collect()
+}
+
+#[test]
+fn trees_and_proofs_are_as_specified() {
+    let tree = vectors().tree;
+    let leaves = plain(&tree.leaves);
+    let mut frontier = Frontier::default();
+    for (size, root) in tree.roots.iter().enumerate() {
+        assert_eq!(frontier.root(), root.0, "{size}");
+        assert_eq!(frontier.peaks(), plain(&tree.edges[size]), "{size}");
+        if let Some(leaf) = leaves.get(size) {
+            frontier.push(*leaf);
+        }
+    }
+    let root = |size: u64| &tree.roots[size as usize].0;
+    assert!(!tree.inclusion.is_empty() && !tree.consistency.is_empty());
+    for InclusionVector { index, size, path } in &tree.inclusion {
+        let leaf = &leaves[*index as usize];
+        let path = plain(path);
+        assert!(verify_inclusion(leaf, *index, *size, &path, root(*size)));
+    }
+    for ConsistencyVector { from, to, path } in &tree.consistency {
+        let path = plain(path);
+        assert!(verify_consistency(
+            *from,
+            root(*from),
+            *to,
+            root(*to),
+            &path
+        ));
+    }
+}
+
+#[test]
+fn checkpoints_are_as_specified() {
+    let vectors = vectors().checkpoints;
+    assert!(!vectors.is_empty());
+    for vector in vectors {
+        let checkpoint = Checkpoint {
+            origin: vector.origin.clone(),
+            size: vector.size,
+            root: vector.root.0,
+        };
+        let private = |seed: &HexHash| PrivateKey::new(&vector.origin, &seed.0).unwrap();
+        let keys: Vec<PrivateKey> = vector.seeds.iter().map(private).collect();
+        let vkeys: Vec<String> = keys.iter().map(|key| key.public().to_string()).collect();
+        assert_eq!(vkeys, vector.vkeys);
+        let note = checkpoint.sign(&Vec::from_iter(&keys)).unwrap();
+        assert_eq!(note, vector.note);
+    }
+}
+
+#[test]
+fn exports_are_as_specified() {
+    let vectors = vectors().exports;
+    assert!(!vectors.is_empty());
+    for vector in vectors {
+        let keys: Vec<PublicKey> = vector
+            .vkeys
+            .iter()
+            .map(|key| key.parse().unwrap())
+            .collect();
+        let (first, lines) = vector.lines.split_first().unwrap();
+        let mut verifier = ExportVerifier::new(first, &keys, &[]).unwrap();
+        for line in lines {
+            verifier.next(line).unwrap();
+        }
+        assert_eq!(verifier.finish().unwrap().signed, vector.size);
     }
 }
 

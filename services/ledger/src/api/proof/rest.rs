@@ -26,6 +26,11 @@ pub(super) fn router(proofs: Arc<Proofs>) -> Router {
         .route("/v1/ledger/proof/inclusion", get(inclusion))
         .route("/v1/ledger/proof/consistency", get(consistency))
         .route("/v1/ledger/keys", get(keys).post(rotate))
+        .with_state(proofs)
+}
+
+pub(super) fn export_router(proofs: Arc<Proofs>) -> Router {
+    Router::new()
         .route("/v1/ledger/export", get(export))
         .with_state(proofs)
 }

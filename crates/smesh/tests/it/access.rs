@@ -38,6 +38,7 @@ const WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 200, 200, 403, 200];
 const WATCHERS_MISSING: [u16; 9] = [401, 401, 403, 403, 403, 404, 404, 403, 404];
 const ADMINS_CONFLICT: [u16; 9] = [401, 401, 403, 403, 403, 403, 409, 403, 409];
 const ADMINS_MISSING: [u16; 9] = [401, 401, 403, 403, 403, 403, 404, 403, 404];
+const ADMINS: [u16; 9] = [401, 401, 403, 403, 403, 403, 200, 403, 200];
 const OPEN: [u16; 9] = [200; 9];
 
 /// Path of the route, what is asked, what is answered. Every route of the routers has a line here, or this test fails.
@@ -76,6 +77,25 @@ const MATRIX: &[(&str, Row)] = &[
         ("GET", "/v1/jobs/testbed/8", MISSING),
     ),
     ("/v1/ledger/head", ("GET", "/v1/ledger/head", ALL)),
+    (
+        "/v1/ledger/checkpoint",
+        ("GET", "/v1/ledger/checkpoint", ALL),
+    ),
+    (
+        "/v1/ledger/checkpoints",
+        ("GET", "/v1/ledger/checkpoints", ALL),
+    ),
+    (
+        "/v1/ledger/proof/inclusion",
+        ("GET", "/v1/ledger/proof/inclusion?seq=1", ALL),
+    ),
+    (
+        "/v1/ledger/proof/consistency",
+        ("GET", "/v1/ledger/proof/consistency?from=1", ALL),
+    ),
+    ("/v1/ledger/keys", ("GET", "/v1/ledger/keys", ALL)),
+    ("/v1/ledger/keys", ("POST", "/v1/ledger/keys", ADMINS)),
+    ("/v1/ledger/export", ("GET", "/v1/ledger/export", WATCHERS)),
     ("/v1/costs", ("GET", "/v1/costs", ALL)),
     ("/v1/costs", ("GET", "/v1/costs?user=alice", ABOUT_ALICE)),
     ("/v1/costs/live", ("GET", "/v1/costs/live", ALL)),
@@ -113,6 +133,7 @@ const MATRIX: &[(&str, Row)] = &[
 const OTHERWISE: &[&str] = &[
     "/v1/events/stream",
     "/mesh.ledger.v1.EventsService/{*method}",
+    "/mesh.ledger.v1.ProofService/{*method}",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,6 +183,11 @@ async fn every_route_answers_everybody_as_they_may() {
         .unix_socket(mesh.path("data/api.sock"))
         .build()
         .unwrap();
+    mesh_testkit::wait_until("the ledger is signed", crate::mesh::SOON, async || {
+        let request = unix.get("http://mesh/v1/ledger/checkpoint");
+        request.send().await.unwrap().status().is_success()
+    })
+    .await;
     let mut wrong = Vec::new();
     for (_, (method, path, expected)) in MATRIX {
         for (name, expected) in CALLERS.iter().zip(expected) {
@@ -192,6 +218,7 @@ async fn every_route_answers_everybody_as_they_may() {
     for path in [
         "/v1/events/stream",
         "/mesh.ledger.v1.EventsService/ListEvents",
+        "/mesh.ledger.v1.ProofService/RotateKey",
     ] {
         let request = http
             .get(format!("http://{address}{path}"))

@@ -6,6 +6,7 @@ mod access;
 mod commands;
 mod config;
 mod inspect;
+mod ledger;
 mod mesh;
 mod others;
 mod up;

@@ -1,0 +1,103 @@
+//! What an auditor does: keeps checkpoints and keys, verifies exports without the ledger, and finds what was changed.
+
+use serde_json::Value;
+
+use crate::mesh::{stderr, stdout};
+use crate::others::{as_other, with_an_event_of_alice};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_auditor_needs_nothing_but_the_public_key() {
+    let mesh = with_an_event_of_alice(|_| {}).await;
+    mesh.wait_until("it is signed", || {
+        mesh.run(&["ledger", "checkpoint"]).status.success()
+    });
+    let keep = |name: &str, args: &[&str]| {
+        let output = mesh.run(args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        std::fs::write(mesh.path(name), &output.stdout).unwrap();
+        stdout(&output)
+    };
+    let note = keep("kept.note", &["ledger", "checkpoint"]);
+    assert!(
+        note.starts_with("slurm-mesh.org/ledger/testbed\n"),
+        "{note}"
+    );
+    let first = keep("first.keys", &["ledger", "key", "show"]);
+    keep("export.ndjson", &["ledger", "export"]);
+
+    let verify = |args: &[&str], verified: bool| {
+        let args = [&["verify", "--json"], args].concat();
+        let output = mesh.run(&args);
+        let found: Value = serde_json::from_str(&stdout(&output))
+            .unwrap_or_else(|_| panic!("{args:?}: {}", stderr(&output)));
+        assert_eq!(
+            (found["verified"].as_bool(), output.status.success()),
+            (Some(verified), verified),
+            "{found}"
+        );
+        found
+    };
+    let signed = verify(&["--export", "export.ndjson", "--key", "first.keys"], true);
+    assert_eq!(signed["signed"], signed["entries"]);
+    verify(
+        &[
+            "--export",
+            "export.ndjson",
+            "--key",
+            first.trim(),
+            "--checkpoint",
+            "kept.note",
+        ],
+        true,
+    );
+    verify(&["--key", "first.keys", "--checkpoint", "kept.note"], true);
+    verify(&["--remote", "--key", "first.keys"], true);
+
+    // A changed body, and lines that are cut off.
+    let export = std::fs::read_to_string(mesh.path("export.ndjson")).unwrap();
+    std::fs::write(mesh.path("changed.ndjson"), with_another_body(&export)).unwrap();
+    let found = verify(
+        &["--export", "changed.ndjson", "--key", "first.keys"],
+        false,
+    );
+    assert_eq!(found["first_bad_sequence"], 1, "{found}");
+    let (header, _) = export.split_once('\n').unwrap();
+    std::fs::write(mesh.path("cut.ndjson"), format!("{header}\n")).unwrap();
+    let found = verify(&["--export", "cut.ndjson", "--key", "first.keys"], false);
+    assert_eq!(found["first_bad_sequence"], 1, "{found}");
+
+    // A new key, which its owner hands on.
+    let second = keep("second.keys", &["ledger", "key", "rotate"]);
+    let both = keep("both.keys", &["ledger", "key", "show"]);
+    assert_eq!(both, format!("{first}{second}"));
+    verify(&["--key", "both.keys", "--checkpoint", "kept.note"], true);
+    let unknown = mesh.run(&[
+        "verify",
+        "--export",
+        "export.ndjson",
+        "--key",
+        "second.keys",
+    ]);
+    assert!(
+        !unknown.status.success()
+            && stderr(&unknown).contains("none of which is a key that was given")
+    );
+
+    // Others keep checkpoints, too, but get no export and no new key.
+    let (smesh, socket) = (mesh.path("smesh"), mesh.path("data/api.sock"));
+    let socket = socket.to_str().unwrap();
+    let other = |args: &[&str]| as_other(&smesh, &[&["--socket", socket, "ledger"], args].concat());
+    assert!(other(&["checkpoint"]).status.success());
+    for refused in [&["export"][..], &["key", "rotate"]] {
+        assert_eq!(other(refused).status.code(), Some(77), "{refused:?}");
+    }
+}
+
+/// The export with another body in its first entry.
+fn with_another_body(export: &str) -> String {
+    let mut lines: Vec<String> = export.lines().map(str::to_owned).collect();
+    let mut entry: Value = serde_json::from_str(&lines[1]).unwrap();
+    entry["body"] = "AAAA".into();
+    lines[1] = entry.to_string();
+    lines.join("\n") + "\n"
+}

@@ -13,7 +13,6 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use mesh_runtime::api::{Caller, Problem, Showing, Shown};
-use serde_json::to_value;
 
 use super::csv::Table;
 use super::fields::Fields;
@@ -167,11 +166,7 @@ impl Writer {
     fn write(&self, found: &Entry, text: &mut Vec<u8>) -> Result<(), Problem> {
         match self {
             Self::Ndjson(fields) => {
-                let entry = json::entry(found)?;
-                let value = match fields {
-                    Some(fields) => fields.select(entry.seq, &entry.event),
-                    None => to_value(entry).map_err(|error| Problem::internal(&error))?,
-                };
+                let value = json::chosen(found, fields.as_ref())?;
                 text.extend(line(&value).into_bytes());
                 Ok(())
             }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::fields::Fields;
 use super::{Content, Entry, NodeStory, Story};
 use crate::domain::story::{NodeState, Recorded, Run, Summary};
 
@@ -159,6 +160,15 @@ pub(super) fn entry(entry: &Entry) -> Result<EntryJson, Problem> {
         seq: entry.seq,
         event,
     })
+}
+
+/// An entry with its event, or only the parts that were asked for.
+pub(super) fn chosen(found: &Entry, fields: Option<&Fields>) -> Result<Value, Problem> {
+    let entry = entry(found)?;
+    match fields {
+        Some(fields) => Ok(fields.select(entry.seq, &entry.event)),
+        None => serde_json::to_value(entry).map_err(|error| Problem::internal(&error)),
+    }
 }
 
 pub(super) fn story(

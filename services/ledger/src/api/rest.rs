@@ -9,7 +9,7 @@ use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::Serialize;
-use serde_json::{Value, to_value};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::Fields;
@@ -47,13 +47,7 @@ pub(super) async fn list<A: EventsApi>(
     let mut params = Params::of(query.as_deref())?;
     let fields = params.fields()?;
     let page = api.list(&caller, params.list()?).await.map_err(problem)?;
-    let entry = |entry| {
-        let entry = json::entry(entry)?;
-        match &fields {
-            None => to_value(entry).map_err(|error| Problem::internal(&error)),
-            Some(fields) => Ok(fields.select(entry.seq, &entry.event)),
-        }
-    };
+    let entry = |entry| json::chosen(entry, fields.as_ref());
     let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
     let page = PageJson {
         entries: page.entries.iter().map(entry).collect::<Result<_, _>>()?,

@@ -13,7 +13,6 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use futures_util::{Stream, stream};
 use mesh_runtime::api::{Caller, Problem, Shown};
-use serde_json::to_value;
 
 use super::fields::Fields;
 use super::follow::Follower;
@@ -81,11 +80,7 @@ pub(super) async fn follow<A: EventsApi>(
 }
 
 fn render(found: &Entry, fields: Option<&Fields>) -> Result<SseEvent, Problem> {
-    let entry = json::entry(found)?;
-    let value = match fields {
-        Some(fields) => fields.select(entry.seq, &entry.event),
-        None => to_value(entry).map_err(|error| Problem::internal(&error))?,
-    };
+    let value = json::chosen(found, fields)?;
     Ok(SseEvent::default()
         .id(found.seq.to_string())
         .data(value.to_string()))

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mesh_db::Location;
 use mesh_events::subject;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::note::PrivateKey;
 use crate::error::Error;
-use crate::location::Location;
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");

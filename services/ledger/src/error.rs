@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::location::Location;
-
 /// An operation of the ledger that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -14,49 +12,12 @@ pub enum Error {
         /// What is wrong, with the key.
         fault: String,
     },
-    /// The database could not be opened.
-    #[error("open ledger {location}")]
-    Open {
-        /// Where it is.
-        location: Location,
-        /// Why.
-        #[source]
-        source: sqlx::Error,
-    },
-    /// The database file could not be made.
-    #[error("create ledger {}; check that the folder exists and is writable", path.display())]
-    Create {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    /// The database could not be opened or brought to this version.
+    #[error(transparent)]
+    Database(#[from] mesh_db::Error),
     /// There is no ledger.
     #[error("open ledger {}: no such file; check ledger.db.url and mesh.data_dir", .0.display())]
     NotThere(PathBuf),
-    /// The server is not one the ledger can be on.
-    #[error("open ledger {location}: {fault}")]
-    Unfit {
-        /// Where it is.
-        location: Location,
-        /// What is wrong, and what is needed.
-        fault: String,
-    },
-    /// The tables could not be made or brought up to date.
-    #[error("set up ledger {location}")]
-    Migrate {
-        /// Where it is.
-        location: Location,
-        /// Why.
-        #[source]
-        source: sqlx::migrate::MigrateError,
-    },
-    /// The tables are missing or old, and the role may not make them.
-    #[error(
-        "set up ledger {0}: its tables are not those of this version, and this role may not make them; run `smesh ledger migrate` with the address of their owner"
-    )]
-    NotMigrated(Location),
     /// The database took too long to store a batch.
     #[error(
         "append to ledger: no answer within {0:?}; is the database reachable, and nobody locking its head?"
@@ -111,29 +72,13 @@ pub enum Error {
 impl Error {
     /// True if the database may be there again by itself: it restarts, or the way to it is cut.
     pub fn is_away(&self) -> bool {
-        let source = match self {
-            Self::Open { source, .. }
-            | Self::Append(source)
+        match self {
+            Self::Database(error) => error.is_away(),
+            Self::Append(source)
             | Self::Sign(source)
             | Self::Read(source)
-            | Self::Index(source)
-            | Self::Migrate {
-                source:
-                    sqlx::migrate::MigrateError::Execute(source)
-                    | sqlx::migrate::MigrateError::ExecuteMigration(source, _),
-                ..
-            } => source,
-            Self::TooSlow(_) => return true,
-            _ => return false,
-        };
-        match source {
-            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::Protocol(_) => true,
-            // 08: connection, 53: out of a resource, 55P03: lock not available, 57: by an operator or a restart.
-            sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-                ["08", "53", "55P03", "57"]
-                    .iter()
-                    .any(|class| code.starts_with(class))
-            }),
+            | Self::Index(source) => mesh_db::is_away(source),
+            Self::TooSlow(_) => true,
             _ => false,
         }
     }

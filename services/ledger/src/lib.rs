@@ -16,7 +16,6 @@ pub mod domain;
 pub mod error;
 pub mod handlers;
 mod keeper;
-pub mod location;
 pub mod metrics;
 
 use std::sync::Arc;
@@ -31,7 +30,7 @@ pub use adapters::{Progress, Store, Trust, VerifyError, verify_database, verify_
 pub use config::{Config, DEFAULTS};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
-pub use location::Location;
+pub use mesh_db::Location;
 
 use adapters::KeyFile;
 use api::{Events, Proofs};

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::Utc;
+use mesh_db::pool::{Access, Connection, Link};
+use mesh_db::sql::{Column, Sql};
 
 use super::index;
-use super::pool::{Access, Connection, Link};
-use super::sql::{Column, Sql};
 use super::store::{Store, head};
 use crate::domain::append::{Appended, Known, append};
 use crate::domain::fact::Fact;
@@ -104,7 +104,7 @@ async fn note_stream(link: Link<'_>, stream: &str, last_sequence: u64) -> Result
 }
 
 async fn write(
-    transaction: &mut super::pool::Transaction<'_>,
+    transaction: &mut mesh_db::pool::Transaction<'_>,
     appended: &Appended,
 ) -> Result<(), sqlx::Error> {
     let entries = &appended.entries;

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, SubsecRound as _, Utc};
+use mesh_db::pool::{Access, Link};
+use mesh_db::sql::{Column, Row as DbRow, Sql};
 
-use super::pool::{Access, Link};
-use super::sql::{Column, Row as DbRow, Sql};
 use super::store::Store;
 use crate::domain::fact::{Fact, Index};
 use crate::error::Error;

@@ -3,12 +3,10 @@
 mod append;
 mod index;
 mod key_file;
-mod pool;
 mod postgres;
 mod proof;
 mod read;
 mod select;
-mod sql;
 mod sqlite;
 mod store;
 mod sums;
@@ -19,3 +17,6 @@ pub use proof::Signed;
 pub use read::Row;
 pub use store::Store;
 pub use verify::{Progress, Trust, VerifyError, verify_database, verify_database_with};
+
+/// Whose the tables are, for messages.
+const NAME: &str = "ledger";

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use mesh_db::pool::{Access, Link};
+use mesh_db::sql::{Row, Sql};
 use mesh_events::chain::{GENESIS, Hash};
 use mesh_events::merkle::{Frontier, Node};
 
-use super::pool::{Access, Link};
-use super::sql::{Row, Sql};
 use super::store::Store;
 use super::verify::payload;
 use crate::domain::checkpoint::StoredCheckpoint;

@@ -1,10 +1,11 @@
 //! Queries over the history.
 
 use chrono::{DateTime, Utc};
+use mesh_db::sql::{Row as DbRow, Sql};
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 
-use super::sql::{Row as DbRow, Sql};
+use super::select::Select as _;
 use super::store::Store;
 use crate::domain::query::Query;
 use crate::error::Error;

@@ -1,16 +1,28 @@
 //! What a filter and a caller's sight leave, as conditions on the columns for queries.
 
 use chrono::{DateTime, Utc};
+use mesh_db::sql::Sql;
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 
-use super::sql::Sql;
 use crate::domain::fact::AUDIT;
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
 
-impl Sql {
+/// Conditions on the columns for queries, of a table called `i`.
+pub(super) trait Select {
     /// Only what the caller may see. Audit entries and nodes belong to nobody.
-    pub(super) fn visible(self, sight: &Sight) -> Self {
+    fn visible(self, sight: &Sight) -> Self;
+    /// Only what a selection chooses.
+    fn chosen(self, selection: &Selection) -> Self;
+    /// Only what occurred up to a time.
+    fn up_to(self, at: Option<DateTime<Utc>>) -> Self;
+    /// Only entries of a job. The number of an array stands for all its tasks, that of a heterogeneous job's leader for all its
+    /// components.
+    fn of_job(self, job: &JobRef) -> Self;
+}
+
+impl Select for Sql {
+    fn visible(self, sight: &Sight) -> Self {
         let Sight::Of { users, accounts } = sight else {
             return self;
         };
@@ -29,9 +41,8 @@ impl Sql {
         sql.push(")")
     }
 
-    /// Only what a selection chooses.
-    pub(super) fn chosen(mut self, selection: &Selection) -> Self {
-        self = self.of_types(&selection.types);
+    fn chosen(mut self, selection: &Selection) -> Self {
+        self = of_types(self, &selection.types);
         if let Some(job) = &selection.job {
             self = self.of_job(job);
         }
@@ -56,7 +67,7 @@ impl Sql {
                 .push(")");
         }
         if let Some(name) = &selection.name {
-            self = self.named(name);
+            self = named(self, name);
         }
         for (condition, bound) in [
             (" AND i.array_job_id = ", selection.array.map(i64::from)),
@@ -72,20 +83,7 @@ impl Sql {
         self
     }
 
-    /// A job name, or every name that begins so: between the prefix and the first text after all that begin with it, so that an index helps.
-    fn named(self, name: &NamePattern) -> Self {
-        match name {
-            NamePattern::Exactly(name) => self.push(" AND i.name = ").bind(name),
-            NamePattern::Prefix(prefix) => self
-                .push(" AND i.name >= ")
-                .bind(prefix)
-                .push(" AND i.name < ")
-                .bind(&format!("{prefix}\u{10FFFF}")),
-        }
-    }
-
-    /// Only what occurred up to a time.
-    pub(super) fn up_to(self, at: Option<DateTime<Utc>>) -> Self {
+    fn up_to(self, at: Option<DateTime<Utc>>) -> Self {
         match at {
             Some(at) => self
                 .push(" AND i.occurred_at <= ")
@@ -94,9 +92,7 @@ impl Sql {
         }
     }
 
-    /// Only entries of a job. The number of an array stands for all its tasks, that of a heterogeneous job's leader for all its
-    /// components.
-    pub(super) fn of_job(self, job: &JobRef) -> Self {
+    fn of_job(self, job: &JobRef) -> Self {
         let root = job.root().get();
         match job {
             JobRef::Job(_) | JobRef::ArrayTasks { .. } => self
@@ -119,19 +115,30 @@ impl Sql {
                 .bind(*offset),
         }
     }
+}
 
-    fn of_types(self, patterns: &[TypePattern]) -> Self {
-        if patterns.is_empty() {
-            return self.push(" AND i.category <> ").bind(AUDIT);
-        }
-        let mut sql = self;
-        for (n, pattern) in patterns.iter().enumerate() {
-            sql = sql.push(if n == 0 { " AND (" } else { " OR " });
-            sql = match pattern {
-                TypePattern::Category(category) => sql.push("i.category = ").bind(category),
-                TypePattern::Exactly(kind) => sql.push("i.type = ").bind(kind),
-            };
-        }
-        sql.push(")")
+/// A job name, or every name that begins so: between the prefix and the first text after all that begin with it, so that an index helps.
+fn named(sql: Sql, name: &NamePattern) -> Sql {
+    match name {
+        NamePattern::Exactly(name) => sql.push(" AND i.name = ").bind(name),
+        NamePattern::Prefix(prefix) => sql
+            .push(" AND i.name >= ")
+            .bind(prefix)
+            .push(" AND i.name < ")
+            .bind(&format!("{prefix}\u{10FFFF}")),
     }
+}
+
+fn of_types(mut sql: Sql, patterns: &[TypePattern]) -> Sql {
+    if patterns.is_empty() {
+        return sql.push(" AND i.category <> ").bind(AUDIT);
+    }
+    for (n, pattern) in patterns.iter().enumerate() {
+        sql = sql.push(if n == 0 { " AND (" } else { " OR " });
+        sql = match pattern {
+            TypePattern::Category(category) => sql.push("i.category = ").bind(category),
+            TypePattern::Exactly(kind) => sql.push("i.type = ").bind(kind),
+        };
+    }
+    sql.push(")")
 }

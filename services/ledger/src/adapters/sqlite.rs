@@ -1,23 +1,14 @@
 //! A ledger in a SQLite file.
-//!
-//! One connection writes, a few read: in WAL mode readers never wait for the writer. `synchronous = FULL` makes a commit durable before
-//! anything is acknowledged. The file is readable for its owner only, as it holds everybody's jobs; SQLite gives its side files the same mode.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use mesh_db::pool::Pool;
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
-};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
-use super::pool::Pool;
 use crate::error::Error;
 
-/// How long one attempt waits for another process that holds the file.
-const BUSY: Duration = Duration::from_secs(2);
 /// How long somebody who verifies waits.
 const PATIENT: Duration = Duration::from_secs(10);
 
@@ -35,32 +26,6 @@ const INDEX_GUARDS: [&str; 3] = [
      WHEN EXISTS (SELECT 1 FROM event_index WHERE seq = NEW.seq)
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be replaced'); END",
 ];
-
-/// The connection that writes, and those that read. Nothing is opened yet.
-pub(super) fn pools(path: &Path, readers: u32) -> Result<(Pool, Pool), Error> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|source| Error::Create {
-            path: path.to_owned(),
-            source,
-        })?;
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(BUSY);
-    let writer = SqlitePoolOptions::new()
-        .max_connections(1)
-        .connect_lazy_with(options.clone());
-    let readers = SqlitePoolOptions::new()
-        .max_connections(readers)
-        .connect_lazy_with(options.read_only(true));
-    Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
-}
 
 /// Reads only, and a file that is there.
 pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {

@@ -1,13 +1,13 @@
 //! The ledger's tables, wherever they are.
 
+use mesh_db::Location;
+use mesh_db::pool::Pool;
+use mesh_db::sql::{Row, Sql};
 use tokio::sync::watch;
 
-use super::pool::Pool;
-use super::sql::{Row, Sql};
-use super::{postgres, sqlite};
+use super::{NAME, postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
-use crate::location::Location;
 
 /// The ledger's tables. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl Store {
         readers: u32,
     ) -> Result<Self, Error> {
         let (writer, readers) = match location {
-            Location::Sqlite(path) => sqlite::pools(path, readers)?,
+            Location::Sqlite(path) => mesh_db::sqlite::pools(NAME, path, readers)?,
             Location::Postgres(options) => {
                 let reader = match reader {
                     Some(Location::Postgres(options)) => Some(&**options),
@@ -64,12 +64,24 @@ impl Store {
         match &self.writer {
             Pool::Sqlite(pool) => {
                 let migrated = sqlite::migrate(pool).await;
-                migrated.map_err(|source| Error::Migrate {
+                migrated.map_err(|source| mesh_db::Error::Migrate {
+                    name: NAME,
                     location: self.location.clone(),
                     source,
                 })?;
             }
-            Pool::Postgres(pool) => postgres::prepare(pool, &self.location).await?,
+            Pool::Postgres(pool) => {
+                if let Location::Postgres(options) = &self.location {
+                    let tables = postgres::TABLES;
+                    tables.prepare(pool, options, &self.location).await?;
+                }
+                let added = postgres::add_partitions(pool).await;
+                added.map_err(|source| mesh_db::Error::Open {
+                    name: NAME,
+                    location: self.location.clone(),
+                    source,
+                })?;
+            }
         }
         self.complete_index().await?;
         if let Pool::Sqlite(pool) = &self.writer {

@@ -1,9 +1,10 @@
 //! Sums over the columns for queries.
 
 use chrono::DateTime;
+use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Sight;
 
-use super::sql::{Row, Sql};
+use super::select::Select as _;
 use super::store::Store;
 use crate::domain::fact::{COST_FINAL, JOB_STARTED};
 use crate::domain::filter::Selection;

@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 
+use mesh_db::Location;
+use mesh_db::pool::{Access, Connection, Pool};
+use mesh_db::sql::{Row, Sql};
+
 use super::index::{self, COLUMNS};
-use super::pool::{Access, Connection, Pool};
-use super::sql::{Row, Sql};
-use super::{postgres, sqlite};
+use super::{NAME, postgres, sqlite};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::note::PublicKey;
 use crate::domain::verify::{
     Fault, FirstBad, Mark, Payload, Stored, StoredHead, Verified, Verifier,
 };
 use crate::error::Error;
-use crate::location::Location;
 
 /// Entries of one page.
 const PAGE: i64 = 1000;
@@ -84,11 +85,13 @@ async fn verify(
     trust: &Trust,
     mut progress: impl FnMut(Progress),
 ) -> Result<Verified, VerifyError> {
-    let open = |source| Error::Open {
+    let open = |source| mesh_db::Error::Open {
+        name: NAME,
         location: location.clone(),
         source,
     };
-    let mut connection = pool.acquire().await.map_err(open)?;
+    let acquired = pool.acquire().await.map_err(open);
+    let mut connection = acquired.map_err(Error::Database)?;
     let keys = match trust.keys.as_slice() {
         [] => stored_keys(&mut connection).await.map_err(Error::Read)?,
         keys => keys.to_vec(),

@@ -27,7 +27,10 @@ async fn each_role_does_its_work_and_nothing_else() {
     let owner = of_role(&superuser, "mesh_owner");
     // Without tables there is nothing for a role that may not make them.
     let error = Store::open(&early.location(), 1).await.unwrap_err();
-    assert!(matches!(error, Error::NotMigrated(_)), "{error}");
+    assert!(
+        matches!(error, Error::Database(mesh_db::Error::NotMigrated { .. })),
+        "{error}"
+    );
     owner.store().await.close().await;
     psql(&owner.url, POSTGRES_ROLES);
     psql(&owner.url, POSTGRES_ROLES);

@@ -5,7 +5,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{AssertSqlSafe, Connection as _, Postgres, QueryBuilder, Sqlite};
 
-use super::sql::{Column, Dialect, Row, Sql, Value};
+use crate::sql::{Column, Dialect, Row, Sql, Value};
 
 /// Connections to the database.
 #[derive(Clone, Debug)]

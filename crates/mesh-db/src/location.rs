@@ -1,4 +1,4 @@
-//! Where a ledger is: a file of SQLite, or a database of PostgreSQL.
+//! Where tables are: a file of SQLite, or a database of PostgreSQL.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const PARAMETERS: [&str; 8] = [
     "sslkey",
 ];
 
-/// Where a ledger is. Shown without its password.
+/// Where tables are. Shown without its password.
 #[derive(Clone)]
 pub enum Location {
     /// A file.

@@ -1,6 +1,6 @@
 //! A small language for both databases: a statement is put together once, and rendered for the database that is asked.
 //!
-//! Both understand `$1`, `ON CONFLICT` and most of what the ledger needs. The differences have a name here: lists of values
+//! Both understand `$1`, `ON CONFLICT` and most of what services need. The differences have a name here: lists of values
 //! ([`Sql::any_of`]), text as bytes ([`Sql::bytes`]), many rows at once ([`Column`]), and [`Sql::either`] for the rest. Numbers are
 //! `i64` and times microseconds since 1970 in both.
 
@@ -17,8 +17,8 @@ pub enum Value {
     Int(Option<i64>),
     /// Text or NULL.
     Text(Option<String>),
-    /// Bytes.
-    Bytes(Vec<u8>),
+    /// Bytes or NULL.
+    Bytes(Option<Vec<u8>>),
     /// Numbers, for [`Sql::any_of`].
     Ints(Vec<i64>),
     /// Texts, for [`Sql::any_of`].
@@ -52,7 +52,25 @@ impl From<&String> for Value {
 
 impl From<&[u8]> for Value {
     fn from(value: &[u8]) -> Self {
-        Self::Bytes(value.to_vec())
+        Self::Bytes(Some(value.to_vec()))
+    }
+}
+
+impl From<Option<i64>> for Value {
+    fn from(value: Option<i64>) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<Option<&str>> for Value {
+    fn from(value: Option<&str>) -> Self {
+        value.map_or(Self::Text(None), Self::from)
+    }
+}
+
+impl From<Option<&[u8]>> for Value {
+    fn from(value: Option<&[u8]>) -> Self {
+        Self::Bytes(value.map(<[u8]>::to_vec))
     }
 }
 
@@ -139,7 +157,7 @@ impl Sql {
     }
 
     /// The text with its placeholders, and the values in their order.
-    pub(super) fn render(&self, dialect: Dialect) -> (String, Vec<&Value>) {
+    pub(crate) fn render(&self, dialect: Dialect) -> (String, Vec<&Value>) {
         let (mut text, mut values) = (String::new(), Vec::new());
         for piece in &self.pieces {
             match piece {
@@ -179,7 +197,7 @@ pub enum Column<'a> {
 }
 
 impl Column<'_> {
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         match self {
             Self::Ints(values) => values.len(),
             Self::Texts(values) => values.len(),

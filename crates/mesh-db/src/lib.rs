@@ -1,0 +1,17 @@
+//! A service's tables on SQLite or PostgreSQL: one behaviour, whichever it is.
+//!
+//! - [`Location`]: where the tables are, as the configuration says it.
+//! - [`sqlite`], [`postgres`]: how either is opened, so that a commit is durable when it is answered, and brought to its version.
+//! - [`pool`], [`sql`]: connections and statements for both.
+//!
+//! Deliberately absent: tables and queries. Each service has its own.
+
+pub mod error;
+pub mod location;
+pub mod pool;
+pub mod postgres;
+pub mod sql;
+pub mod sqlite;
+
+pub use error::{Error, is_away};
+pub use location::Location;

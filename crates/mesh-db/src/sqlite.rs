@@ -1,0 +1,52 @@
+//! A SQLite file.
+//!
+//! In WAL mode readers never wait for the writer. `synchronous = FULL` makes a commit durable before anything is acknowledged. The file is
+//! readable for its owner only, as it holds everybody's jobs; SQLite gives its side files the same mode.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+
+use crate::Error;
+use crate::pool::Pool;
+
+/// How long one attempt waits for another process that holds the file.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// The one connection that writes, and those that read. Nothing is opened yet, but the file is there.
+///
+/// # Errors
+/// If the file cannot be made.
+pub fn pools(name: &'static str, path: &Path, readers: u32) -> Result<(Pool, Pool), Error> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| Error::Create {
+            name,
+            path: path.to_owned(),
+            source,
+        })?;
+    let options = options(path);
+    let writer = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_lazy_with(options.clone());
+    let readers = SqlitePoolOptions::new()
+        .max_connections(readers)
+        .connect_lazy_with(options.read_only(true));
+    Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
+}
+
+/// A connection that writes durably.
+pub fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(BUSY)
+}

@@ -1,4 +1,4 @@
-//! For tests: a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, ports and programs,
+//! For tests: a real Slurm cluster, a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, ports and programs,
 //! builders of events, and waiting on conditions.
 
 #![allow(
@@ -8,6 +8,7 @@
 )]
 
 pub mod build;
+mod cluster;
 mod nats;
 mod oidc;
 mod port;
@@ -16,6 +17,7 @@ mod program;
 mod receiver;
 mod replicas;
 
+pub use cluster::SlurmCluster;
 pub use nats::NatsServer;
 pub use oidc::OidcProvider;
 pub use port::Port;

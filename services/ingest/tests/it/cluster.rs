@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mesh_testkit::wait_for;
-use tokio::process::Command;
+use mesh_testkit::{SlurmCluster, wait_for};
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::task::block_in_place;
 
 /// ClusterName.
 pub const NAME: &str = "ingest";
@@ -17,8 +17,9 @@ static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
 /// Tests share the cluster; a test that stops a daemon has it for itself.
 static DAEMONS: RwLock<()> = RwLock::const_new(());
 
-/// A cluster in a folder.
+/// A cluster, asked without holding up what runs beside the test.
 pub struct Cluster {
+    slurm: SlurmCluster,
     pub folder: PathBuf,
 }
 
@@ -44,68 +45,33 @@ pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
     )
 }
 
-fn script(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/cluster")
-        .join(name)
-}
-
 impl Cluster {
     /// Starts a cluster; `knobs` are those of tests/cluster/up.
     pub async fn up(base_port: u16, knobs: &[(&str, &str)]) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("mesh-ingest-{base_port}-{}", std::process::id()));
-        let output = Command::new(script("up"))
-            .arg(&folder)
-            .arg(base_port.to_string())
-            .env("CLUSTER", NAME)
-            .env("CLOUD", "0")
-            .env("CG", "0")
-            .env("OWNER", std::process::id().to_string())
-            .envs(knobs.iter().copied())
-            .output()
-            .await
-            .expect("run tests/cluster/up");
-        assert!(
-            output.status.success(),
-            "tests/cluster/up: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Self { folder }
+        let fixed = [("CLOUD", "0"), ("CG", "0")];
+        let slurm = block_in_place(|| SlurmCluster::up(NAME, base_port, &[&fixed, knobs].concat()));
+        let folder = slurm.dir().to_owned();
+        Self { slurm, folder }
     }
 
     /// slurm.conf.
     pub fn conf(&self) -> PathBuf {
-        self.folder.join("etc/slurm.conf")
+        self.slurm.conf()
     }
 
     /// Where its Slurm's commands are.
     pub fn commands(&self) -> PathBuf {
-        self.folder.join("commands")
+        self.slurm.commands()
     }
 
     /// Runs a command as a user and returns what it prints.
     pub async fn run(&self, user: &str, command: &[&str]) -> String {
-        self.attempt(user, command)
-            .await
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+        block_in_place(|| self.slurm.run_as(user, command))
     }
 
     /// The same for a command that may fail: then what it complains about.
     pub async fn attempt(&self, user: &str, command: &[&str]) -> Result<String, String> {
-        let output = Command::new(script("as"))
-            .arg(&self.folder)
-            .arg(user)
-            .args(command)
-            .output()
-            .await
-            .expect("run as");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        if output.status.success() {
-            Ok(text(&output.stdout))
-        } else {
-            Err(text(&output.stderr))
-        }
+        block_in_place(|| self.slurm.attempt(user, command))
     }
 
     /// Submits a batch job of alice and returns its id.
@@ -137,12 +103,6 @@ impl Cluster {
 
     /// Starts or kills a daemon.
     pub async fn ctl(&self, action: &str, daemon: &str) {
-        let status = Command::new(script("ctl"))
-            .arg(&self.folder)
-            .args([action, daemon])
-            .status()
-            .await
-            .expect("run ctl");
-        assert!(status.success(), "ctl {action} {daemon}");
+        block_in_place(|| self.slurm.ctl(action, daemon));
     }
 }

@@ -1,7 +1,5 @@
 //! A Slurm cluster, a running watcher, and what it says.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -10,99 +8,29 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::node::v1::NodeEvent;
 use mesh_events::{Event, EventId, EventType};
 use mesh_runtime::{BoxError, ConfigFile, Context, Health, Service as _};
-use mesh_testkit::{NatsServer, build, wait_for};
+use mesh_testkit::{NatsServer, SlurmCluster, build, wait_for};
 use node_watcher::NodeWatcherService;
-use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Cloud nodes take tens of seconds from one stage to the next.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A Slurm cluster of four fixed and two cloud nodes, without accounting. Wiped on drop.
-pub struct Cluster {
-    name: String,
-    folder: TempDir,
+/// A Slurm cluster of four fixed and two cloud nodes, without accounting. Each test has a base port of its own.
+pub fn cluster(port: u16) -> SlurmCluster {
+    let knobs = [
+        ("NODB", "1"),
+        ("SUSPEND_TIME", "8"),
+        // So long that a look of a busy machine falls into it.
+        ("CLOUD_BOOT", "5"),
+    ];
+    SlurmCluster::up(&format!("nodes{port}"), port, &knobs)
 }
 
-impl Cluster {
-    /// Each test has a base port of its own.
-    pub fn start(port: u16) -> Self {
-        let cluster = Self {
-            name: format!("nodes{port}"),
-            folder: tempfile::Builder::new()
-                .prefix("nw-")
-                .tempdir_in("/tmp")
-                .unwrap(),
-        };
-        // Every user of the cluster has to enter it.
-        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(cluster.folder.path(), everybody).unwrap();
-        cluster.script("up", &[&port.to_string()]);
-        cluster
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn dir(&self) -> PathBuf {
-        self.folder.path().join("c")
-    }
-
-    pub fn conf(&self) -> PathBuf {
-        self.dir().join("etc/slurm.conf")
-    }
-
-    pub fn commands(&self) -> PathBuf {
-        self.dir().join("commands")
-    }
-
-    /// A fault: `["kill", "slurmd:n1"]`.
-    pub fn ctl(&self, arguments: &[&str]) {
-        self.script("ctl", arguments);
-    }
-
-    /// Runs a command as a user of the cluster and returns what it prints.
-    pub fn run_as(&self, user: &str, command: &[&str]) -> String {
-        self.script("as", &[&[user], command].concat())
-    }
-
-    /// `scontrol update` of nodes.
-    pub fn update(&self, nodes: &str, what: &[&str]) {
-        let nodes = format!("NodeName={nodes}");
-        self.run_as("root", &[&["scontrol", "update", &nodes], what].concat());
-    }
-
-    fn script(&self, name: &str, arguments: &[&str]) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../tests/cluster")
-            .join(name);
-        let output = Command::new(script)
-            .arg(self.dir())
-            .args(arguments)
-            .env("CLUSTER", &self.name)
-            .env("NODB", "1")
-            .env("SUSPEND_TIME", "8")
-            // So long that a look of a busy machine falls into it.
-            .env("CLOUD_BOOT", "5")
-            .env("OWNER", std::process::id().to_string())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success(),
-            "{name} {arguments:?}: {text}\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        text
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.script("down", &["--wipe"]);
-    }
+/// `scontrol update` of nodes.
+pub fn update(cluster: &SlurmCluster, nodes: &str, what: &[&str]) {
+    let nodes = format!("NodeName={nodes}");
+    cluster.run_as("root", &[&["scontrol", "update", &nodes], what].concat());
 }
 
 /// A service in this process.
@@ -113,12 +41,12 @@ pub struct Running {
 }
 
 impl Running {
-    pub async fn start(nats: &NatsServer, cluster: &Cluster) -> Self {
+    pub async fn start(nats: &NatsServer, cluster: &SlurmCluster) -> Self {
         let often = "poll_interval = \"200ms\"\nmax_interval = \"1s\"\n";
         Self::start_with(nats, cluster, often).await
     }
 
-    pub async fn start_with(nats: &NatsServer, cluster: &Cluster, settings: &str) -> Self {
+    pub async fn start_with(nats: &NatsServer, cluster: &SlurmCluster, settings: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
         std::fs::write(&path, configuration(nats, cluster, settings)).unwrap();
@@ -148,7 +76,7 @@ impl Running {
 }
 
 /// mesh.toml.
-pub fn configuration(nats: &NatsServer, cluster: &Cluster, settings: &str) -> String {
+pub fn configuration(nats: &NatsServer, cluster: &SlurmCluster, settings: &str) -> String {
     format!(
         "[mesh]\ncluster = \"{}\"\n[mesh.nats]\nurl = \"{}\"\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n[node-watcher]\n{settings}\n",
         cluster.name(),

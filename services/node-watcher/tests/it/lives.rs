@@ -4,11 +4,11 @@ use mesh_events::proto::mesh::event::v1::ActorKind;
 use mesh_events::subject;
 use mesh_testkit::{NatsServer, wait_until};
 
-use crate::harness::{Cluster, DEADLINE, Running, bus, of_node, payload, until};
+use crate::harness::{DEADLINE, Running, bus, cluster, of_node, payload, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drain_down_and_resume_are_told_with_cause_and_actor() {
-    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_000));
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_000));
     let bus = bus(&nats).await;
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n4", "baseline").await;
@@ -111,7 +111,7 @@ async fn drain_down_and_resume_are_told_with_cause_and_actor() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cloud_node_is_followed_through_its_whole_cycle() {
-    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_100));
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_100));
     let bus = bus(&nats).await;
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n4", "baseline").await;
@@ -157,16 +157,16 @@ async fn a_cloud_node_is_followed_through_its_whole_cycle() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_falls_silent_is_down_by_slurms_own_word() {
-    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_200));
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_200));
     let bus = bus(&nats).await;
     let service = Running::start(&nats, &cluster).await;
     until(&bus, "n3", "baseline").await;
-    cluster.ctl(&["kill", "slurmd:n3"]);
+    cluster.ctl("kill", "slurmd:n3");
     let said = until(&bus, "n3", "down unreachable").await;
     let down = said.last().unwrap();
     assert_eq!(down.actor.as_ref().unwrap().kind(), ActorKind::System);
     assert_eq!(payload(down).cause_source, "slurm");
-    cluster.ctl(&["start", "slurmd:n3"]);
+    cluster.ctl("start", "slurmd:n3");
     let said = until(&bus, "n3", "recovered").await;
     assert_eq!(
         of_node(&said, "n3"),

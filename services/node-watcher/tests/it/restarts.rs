@@ -6,18 +6,20 @@ use std::time::Duration;
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{EventId, EventType, subject};
-use mesh_testkit::{NatsServer, Replicas, wait_for, wait_until};
+use mesh_testkit::{NatsServer, Replicas, SlurmCluster, wait_for, wait_until};
 use node_watcher::adapters::store::Store;
 use node_watcher::domain::event;
 use node_watcher::domain::sweep::sweep;
 use prost::Message as _;
 use slurm_client::NodeRecord;
 
-use crate::harness::{Cluster, DEADLINE, Running, bus, configuration, of_node, said_so_far, until};
+use crate::harness::{
+    DEADLINE, Running, bus, cluster, configuration, of_node, said_so_far, until, update,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_happened_while_away_is_told_once_and_nothing_again() {
-    let (mut nats, cluster) = (NatsServer::start().await, Cluster::start(24_300));
+    let (mut nats, cluster) = (NatsServer::start().await, cluster(24_300));
     {
         let bus = bus(&nats).await;
         let service = Running::start(&nats, &cluster).await;
@@ -43,14 +45,14 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
     until(&bus, "n1", "drained admin").await;
 
     // Without slurmctld nothing is known, so nothing is said.
-    cluster.ctl(&["kill", "slurmctld"]);
+    cluster.ctl("kill", "slurmctld");
     wait_until(
         "the watcher says that Slurm is away",
         DEADLINE,
         async || service.health.problems().contains_key("node-watcher.slurm"),
     )
     .await;
-    cluster.ctl(&["start", "slurmctld"]);
+    cluster.ctl("start", "slurmctld");
     wait_until("the watcher is ready again", DEADLINE, async || {
         service.health.problems().is_empty()
     })
@@ -93,7 +95,7 @@ async fn ring(bus: &Bus, cluster: &str, hook: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_rings_need_not_wait_for_the_next_look() {
-    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_600));
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_600));
     let bus = bus(&nats).await;
     let seldom = "poll_interval = \"1h\"\nmax_interval = \"2h\"\n";
     let service = Running::start_with(&nats, &cluster, seldom).await;
@@ -102,7 +104,7 @@ async fn who_rings_need_not_wait_for_the_next_look() {
         ("HealthCheckProgram", "State=DRAIN", "drained admin"),
         ("strigger-down", "State=DOWN", "down admin"),
     ] {
-        cluster.update("n2", &[state, "Reason=bad disk"]);
+        update(&cluster, "n2", &[state, "Reason=bad disk"]);
         ring(&bus, cluster.name(), hook).await;
         until(&bus, "n2", told).await;
     }
@@ -111,7 +113,7 @@ async fn who_rings_need_not_wait_for_the_next_look() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_happens_to_the_leader_everything_is_told_once() {
-    let (mut nats, cluster) = (NatsServer::start().await, Cluster::start(24_400));
+    let (mut nats, cluster) = (NatsServer::start().await, cluster(24_400));
     let bus = bus(&nats).await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("mesh.toml");
@@ -127,11 +129,11 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
         }
     };
     let drain = async || {
-        cluster.update("n1,n2,n3", &["State=DRAIN", "Reason=bad disk"]);
+        update(&cluster, "n1,n2,n3", &["State=DRAIN", "Reason=bad disk"]);
         all("drained admin").await;
     };
     let resume = async || {
-        cluster.update("n1,n2,n3", &["State=RESUME"]);
+        update(&cluster, "n1,n2,n3", &["State=RESUME"]);
         all("recovered").await;
     };
     drain().await;
@@ -164,14 +166,14 @@ async fn whatever_happens_to_the_leader_everything_is_told_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clusters_on_one_nats_have_nothing_in_common() {
     let nats = NatsServer::start().await;
-    let (here, there) = (Cluster::start(24_700), Cluster::start(24_800));
+    let (here, there) = (cluster(24_700), cluster(24_800));
     let bus = bus(&nats).await;
     let seldom = "poll_interval = \"1h\"\nmax_interval = \"2h\"";
     let services = [
         Running::start_with(&nats, &here, seldom).await,
         Running::start_with(&nats, &there, seldom).await,
     ];
-    let of = async |cluster: &Cluster, last: &str| {
+    let of = async |cluster: &SlurmCluster, last: &str| {
         wait_for(last, DEADLINE, async || {
             let mut said = said_so_far(&bus).await;
             said.retain(|event| event.cluster == cluster.name());
@@ -182,7 +184,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
     };
     for cluster in [&here, &there] {
         assert_eq!(of(cluster, "baseline").await, ["baseline"]);
-        cluster.update("n2", &["State=DRAIN", "Reason=bad disk"]);
+        update(cluster, "n2", &["State=DRAIN", "Reason=bad disk"]);
     }
     // Each doorbell is heard by the watcher of its cluster only.
     ring(&bus, there.name(), "strigger-drained").await;
@@ -207,7 +209,7 @@ async fn two_clusters_on_one_nats_have_nothing_in_common() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_but_not_published_is_published_after_a_crash() {
-    let (nats, cluster) = (NatsServer::start().await, Cluster::start(24_500));
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_500));
     let bus = bus(&nats).await;
     // An instance that dies between its write and its publish, at the very first look.
     let mut store = Store::load(&bus, cluster.name()).await.unwrap();

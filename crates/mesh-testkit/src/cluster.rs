@@ -1,0 +1,129 @@
+//! A real Slurm cluster in a folder.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A cluster that `tests/cluster/up` made. Wiped when dropped, and (`OWNER`) when this process ends.
+#[derive(Debug)]
+pub struct SlurmCluster {
+    name: String,
+    dir: PathBuf,
+}
+
+impl SlurmCluster {
+    /// Starts one on the hundred ports from `base_port` on; `knobs` are those of `tests/cluster/up`.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn up(name: &str, base_port: u16, knobs: &[(&str, &str)]) -> Self {
+        let owner = std::process::id().to_string();
+        let cluster = Self {
+            name: name.to_owned(),
+            // Where every user may enter, and short.
+            dir: format!("/tmp/mesh-{name}-{base_port}-{owner}").into(),
+        };
+        let mut up = cluster.script("up", &[base_port.to_string()]);
+        up.env("CLUSTER", name).env("OWNER", owner);
+        printed(up.envs(knobs.iter().copied())).unwrap_or_else(|error| {
+            panic!("no Slurm cluster: {error}\nwithout Slurm run `make setup` first")
+        });
+        cluster
+    }
+
+    /// ClusterName.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// slurm.conf.
+    pub fn conf(&self) -> PathBuf {
+        self.dir.join("etc/slurm.conf")
+    }
+
+    /// Where its Slurm's commands are.
+    pub fn commands(&self) -> PathBuf {
+        self.dir.join("commands")
+    }
+
+    /// A line of its file `facts`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn fact(&self, key: &str) -> String {
+        let facts = std::fs::read_to_string(self.dir.join("facts")).expect("a cluster has facts");
+        let mut lines = facts.lines();
+        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        value
+            .unwrap_or_else(|| panic!("no {key} in {facts}"))
+            .to_owned()
+    }
+
+    /// Runs a command as a user and returns what it prints.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn run_as(&self, user: &str, command: &[&str]) -> String {
+        self.attempt(user, command)
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// The same for a command that may fail.
+    ///
+    /// # Errors
+    /// What it complains about.
+    pub fn attempt(&self, user: &str, command: &[&str]) -> Result<String, String> {
+        printed(&mut self.script("as", &[&[user], command].concat()))
+    }
+
+    /// Starts, stops, kills, pauses, … a daemon.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn ctl(&self, action: &str, daemon: &str) {
+        printed(&mut self.script("ctl", &[action, daemon]))
+            .unwrap_or_else(|error| panic!("ctl {action} {daemon}: {error}"));
+    }
+
+    fn script(&self, name: &str, arguments: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../tests/cluster")
+                .join(name),
+        );
+        command.arg(&self.dir).args(arguments).current_dir("/tmp");
+        command
+    }
+}
+
+impl Drop for SlurmCluster {
+    #[allow(
+        clippy::print_stderr,
+        reason = "what a reader of the test's output wants"
+    )]
+    fn drop(&mut self) {
+        if let Err(error) = printed(&mut self.script("down", &["--wipe"])) {
+            eprintln!("take the cluster down: {error}");
+        }
+    }
+}
+
+/// What a command prints, or complains about.
+fn printed(command: &mut Command) -> Result<String, String> {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if status.success() {
+        Ok(text(&stdout))
+    } else {
+        Err(text(&stderr))
+    }
+}

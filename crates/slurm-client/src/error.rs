@@ -237,6 +237,7 @@ impl Error {
                 "persistinit",
                 "supported accounting_storage plugin",
                 "connection refused",
+                "connection reset by peer",
             ])
         {
             Self::AccountingDown { command, message }
@@ -245,6 +246,8 @@ impl Error {
             "unable to establish control machine address",
             "socket timed out",
             "connection refused",
+            // Killed in the middle of the question (26.05).
+            "connection reset by peer",
             "connection failure",
             "zero bytes were transmitted",
             "in standby mode",
@@ -285,6 +288,13 @@ mod tests {
             kind(
                 "squeue",
                 "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+            ),
+            "controller_down"
+        );
+        assert_eq!(
+            kind(
+                "squeue",
+                "squeue: error: slurm_send_node_msg: [socket:[18200601]] slurm_bufs_sendto(msg_type=REQUEST_JOB_INFO) failed: Connection reset by peer\nslurm_load_jobs error: Connection reset by peer"
             ),
             "controller_down"
         );

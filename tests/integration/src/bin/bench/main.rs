@@ -5,6 +5,7 @@
 //! - [`memory`]: what `smesh up` and its nats-server hold.
 //! - [`publish`]: `publish_all` beside a raw pipelined publish of the same messages.
 //! - [`queue`]: ingest on a queue of 10,000 and 100,000 jobs.
+//! - [`catch_up`]: ingest on a day that only accounting knows.
 //! - [`controller`]: what slurmctld spends with and without `smesh up`.
 //! - [`ledger`]: durable appends beside a raw insert of the same rows.
 //!
@@ -13,6 +14,7 @@
 
 #![allow(clippy::print_stdout, reason = "the report is the program's output")]
 
+mod catch_up;
 mod controller;
 mod hook;
 mod ledger;
@@ -54,6 +56,9 @@ pub(crate) struct Arguments {
     /// Jobs of the long queue; a tenth of them is measured, too.
     #[arg(long, default_value_t = 100_000)]
     jobs: u32,
+    /// Ended runs that are caught up with.
+    #[arg(long, default_value_t = 40_000)]
+    ended: u32,
     /// Rounds of publishing and of appending; the median counts.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -67,6 +72,7 @@ enum Part {
     Publish,
     Ledger,
     Queue,
+    CatchUp,
     Controller,
 }
 
@@ -113,6 +119,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     if wanted(Part::Queue) {
         add(queue::measure(arguments).await?);
+    }
+    if wanted(Part::CatchUp) {
+        add(catch_up::measure(arguments).await?);
     }
     if wanted(Part::Controller) {
         add(controller::measure(arguments).await?);

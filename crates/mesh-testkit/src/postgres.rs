@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
 
+use crate::Port;
+
 /// The superuser of every server.
 const SUPERUSER: &str = "postgres";
 /// Root is refused by the server; Debian's package makes this user.
@@ -24,6 +26,8 @@ pub struct Postgres {
     folder: PathBuf,
     /// False if the folder is the test's own and stays.
     temporary: bool,
+    /// On TCP, and then with TLS.
+    port: Option<Port>,
     server: Option<Server>,
     databases: AtomicU32,
 }
@@ -48,8 +52,29 @@ impl Postgres {
     /// # Panics
     /// If there is no PostgreSQL, with the command that gets one.
     pub async fn start_with(configuration: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder").keep();
-        Self::start_in(folder, true, configuration).await
+        Self::start_in(temporary(), true, None, configuration).await
+    }
+
+    /// Starts a server that is also at a port of 127.0.0.1, with TLS by this certificate and key (PEM).
+    ///
+    /// # Panics
+    /// If there is no PostgreSQL, with the command that gets one.
+    pub async fn start_tls(certificate: &str, key: &str) -> Self {
+        let (folder, port) = (temporary(), Port::take());
+        let mut configuration = format!(
+            "listen_addresses = '127.0.0.1'\nport = {}\nssl = on\n",
+            port.address().port()
+        );
+        for (setting, name, text) in [
+            ("ssl_cert_file", "server.crt", certificate),
+            ("ssl_key_file", "server.key", key),
+        ] {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("write what TLS needs");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("keep it");
+            configuration.push_str(&format!("{setting} = '{}'\n", path.display()));
+        }
+        Self::start_in(folder, true, Some(port), &configuration).await
     }
 
     /// Starts a server in an empty folder, e.g. of a small file system; the folder stays.
@@ -57,7 +82,7 @@ impl Postgres {
     /// # Panics
     /// If there is no PostgreSQL, with the command that gets one.
     pub async fn start_at(folder: &Path) -> Self {
-        Self::start_in(folder.to_owned(), false, "").await
+        Self::start_in(folder.to_owned(), false, None, "").await
     }
 
     /// One server for all tests of a process: fast, and never killed before they end.
@@ -70,7 +95,12 @@ impl Postgres {
         SHARED.get_or_init(start).await
     }
 
-    async fn start_in(folder: PathBuf, temporary: bool, configuration: &str) -> Self {
+    async fn start_in(
+        folder: PathBuf,
+        temporary: bool,
+        port: Option<Port>,
+        configuration: &str,
+    ) -> Self {
         let data = folder.join("data");
         std::fs::create_dir(&data).expect("create data folder");
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).expect("open folder");
@@ -107,6 +137,7 @@ impl Postgres {
         let mut server = Self {
             folder,
             temporary,
+            port,
             server: None,
             databases: AtomicU32::new(0),
         };
@@ -117,7 +148,15 @@ impl Postgres {
     /// Address of a database for a role; over the socket no password is needed.
     pub fn url(&self, role: &str, database: &str) -> String {
         let folder = self.folder.display();
-        format!("postgres://{role}@localhost/{database}?host={folder}")
+        let port = self.port();
+        format!("postgres://{role}@localhost/{database}?host={folder}&port={port}")
+    }
+
+    /// Port on TCP of a server with TLS; for others only a part of their socket's name.
+    pub fn port(&self) -> u16 {
+        self.port
+            .as_ref()
+            .map_or(5432, |port| port.address().port())
     }
 
     /// Makes an empty database and gives its address for its owner, who is the superuser.
@@ -163,6 +202,7 @@ impl Postgres {
             Command::new(program("pg_isready"))
                 .args(["--quiet", "--host"])
                 .arg(&self.folder)
+                .args(["--port", &self.port().to_string()])
                 .status()
                 .expect("run pg_isready")
                 .success()
@@ -256,6 +296,10 @@ pub fn psql(url: &str, sql: &str) {
         "psql: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+fn temporary() -> PathBuf {
+    tempfile::tempdir().expect("a temporary folder").keep()
 }
 
 fn is_root() -> bool {

@@ -4,13 +4,19 @@
 
 mod api;
 mod append;
+mod connection;
 mod faults;
 mod grpc;
 mod history;
 mod openapi;
+mod people;
 mod proof;
+mod reads;
 mod restart;
 mod roles;
+mod sight;
+mod signing;
+mod stories;
 mod stream;
 mod support;
 mod tampering;

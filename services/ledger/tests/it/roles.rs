@@ -7,7 +7,7 @@ use mesh_testkit::{Postgres, build, psql};
 use crate::support::{Database, admin, fact, serve};
 
 /// The same database for another role.
-fn of_role(database: &Database, role: &str) -> Database {
+pub fn of_role(database: &Database, role: &str) -> Database {
     assert!(database.url.contains("//postgres@"));
     Database {
         folder: tempfile::tempdir().unwrap(),

@@ -1,5 +1,6 @@
 //! Databases of either kind, a ledger process, a store filled by hand, and an API served for a caller.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -201,7 +202,17 @@ pub struct Process {
 
 impl Process {
     pub async fn start(nats: &NatsServer, database: &Database) -> Self {
-        let process = Self::spawn(nats, &database.url, "");
+        Self::start_with(nats, database, "", "").await
+    }
+
+    /// With more lines of `[mesh]`, and of any section.
+    pub async fn start_with(
+        nats: &NatsServer,
+        database: &Database,
+        mesh: &str,
+        more: &str,
+    ) -> Self {
+        let process = Self::spawn_with(nats, &database.url, mesh, more);
         process
             .until("ready", async |process| {
                 process.get("/readyz").await.is_some()
@@ -212,10 +223,14 @@ impl Process {
 
     /// Starts it, with more lines of configuration, and does not wait.
     pub fn spawn(nats: &NatsServer, url: &str, configuration: &str) -> Self {
+        Self::spawn_with(nats, url, "", configuration)
+    }
+
+    fn spawn_with(nats: &NatsServer, url: &str, mesh: &str, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("ledger.sock");
         let config = format!(
-            "[mesh]\ncluster = {CLUSTER:?}\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\n[ledger]\nbatch_size = 100\n[ledger.db]\nurl = {url:?}\n{configuration}\n",
+            "[mesh]\ncluster = {CLUSTER:?}\ndata_dir = {:?}\n{mesh}[mesh.nats]\nurl = {:?}\n[ledger]\nbatch_size = 100\n[ledger.db]\nurl = {url:?}\n{more}\n",
             folder.path(),
             nats.url()
         );
@@ -280,14 +295,14 @@ impl Process {
         assert!(status.success());
     }
 
+    /// Asks as root.
+    pub fn request(&self, path: &str) -> reqwest::RequestBuilder {
+        self.http.get(format!("http://ledger{path}"))
+    }
+
     /// The answer as text; `None` unless the status is 200.
     pub async fn get(&self, path: &str) -> Option<String> {
-        let answer = self
-            .http
-            .get(format!("http://ledger{path}"))
-            .send()
-            .await
-            .ok()?;
+        let answer = self.request(path).send().await.ok()?;
         if !answer.status().is_success() {
             return None;
         }
@@ -327,6 +342,20 @@ pub async fn bus(nats: &NatsServer, role: &str) -> Bus {
     let bus = Bus::connect(&config, role).await.unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
     bus
+}
+
+/// An address of loopback that a process may listen on.
+pub fn free_address() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// A file that only its owner may read.
+pub fn secret(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    path
 }
 
 /// An event of a job of a user.

@@ -1,0 +1,130 @@
+//! How the ledger connects to PostgreSQL: TLS that is checked, and commits that are durable whatever server, database and role say.
+
+use std::path::{Path, PathBuf};
+
+use ledger::{Location, Store};
+use mesh_events::EventType;
+use mesh_testkit::{Postgres, build, psql};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+use crate::roles::of_role;
+use crate::support::{Database, Outsider, fact};
+
+/// An authority of a test's own.
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+fn pem(folder: &Path, authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, authority.pem()).unwrap();
+    path
+}
+
+async fn append(store: &Store, job: u32) -> Result<(), ledger::Error> {
+    let event = build::job_event(EventType::JobStarted, build::job(job));
+    let facts = vec![fact(&event)];
+    store.append("SLURM_EVENTS", job.into(), facts).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_believed_by_its_certificate_and_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (right, wrong) = (authority("right"), authority("wrong"));
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()])
+        .and_then(|params| params.signed_by(&key, &right))
+        .unwrap();
+    let server = Postgres::start_tls(&certificate.pem(), &key.serialize_pem()).await;
+    let database = Database::of(&server);
+    psql(
+        &database.url,
+        "CREATE ROLE mesh LOGIN PASSWORD 's3cret'; ALTER SCHEMA public OWNER TO mesh;
+         CREATE VIEW sessions AS SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'mesh'",
+    );
+    let right = pem(folder.path(), &right, "right.pem");
+    let wrong = pem(folder.path(), &wrong, "wrong.pem");
+    let name = database.location().to_string();
+    let name = name.rsplit_once('/').unwrap().1;
+    let address = |host: &str, mode: &str, authority: &Path| {
+        let (port, authority) = (server.port(), authority.display());
+        let url = format!(
+            "postgres://mesh:s3cret@{host}:{port}/{name}?sslmode={mode}&sslrootcert={authority}"
+        );
+        Location::parse(&url, Path::new("")).unwrap()
+    };
+    let mut outsider = database.outsider().await;
+    for (host, mode, authority) in [
+        ("localhost", "verify-full", &wrong),
+        ("localhost", "verify-ca", &wrong),
+        // The same server, which has no certificate for this name.
+        ("127.0.0.1", "verify-full", &right),
+    ] {
+        let error = Store::open(&address(host, mode, authority), 1).await;
+        let text = mesh_runtime::chain(&error.unwrap_err());
+        assert!(text.contains("certificate"), "{host} {mode}: {text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    let all = "SELECT COUNT(*) FROM sessions";
+    assert_eq!(outsider.numbers(all).await, [0], "nobody logged in");
+    for (host, mode) in [("localhost", "verify-full"), ("127.0.0.1", "verify-ca")] {
+        let store = Store::open(&address(host, mode, &right), 1).await.unwrap();
+        append(&store, 1).await.unwrap();
+        assert_eq!(store.head().await.unwrap().seq, 1);
+        let encrypted = outsider
+            .numbers("SELECT COUNT(*) FROM sessions WHERE ssl")
+            .await;
+        assert!(encrypted[0] >= 2, "it writes by one and reads by another");
+        assert_eq!(outsider.numbers(all).await, encrypted);
+        store.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_is_durable_whatever_server_database_and_role_say() {
+    // This server says that it is not.
+    let superuser = Database::of(Postgres::shared().await);
+    let name = superuser.location().to_string();
+    let name = name.rsplit_once('/').unwrap().1;
+    psql(
+        &superuser.url,
+        &format!(
+            "CREATE ROLE lazy LOGIN; ALTER SCHEMA public OWNER TO lazy; ALTER ROLE lazy SET synchronous_commit = off;
+             ALTER DATABASE {name} SET synchronous_commit = off"
+        ),
+    );
+    let lazy = of_role(&superuser, "lazy");
+    let shown = "SELECT current_setting('synchronous_commit')";
+    assert_eq!(lazy.outsider().await.texts(shown).await, ["off"]);
+
+    // Every transaction that appends says how it is committed.
+    let store = lazy.store().await;
+    psql(
+        &superuser.url,
+        "CREATE TABLE said (setting TEXT, session INTEGER);
+         CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+             INSERT INTO said VALUES (current_setting('synchronous_commit'), pg_backend_pid()); RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER say AFTER INSERT ON entries DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION say()",
+    );
+    let mut outsider = superuser.outsider().await;
+    let mut job = 0;
+    // By each of its connections: one for events, one for the audit.
+    while said(&mut outsider, "COUNT(DISTINCT session)").await < 2 {
+        assert!(job < 1_000, "two at once never took two connections");
+        let (one, two) = tokio::join!(append(&store, job + 1), append(&store, job + 2));
+        one.and(two).unwrap();
+        job += 2;
+    }
+    assert_eq!(said(&mut outsider, "COUNT(*)").await, i64::from(job));
+    let settings = "SELECT DISTINCT setting FROM said";
+    assert_eq!(outsider.texts(settings).await, ["on"]);
+}
+
+async fn said(outsider: &mut Outsider, what: &str) -> i64 {
+    outsider.numbers(&format!("SELECT {what} FROM said")).await[0]
+}

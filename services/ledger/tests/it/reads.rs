@@ -1,0 +1,194 @@
+//! Whoever is shown data of others is in the audit: before it is shown, and with its amount when a stream has ended.
+
+use mesh_api::ledger::events_service_client::EventsServiceClient;
+use mesh_events::EventType;
+use mesh_events::proto::mesh::event::v1::Event;
+use mesh_events::proto::mesh::ledger::v1::{EventFilter, TailEventsRequest};
+use mesh_testkit::{NatsServer, build};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Endpoint;
+
+use crate::support::{Database, Process, bus, free_address, of_user, secret};
+
+/// Publishes two starts of alice's and one of bob's, and waits until the ledger has them.
+async fn three_starts(nats: &NatsServer, process: &Process) {
+    let events: Vec<Event> = [("alice", 1), ("alice", 2), ("bob", 3)]
+        .map(|(user, job)| of_user(user, EventType::JobStarted, build::job(job)))
+        .into();
+    let bus = bus(nats, "admin").await;
+    bus.publish_all(events, &CancellationToken::new())
+        .await
+        .unwrap();
+    process
+        .until("three entries", async |process| {
+            process.head().await >= Some(3)
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_audited_is_not_shown() {
+    let mut nats = NatsServer::start().await;
+    let database = Database::sqlite();
+    let process = Process::start(&nats, &database).await;
+    three_starts(&nats, &process).await;
+    let paths = [
+        "/v1/events",
+        "/v1/events/export",
+        "/v1/events/export?format=csv",
+        "/v1/events/stream?after=0",
+        "/v1/events/stats?by=user",
+        "/v1/jobs/testbed/1",
+        "/v1/ledger/export",
+    ];
+    let ask = async |path: &str| {
+        let answer = process.request(path).send().await.unwrap();
+        let retry = answer.headers().contains_key("retry-after");
+        (answer.status().as_u16(), retry, answer.text().await)
+    };
+    process
+        .until("a signed ledger", async |process| {
+            process.get("/v1/ledger/export").await.is_some()
+        })
+        .await;
+    let story = process.get("/v1/jobs/testbed/1").await.unwrap();
+    assert!(story.contains("alice"));
+
+    nats.kill();
+    let answers = futures_util::future::join_all(paths.iter().map(async |path| ask(path).await));
+    for (path, (status, retry, text)) in paths.iter().zip(answers.await) {
+        let text = text.unwrap();
+        assert_eq!((status, retry), (503, true), "{path}: {text}");
+        assert!(text.contains("audit"), "{path}: {text}");
+        for shown in ["alice", "bob", "train-1"] {
+            assert!(!text.contains(shown), "{path}: {text}");
+        }
+    }
+    // What shows nobody's data needs no audit.
+    for path in ["/v1/ledger/head", "/v1/events?user=nobody"] {
+        assert_eq!(ask(path).await.0, 200, "{path}");
+    }
+    nats.restart().await;
+    process
+        .until("it is shown again", async |process| {
+            process.get("/v1/jobs/testbed/1").await.is_some()
+        })
+        .await;
+}
+
+/// The reads in the audit that are of a request, with their ids.
+async fn reads(process: &Process, of: &str, phase: &str) -> Vec<(String, Value)> {
+    let page = process.json("/v1/events?type=audit.read&limit=1000").await;
+    let entries = page.map(|page| page["entries"].as_array().unwrap().clone());
+    let found = entries.unwrap_or_default().into_iter().map(|entry| {
+        let event = &entry["event"];
+        let id = event["id"].as_str().unwrap().to_owned();
+        (id, event["data"]["read"].clone())
+    });
+    found
+        .filter(|(_, read)| read["request"].as_str().unwrap().contains(of))
+        .filter(|(_, read)| read["phase"] == phase)
+        .collect()
+}
+
+/// Waits for the end of the one stream of a request, and compares what it tells.
+async fn ended(process: &Process, of: &str, reader: &str, rows: &str, whose: Value) {
+    process
+        .until(of, async |process| {
+            !reads(process, of, "end").await.is_empty()
+        })
+        .await;
+    let begun = reads(process, of, "begin").await;
+    let ended = reads(process, of, "end").await;
+    assert_eq!((begun.len(), ended.len()), (1, 1), "{begun:?} {ended:?}");
+    let ((id, begun), (_, ended)) = (&begun[0], &ended[0]);
+    // Zero is not written.
+    assert_eq!(
+        (&begun["rows"], &begun["reader"]),
+        (&Value::Null, &json!(reader))
+    );
+    assert_eq!(
+        (
+            &ended["rows"],
+            &ended["whose"],
+            &ended["begun"],
+            &ended["reader"]
+        ),
+        (&json!(rows), &whose, &json!(id), &json!(reader)),
+        "{ended}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_stream_tells_how_much_was_shown_and_whose() {
+    let nats = NatsServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let token = "the token of an auditor, which is long";
+    let file = secret(folder.path(), "token", token);
+    let address = free_address();
+    let api = format!(
+        "[mesh.api]\nlisten = \"{address}\"\n[[mesh.api.tokens]]\nname = 'finance'\nfile = {file:?}\nrole = 'auditor'\n"
+    );
+    let database = Database::sqlite();
+    let process = Process::start_with(&nats, &database, "", &api).await;
+    three_starts(&nats, &process).await;
+
+    // Server-sent events: a reader that goes away in the middle of a stream.
+    let path = "/v1/events/stream?after=0&type=job.*";
+    let mut stream = process.request(path).send().await.unwrap();
+    let mut received = String::new();
+    while received.matches("data: ").count() < 3 {
+        let chunk = stream.chunk().await.unwrap().unwrap();
+        received.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    drop(stream);
+    ended(&process, path, "root", "3", json!(["alice", "bob"])).await;
+
+    // gRPC, with a token.
+    let channel = Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let mut client =
+        EventsServiceClient::with_interceptor(channel, move |mut request: tonic::Request<()>| {
+            let bearer = format!("Bearer {token}").parse().unwrap();
+            request.metadata_mut().insert("authorization", bearer);
+            Ok(request)
+        });
+    let request = TailEventsRequest {
+        filter: Some(EventFilter {
+            user: "alice".into(),
+            ..EventFilter::default()
+        }),
+        after_seq: Some(0),
+    };
+    let mut tail = client.tail_events(request).await.unwrap().into_inner();
+    for _ in 0..2 {
+        tail.message().await.unwrap().unwrap();
+    }
+    drop(tail);
+    let reader = "token:finance";
+    ended(&process, "TailEvents", reader, "2", json!(["alice"])).await;
+
+    // Exports: as many rows as lines.
+    for (path, lines, rows, whose) in [
+        (
+            "/v1/events/export?type=job.*&until=1s",
+            3,
+            "3",
+            json!(["alice", "bob"]),
+        ),
+        (
+            "/v1/events/export?format=csv&user=bob",
+            1 + 1,
+            "1",
+            json!(["bob"]),
+        ),
+    ] {
+        let text = process.get(path).await.unwrap();
+        assert_eq!(text.lines().count(), lines, "{text}");
+        ended(&process, path, "root", rows, whose).await;
+    }
+}

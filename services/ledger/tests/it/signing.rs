@@ -1,0 +1,305 @@
+//! Who signs, and when not: new keys, replicas, changed entries, kills.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use ledger::domain::checkpoint::Checkpoint;
+use ledger::domain::export::ExportVerifier;
+use ledger::domain::note::PublicKey;
+use ledger::{Error, Fault, FirstBad, Trust, VerifyError, verify_database_with};
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
+use mesh_events::{EventType, subject};
+use mesh_testkit::NatsServer;
+use mesh_testkit::build::{self, CLUSTER};
+use prost::Message as _;
+use serde_json::Value;
+
+use crate::proof::{Ledger, ORIGIN, json, their_checkpoint};
+use crate::support::{Database, Process, admin, bus, on_both, user};
+
+on_both!(
+    a_new_key_takes_over_with_a_checkpoint_of_both,
+    nothing_is_signed_that_contradicts_a_checkpoint,
+    two_replicas_sign_one_history,
+    killed_between_entries_and_checkpoint_it_goes_on,
+);
+
+async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
+    mesh_runtime::install_tls();
+    let mut ledger = Ledger::new(&database).await;
+    let client = async_nats::connect(ledger.nats.url()).await.unwrap();
+    let mut published = client.subscribe(subject::checkpoint(ORIGIN)).await.unwrap();
+    let mut audited = client
+        .subscribe(subject::audit(CLUSTER, "key"))
+        .await
+        .unwrap();
+    let checkpointer = ledger.checkpointer().await;
+    ledger.append(10).await;
+    checkpointer.sign_if_new().await.unwrap();
+    let first = ledger.keys().await.remove(0);
+    let secret = std::fs::read_to_string(ledger.key_file()).unwrap();
+
+    ledger.append(5).await;
+    let url = ledger.serve(admin()).await;
+    let post = |url: String| async move {
+        let answer = reqwest::Client::new().post(url).send().await.unwrap();
+        (
+            answer.status().as_u16(),
+            answer.json::<Value>().await.unwrap(),
+        )
+    };
+    let bob = ledger.serve(user("bob")).await;
+    assert_eq!(post(format!("{bob}/v1/ledger/keys")).await.0, 403);
+    let (status, made) = post(format!("{url}/v1/ledger/keys")).await;
+    assert_eq!(status, 200, "{made}");
+    let second: PublicKey = made["key"]["vkey"].as_str().unwrap().parse().unwrap();
+    let note = made["checkpoint"]["note"].as_str().unwrap();
+    for key in [&first, &second] {
+        assert_eq!(their_checkpoint(note, &key.to_string()).0, 15);
+    }
+    let new_secret = std::fs::read_to_string(ledger.key_file()).unwrap();
+    assert!(new_secret != secret && !new_secret.contains(&secret));
+
+    // The one that signed until now has noticed, and signs with the new key only.
+    ledger.append(5).await;
+    checkpointer.sign_if_new().await.unwrap();
+    let newest = ledger.store.last_checkpoint().await.unwrap().unwrap();
+    their_checkpoint(&newest.note, &second.to_string());
+    assert!(Checkpoint::open(&newest.note, std::slice::from_ref(&first)).is_err());
+    let keys = json(&format!("{url}/v1/ledger/keys")).await;
+    let sizes: Vec<_> = keys["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| (key["from_size"].as_u64(), key["to_size"].as_u64()))
+        .collect();
+    assert_eq!(sizes, [(Some(0), Some(15)), (Some(15), Some(20))]);
+
+    for size in [10, 15, 20] {
+        let message = published.next().await.unwrap();
+        let note = str::from_utf8(&message.payload).unwrap();
+        assert_eq!(
+            Checkpoint::open(note, &[first.clone(), second.clone()])
+                .unwrap()
+                .0
+                .size,
+            size
+        );
+    }
+    let entry = AuditEntry::decode(audited.next().await.unwrap().payload).unwrap();
+    let Some(Act::Key(key)) = entry.act else {
+        panic!("a key")
+    };
+    assert_eq!(
+        (key.vkey, key.before, key.size),
+        (second.to_string(), first.to_string(), 15)
+    );
+    assert_eq!(key.made_by, "root");
+
+    // With both keys the whole history is verified; with one alone the other's checkpoints are nobody's.
+    let verify = async |keys: &[&PublicKey]| {
+        let trust = Trust {
+            keys: keys.iter().copied().cloned().collect(),
+            kept: Vec::new(),
+        };
+        verify_database_with(&database.location(), &trust, |_| ()).await
+    };
+    assert_eq!(verify(&[&first, &second]).await.unwrap().signed, 20);
+    let forged = |seq| FirstBad {
+        seq,
+        what: Fault::CheckpointForged,
+    };
+    assert!(matches!(verify(&[&first]).await, Err(VerifyError::Bad(bad)) if bad == forged(20)));
+    assert!(matches!(verify(&[&second]).await, Err(VerifyError::Bad(bad)) if bad == forged(10)));
+
+    // Killed after the database knew of a key and before its file was in place: the next start ends it.
+    let file = ledger.key_file();
+    std::fs::rename(&file, file.with_extension("key.next")).unwrap();
+    ledger.append(1).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 21);
+    // An old key signs no more.
+    std::fs::write(&file, secret).unwrap();
+    ledger.append(1).await;
+    let refused = ledger.checkpointer().await.sign_if_new().await;
+    assert!(matches!(refused, Err(Error::NoKey(reason)) if reason.contains("was replaced by")));
+}
+
+async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    ledger.append(600).await;
+    let checkpointer = ledger.checkpointer().await;
+    checkpointer.sign_if_new().await.unwrap();
+    ledger.append(10).await;
+    let mut outsider = database.outsider().await;
+    outsider.drop_guards().await;
+
+    // Subtrees that are gone are made anew.
+    outsider.execute("DELETE FROM subtrees").await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 610);
+    assert_eq!(outsider.numbers("SELECT count(*) FROM subtrees").await, [2]);
+
+    let refused = async |ledger: &Ledger, why: &str| {
+        let before = ledger.newest().await;
+        let result = ledger.checkpointer().await.sign_if_new().await;
+        assert!(
+            matches!(&result, Err(Error::Inconsistent(reason)) if reason.contains(why)),
+            "{why}: {result:?}"
+        );
+        assert_eq!(ledger.newest().await, before);
+    };
+    // A leaf among the last 256 is read at every start.
+    let leaf = hex::encode(ledger.store.leaf(600).await.unwrap().unwrap());
+    ledger.append(1).await;
+    outsider
+        .execute("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 600")
+        .await;
+    refused(&ledger, "do not give the root").await;
+    // Put right, it goes on.
+    outsider
+        .execute(&format!(
+            "UPDATE entries SET leaf = x'{leaf}' WHERE seq = 600"
+        ))
+        .await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 611);
+
+    // A forged note.
+    outsider.execute("UPDATE checkpoints SET note = replace(note, '611', '612'), size = 612 WHERE size = 611").await;
+    let result = ledger.checkpointer().await.sign_if_new().await;
+    assert!(matches!(&result, Err(Error::Inconsistent(_))), "{result:?}");
+    // An old backup: shorter than what was signed.
+    outsider
+        .execute("DELETE FROM checkpoints WHERE size > 600")
+        .await;
+    for table in ["payloads", "event_index", "entries"] {
+        outsider
+            .execute(&format!("DELETE FROM {table} WHERE seq > 605"))
+            .await;
+    }
+    let chain = hex::encode(
+        outsider
+            .bytes("SELECT chain FROM entries WHERE seq = 605")
+            .await,
+    );
+    outsider
+        .execute(&format!("UPDATE head SET seq = 605, chain = x'{chain}'"))
+        .await;
+    refused(&ledger, "an old backup was put back").await;
+    // Grown again to another history.
+    ledger.append(100).await;
+    refused(&ledger, "do not give the root").await;
+    // Without what is remembered beside the key only the database counts, and that fits.
+    std::fs::remove_file(ledger.key_file().with_extension("key.last")).unwrap();
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 705);
+}
+
+async fn two_replicas_sign_one_history(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    let one = ledger.checkpointer().await;
+    ledger.append(1).await;
+    one.sign_if_new().await.unwrap();
+    // A replica without the key leaves signing to the other.
+    let elsewhere = ledger.folder.path().join("elsewhere.key");
+    let other = ledger.checkpointer_with(&elsewhere).await;
+    assert!(matches!(other.sign_if_new().await, Err(Error::NoKey(_))));
+    std::fs::copy(ledger.key_file(), &elsewhere).unwrap();
+    for round in 0..10 {
+        ledger.append(30).await;
+        let (a, b) = tokio::join!(one.sign_if_new(), other.sign_if_new());
+        a.unwrap();
+        b.unwrap();
+        assert_eq!(ledger.newest().await.size, 1 + 30 * (round + 1));
+    }
+    let trust = Trust {
+        keys: ledger.keys().await,
+        kept: Vec::new(),
+    };
+    let verified = verify_database_with(&database.location(), &trust, |_| ())
+        .await
+        .unwrap();
+    assert_eq!((verified.count, verified.signed), (301, 301));
+    assert_eq!(ledger.keys().await.len(), 1);
+}
+
+async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
+    let nats = NatsServer::start().await;
+    let fast = "[ledger.checkpoint]\ninterval = \"100ms\"";
+    let mut process = Process::spawn(&nats, &database.url, fast);
+    process
+        .until("ready", async |process| {
+            process.get("/readyz").await.is_some()
+        })
+        .await;
+    let publisher = bus(&nats, "admin").await;
+    let mut kept = Vec::new();
+    for round in 1..=4u32 {
+        for id in round * 100..round * 100 + 40 {
+            publisher
+                .publish(&build::job_event(EventType::JobSubmitted, build::job(id)))
+                .await
+                .unwrap();
+        }
+        process
+            .until("some are signed", async |process| {
+                let note = process
+                    .get("/v1/ledger/checkpoint")
+                    .await
+                    .unwrap_or_default();
+                Checkpoint::unverified(&note).is_ok_and(|c| c.size > u64::from(round - 1) * 40)
+            })
+            .await;
+        kept.extend(process.get("/v1/ledger/checkpoint").await);
+        process.restart();
+    }
+    process
+        .until("all are signed", async |process| {
+            let note = process
+                .get("/v1/ledger/checkpoint")
+                .await
+                .unwrap_or_default();
+            Checkpoint::unverified(&note).is_ok_and(|c| c.size >= 160)
+        })
+        .await;
+    let export = process.get("/v1/ledger/export?from=33").await.unwrap();
+    let keys = process.json("/v1/ledger/keys").await.unwrap();
+    process.kill();
+
+    let keys = [keys["keys"][0]["vkey"]
+        .as_str()
+        .unwrap()
+        .parse::<PublicKey>()
+        .unwrap()];
+    let kept: Vec<_> = kept
+        .iter()
+        .map(|note| Checkpoint::open(note, &keys).unwrap().0)
+        .collect();
+    let trust = Trust {
+        keys: keys.to_vec(),
+        kept: kept.clone(),
+    };
+    let verified = verify_database_with(&database.location(), &trust, |_| ())
+        .await
+        .unwrap();
+    // The export is in the audit itself, maybe not signed any more.
+    assert!(verified.signed >= 160);
+    let mut lines = export.lines();
+    let mut verifier = ExportVerifier::new(lines.next().unwrap(), &keys, &kept).unwrap();
+    for line in lines {
+        verifier.next(line).unwrap();
+    }
+    assert!(verifier.finish().unwrap().count >= 160);
+    tokio::time::timeout(Duration::from_secs(30), nats_has_checkpoints(&nats))
+        .await
+        .unwrap();
+}
+
+/// The stream keeps them for others.
+async fn nats_has_checkpoints(nats: &NatsServer) {
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
+    assert!(stream.cached_info().state.messages > 0);
+}

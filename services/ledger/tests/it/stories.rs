@@ -1,0 +1,176 @@
+//! REST: a job's story, of all its runs, also in Slurm's other id forms.
+
+use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::proto::mesh::event::v1::Event;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job};
+use mesh_events::{EventType, RunKey};
+use mesh_testkit::build::{self, CLUSTER};
+
+use crate::api::{Api, later};
+use crate::support::{Database, of_user, on_both};
+
+on_both!(
+    a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time,
+    arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms,
+    a_story_that_is_too_long_says_so,
+);
+
+/// Submitted, started, cost estimated, completed, final cost: in the order in which they might arrive.
+pub fn life(user: &str, job: &Job) -> Vec<Event> {
+    let money = |micros| {
+        Some(Money {
+            micros,
+            currency: "EUR".into(),
+        })
+    };
+    let mut ended = build::ended(job.clone(), "COMPLETED", 60);
+    ended.exit_code = Some(ExitCode { code: 0, signal: 0 });
+    let mut submission = of_user(
+        user,
+        EventType::JobSubmitted,
+        Job {
+            state: "PENDING".into(),
+            ..job.clone()
+        },
+    );
+    submission.occurred_at = job.submit_time;
+    let mut estimate = of_user(user, EventType::CostEstimated, job.clone());
+    let mut total = of_user(user, EventType::CostFinalized, ended.clone());
+    total.occurred_at = ended.end_time;
+    for (event, estimated, sum) in [
+        (&mut estimate, money(900), None),
+        (&mut total, None, money(700)),
+    ] {
+        if let Some(Payload::Cost(cost)) = &mut event.payload {
+            (cost.estimated, cost.total) = (estimated, sum);
+        }
+    }
+    let completed = of_user(user, EventType::JobCompleted, ended);
+    vec![
+        completed,
+        of_user(user, EventType::JobStarted, job.clone()),
+        submission,
+        estimate,
+        total,
+    ]
+}
+
+async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time(database: Database) {
+    let mut events = life("alice", &later(5, 3600));
+    events.extend(life("alice", &later(5, 0)));
+    events.extend(life("alice", &later(6, 0)));
+    let api = Api::with(database, &events).await;
+    let (status, story) = api.get(&format!("/v1/jobs/{CLUSTER}/5")).await;
+    assert_eq!(status, 200, "{story}");
+    assert_eq!(story["truncated"], false);
+    let runs = story["runs"].as_array().unwrap();
+    let keys: Vec<&str> = runs
+        .iter()
+        .map(|run| run["run"].as_str().unwrap())
+        .collect();
+    assert_eq!(keys, [later(5, 0).run, later(5, 3600).run]);
+    for run in runs {
+        let types: Vec<&str> = run["timeline"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["event"]["data"]["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            types,
+            [
+                "job.submitted",
+                "job.started",
+                "cost.estimated",
+                "job.completed",
+                "cost.finalized"
+            ]
+        );
+        let summary = &run["summary"];
+        assert_eq!(summary["state"], "COMPLETED");
+        assert_eq!(summary["exit_code"]["code"], 0);
+        assert_eq!(
+            (
+                summary["cost"]["kind"].as_str(),
+                summary["cost"]["micros"].as_str()
+            ),
+            (Some("final"), Some("700"))
+        );
+        assert!(summary["ended"].as_str() > summary["started"].as_str());
+    }
+    let (status, _) = api.get(&format!("/v1/jobs/{CLUSTER}/7")).await;
+    assert_eq!(status, 404);
+    let (status, _) = api.get("/v1/jobs/elsewhere/5").await;
+    assert_eq!(status, 404);
+    let (status, problem) = api.get(&format!("/v1/jobs/{CLUSTER}/five")).await;
+    assert_eq!(
+        (
+            status,
+            problem["detail"].as_str().unwrap().contains("123_4")
+        ),
+        (400, true)
+    );
+}
+
+fn task(array: u32, raw: u32, task: u32) -> Job {
+    let mut job = build::job(raw);
+    job.array = Some(ArrayInfo {
+        job_id: array,
+        task_id: Some(task),
+        ..ArrayInfo::default()
+    });
+    job.run = RunKey {
+        task_id: Some(task),
+        ..build::run(array)
+    }
+    .entity_key();
+    job
+}
+
+fn component(leader: u32, offset: u32) -> Job {
+    let mut job = build::job(leader + offset);
+    job.het = Some(HetInfo {
+        job_id: leader,
+        offset,
+    });
+    job
+}
+
+async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms(database: Database) {
+    let events: Vec<Event> = [
+        task(100, 101, 1),
+        task(100, 102, 2),
+        task(100, 100, 3),
+        component(200, 0),
+        component(200, 1),
+    ]
+    .into_iter()
+    .map(|job| build::job_event(EventType::JobStarted, job))
+    .collect();
+    let api = Api::with(database, &events).await;
+    assert_eq!(api.jobs("job=100").await, [101, 102, 100]);
+    assert_eq!(api.jobs("job=100_2").await, [102]);
+    assert_eq!(api.jobs("job=102").await, [102]);
+    assert_eq!(api.jobs("job=200").await, [200, 201]);
+    assert_eq!(api.jobs("job=200%2B1").await, [201]);
+    let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
+    assert_eq!(story["runs"].as_array().unwrap().len(), 3);
+    let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/200+1")).await;
+    assert_eq!(story["runs"][0]["run"], build::job(201).run);
+}
+
+async fn a_story_that_is_too_long_says_so(database: Database) {
+    let events: Vec<Event> = (1..=150)
+        .map(|n| build::job_event(EventType::JobStarted, task(100, 100 + n, n)))
+        .collect();
+    let api = Api::with(database, &events).await;
+    let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
+    assert_eq!(
+        (
+            story["truncated"].as_bool(),
+            story["runs"].as_array().unwrap().len()
+        ),
+        (Some(true), 100)
+    );
+}

@@ -7,7 +7,8 @@
 //! - [`queue`]: ingest on a queue of 10,000 and 100,000 jobs.
 //! - [`catch_up`]: ingest on a day that only accounting knows.
 //! - [`controller`]: what slurmctld spends with and without `smesh up`.
-//! - [`ledger`]: durable appends beside a raw insert of the same rows.
+//! - [`ledger`]: durable appends beside a raw insert of the same rows, one fact beside a commit of one row.
+//! - [`ledger::past`]: a ledger with a million events: verifying, queries by every filter, an export.
 //!
 //! `make bench` builds what is measured and runs this. `benches/README.md` says how to read the result. Nothing here asserts a time:
 //! numbers of a shared machine are for people. A lost or doubled event is an error, though, and then the exit status is 1.
@@ -59,6 +60,12 @@ pub(crate) struct Arguments {
     /// Ended runs that are caught up with.
     #[arg(long, default_value_t = 40_000)]
     ended: u32,
+    /// Facts that come one by one.
+    #[arg(long, default_value_t = 1_000)]
+    commits: u32,
+    /// Events of the ledger that is verified, asked and exported.
+    #[arg(long, default_value_t = 1_000_000)]
+    history: u32,
     /// Rounds of publishing and of appending; the median counts.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -71,6 +78,7 @@ enum Part {
     Memory,
     Publish,
     Ledger,
+    History,
     Queue,
     CatchUp,
     Controller,
@@ -115,7 +123,16 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         add(publish::measure(arguments).await?);
     }
     if wanted(Part::Ledger) {
-        add(ledger::measure(arguments).await?);
+        ledger::measure(arguments)
+            .await?
+            .into_iter()
+            .for_each(&mut add);
+    }
+    if wanted(Part::History) {
+        ledger::past::measure(arguments)
+            .await?
+            .into_iter()
+            .for_each(&mut add);
     }
     if wanted(Part::Queue) {
         add(queue::measure(arguments).await?);

@@ -84,6 +84,12 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// From now on `peak` counts anew; "5" to clear_refs does it (proc(5)).
+    pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
+        let path = format!("/proc/{pid}/clear_refs");
+        std::fs::write(&path, "5").with_context(|| format!("write {path}"))
+    }
+
     pub fn of(pid: u32) -> anyhow::Result<Self> {
         let path = format!("/proc/{pid}/status");
         let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;

@@ -1,0 +1,87 @@
+//! Databases as a site would have them, with what makes a commit durable.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use ledger::Location;
+use mesh_testkit::Postgres;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use tempfile::TempDir;
+
+/// What PostgreSQL has by itself; the servers of tests have less, and are not durable.
+const DEFAULTS: &str = "shared_buffers = 128MB\nmax_wal_size = 1GB\nsynchronous_commit = on";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+impl Kind {
+    pub const BOTH: [Self; 2] = [Self::Sqlite, Self::Postgres];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SQLite",
+            Self::Postgres => "PostgreSQL",
+        }
+    }
+}
+
+/// Where databases of a kind are made; they go when it is dropped.
+pub struct Databases {
+    folder: TempDir,
+    server: Option<Postgres>,
+    files: u32,
+}
+
+impl Databases {
+    pub async fn of(kind: Kind) -> anyhow::Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            server: match kind {
+                Kind::Sqlite => None,
+                Kind::Postgres => Some(Postgres::start_with(DEFAULTS).await),
+            },
+            files: 0,
+        })
+    }
+
+    /// The address of an empty one, as `ledger.db.url` has it.
+    pub fn create(&mut self) -> String {
+        match &self.server {
+            Some(server) => server.create_database(),
+            None => {
+                self.files += 1;
+                let path = self.folder.path().join(format!("{}.db", self.files));
+                format!("sqlite:{}", path.display())
+            }
+        }
+    }
+}
+
+pub fn location(url: &str) -> anyhow::Result<Location> {
+    Location::parse(url, &PathBuf::new()).map_err(anyhow::Error::msg)
+}
+
+/// The settings of the ledger's own connection to a file.
+pub fn sqlite(location: &Location) -> anyhow::Result<SqliteConnectOptions> {
+    let Location::Sqlite(path) = location else {
+        bail!("a file");
+    };
+    Ok(SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true))
+}
+
+/// Those of its connection to a server that matter here.
+pub fn postgres(location: &Location) -> anyhow::Result<PgConnectOptions> {
+    let Location::Postgres(options) = location else {
+        bail!("a server");
+    };
+    Ok(options.clone().options([("synchronous_commit", "on")]))
+}

@@ -1,0 +1,283 @@
+//! How long a page takes by each filter, over HTTP, from a ledger that holds a year.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use axum::Extension;
+use ledger::api::{Events, router};
+use ledger::{Location, Store};
+use mesh_runtime::api::{Caller, Role};
+
+use super::database::Kind;
+use super::history::{Dice, History, Life, subject_of};
+use crate::report::{Line, Section};
+use crate::stats::Sorted;
+
+/// Questions of each kind.
+const QUESTIONS: u32 = 200;
+/// A kind that takes long is asked less often.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Most entries of a page.
+const LIMIT: u32 = 100;
+
+/// What is asked about a job of the history, and what about nothing that there is.
+type Ask = fn(&Life, &mut Dice) -> String;
+
+const PATHS: &[(&str, Ask, &str)] = &[
+    (
+        "cluster",
+        |job, _| format!("cluster={}", job.cluster),
+        "cluster=delta",
+    ),
+    (
+        "category",
+        |_, dice| category(dice).into(),
+        "type=capture.*&cluster=delta",
+    ),
+    ("type", |_, dice| kind(dice).into(), "type=job.boot_fail"),
+    (
+        "job",
+        |job, _| format!("cluster={}&job={}", job.cluster, job.id),
+        "job=7",
+    ),
+    (
+        "run",
+        |job, _| format!("run={}", job.run().entity_key()),
+        "run=job/7/7",
+    ),
+    (
+        "array",
+        |job, _| format!("array={}", job.id / 100 * 100 + 30),
+        "array=7",
+    ),
+    ("user", |job, _| format!("user={}", job.user), "user=nobody"),
+    (
+        "identity",
+        |job, _| format!("identity={}", subject_of(&job.user)),
+        "identity=nobody",
+    ),
+    (
+        "account",
+        |job, _| format!("account={}", job.account),
+        "account=none",
+    ),
+    (
+        "partition",
+        |job, _| format!("partition={}", job.partition),
+        "partition=none",
+    ),
+    (
+        "node",
+        |_, dice| format!("node={}", History::node(dice)),
+        "node=none",
+    ),
+    (
+        "time",
+        between,
+        "since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z",
+    ),
+    (
+        "time, open end",
+        |job, _| format!("since={}", time(job, 0)),
+        "since=2040-01-01T00:00:00Z",
+    ),
+    ("name", |job, _| format!("name={}", job.name), "name=none"),
+    (
+        "name*",
+        |job, _| format!("name={}*", family(job)),
+        "name=none*",
+    ),
+    (
+        "user, type",
+        |job, _| format!("user={}&type=job.failed", job.user),
+        "user=nobody&type=job.failed",
+    ),
+    (
+        "partition, time",
+        |job, dice| format!("partition={}&{}", job.partition, between(job, dice)),
+        "partition=none&since=2020-01-01T00:00:00Z",
+    ),
+    (
+        "account, type, time",
+        |job, _| {
+            format!(
+                "account={}&type=job.out_of_memory&since={}",
+                job.account,
+                time(job, 0)
+            )
+        },
+        "account=none&type=job.out_of_memory",
+    ),
+];
+
+fn category(dice: &mut Dice) -> &'static str {
+    [
+        "type=job.*",
+        "type=cost.*",
+        "type=queue.*",
+        "type=user.*",
+        "type=node.*",
+        "type=capture.*",
+    ][dice.roll(6) as usize]
+}
+
+fn kind(dice: &mut Dice) -> &'static str {
+    [
+        "type=job.started",
+        "type=job.failed",
+        "type=job.node_fail",
+        "type=node.down",
+        "type=queue.explained",
+    ][dice.roll(5) as usize]
+}
+
+fn family(job: &Life) -> &str {
+    job.name
+        .split_once('-')
+        .map_or(job.name.as_str(), |(family, _)| family)
+}
+
+fn time(job: &Life, hours: i64) -> String {
+    (job.submitted + chrono::TimeDelta::hours(hours))
+        .to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+fn between(job: &Life, dice: &mut Dice) -> String {
+    let hours = 1 + dice.roll(72).cast_signed();
+    format!("since={}&until={}", time(job, 0), time(job, hours))
+}
+
+pub async fn measure(kind: Kind, location: &Location, history: History) -> anyhow::Result<Section> {
+    let store = Store::open(location, 4).await?;
+    let admin = Asker::new(&store, Caller::peer("root", 0, Role::Admin)).await?;
+    let mut lines = Vec::new();
+    let mut dice = Dice::new(1);
+    for (name, ask, _) in PATHS {
+        let times = admin
+            .ask(history, &mut dice, |job, dice| page(&ask(job, dice), dice))
+            .await?;
+        lines.push(Line::times(format!("by {name}"), &times));
+    }
+    let head = store.head().await?.seq;
+    let by_seq =
+        |_: &Life, dice: &mut Dice| page(&format!("from_seq={}", dice.roll(head) + 1), dice);
+    lines.push(Line::times(
+        "by sequence",
+        &admin.ask(history, &mut dice, by_seq).await?,
+    ));
+    let story = |job: &Life, _: &mut Dice| format!("/v1/jobs/{}/{}", job.cluster, job.id);
+    lines.push(Line::times(
+        "a job's story",
+        &admin.ask(history, &mut dice, story).await?,
+    ));
+    let node = |_: &Life, dice: &mut Dice| format!("/v1/nodes/alpha/{}", History::node(dice));
+    lines.push(Line::times(
+        "a node's story",
+        &admin.ask(history, &mut dice, node).await?,
+    ));
+    let user = Asker::new(&store, Caller::peer("user007", 7, Role::User)).await?;
+    let all = |_: &Life, dice: &mut Dice| page("", dice);
+    lines.push(Line::times(
+        "a user's own",
+        &user.ask(history, &mut dice, all).await?,
+    ));
+    let coordinator = Caller::peer("user400", 7, Role::User)
+        .coordinating("alpha", "account01")
+        .coordinating("beta", "account02");
+    let coordinator = Asker::new(&store, coordinator).await?;
+    lines.push(Line::times(
+        "a coordinator's",
+        &coordinator.ask(history, &mut dice, all).await?,
+    ));
+    for (name, _, nothing) in PATHS {
+        let mut times = Vec::new();
+        for order in ["asc", "desc"] {
+            let url = format!("/v1/events?{nothing}&order={order}");
+            let start = Instant::now();
+            admin.get(&url).await?;
+            times.push(start.elapsed());
+        }
+        lines.push(Line::times(
+            format!("by {name}, nothing there"),
+            &Sorted::milliseconds(times),
+        ));
+    }
+    store.close().await;
+    Ok(Section {
+        title: match kind {
+            Kind::Sqlite => "a page of the year, SQLite",
+            Kind::Postgres => "a page of the year, PostgreSQL",
+        },
+        lines,
+        notes: vec![format!(
+            "{head} events; pages of {LIMIT} from either end; {QUESTIONS} of each over HTTP, JSON included"
+        )],
+    })
+}
+
+/// The first page from either end.
+fn page(filter: &str, dice: &mut Dice) -> String {
+    let order = ["asc", "desc"][dice.roll(2) as usize];
+    let mut url = format!("/v1/events?limit={LIMIT}&order={order}");
+    if !filter.is_empty() {
+        // Writing into a String cannot fail.
+        write!(url, "&{filter}").ok();
+    }
+    url
+}
+
+struct Asker {
+    http: reqwest::Client,
+    url: String,
+}
+
+impl Asker {
+    async fn new(store: &Store, caller: Caller) -> anyhow::Result<Self> {
+        let api = Arc::new(Events::new(store.clone(), 1_000, 5_000));
+        let routes = router(api).layer(Extension(caller));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        let http = reqwest::Client::builder().no_proxy().build()?;
+        Ok(Self { http, url })
+    }
+
+    /// The times of questions about jobs of the history.
+    async fn ask(
+        &self,
+        history: History,
+        dice: &mut Dice,
+        url: impl Fn(&Life, &mut Dice) -> String,
+    ) -> anyhow::Result<Sorted> {
+        let begun = Instant::now();
+        let (mut times, mut found) = (Vec::new(), false);
+        for _ in 0..QUESTIONS {
+            // Of the last ones not everything is there.
+            let job = history.life(dice.roll(history.jobs() * 9 / 10));
+            let url = url(&job, dice);
+            let start = Instant::now();
+            let answer = self.get(&url).await?;
+            times.push(start.elapsed());
+            found |= answer.len() > 100;
+            if begun.elapsed() > PATIENCE {
+                break;
+            }
+        }
+        if !found {
+            bail!("nothing was found by any of these");
+        }
+        Ok(Sorted::milliseconds(times))
+    }
+
+    async fn get(&self, path: &str) -> anyhow::Result<String> {
+        let answer = self.http.get(format!("{}{path}", self.url)).send().await?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        // A job may have had nothing but its submission, a node nothing at all.
+        if !status.is_success() && status != 404 {
+            bail!("{path}: {status} {text}");
+        }
+        Ok(text)
+    }
+}

@@ -40,12 +40,21 @@ pub fn document(body: &[u8]) {
             }
             json::node(value);
             json::partition(value);
+            json::association(value);
+            json::user(value);
             for codes in [json::ExitCodes::Told, json::ExitCodes::Lost] {
                 json::accounting(value, codes, |_| None);
             }
         })
     };
-    for list in ["jobs", "nodes", "partitions", "pings"] {
+    for list in [
+        "jobs",
+        "nodes",
+        "partitions",
+        "pings",
+        "associations",
+        "users",
+    ] {
         if let Ok(answer) = read(list) {
             answer.envelope.error_text();
         }

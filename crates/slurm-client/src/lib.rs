@@ -3,7 +3,7 @@
 //! - [`Slurm::sweep`]: one cheap look at the whole queue (`squeue`, text columns; `/jobs` if anything changed).
 //! - [`Slurm::jobs`]: full records of the jobs that changed (`scontrol -d show job`; `/job/ID`).
 //! - [`Slurm::accounting`]: runs the controller has forgotten (`sacct -D -X`; `/slurmdb/…/jobs`).
-//! - [`Slurm::access`], [`Slurm::transactions`]: who may do what, and who changed it (`sacctmgr`).
+//! - [`Slurm::access`]: who may do what (`sacctmgr`; `/slurmdb/…/associations` and `users`). [`Slurm::transactions`]: who changed it (`sacctmgr`).
 //! - [`Slurm::usage`]: what ended runs used, step by step (`sacct -D`).
 //! - [`Slurm::nodes`], [`Slurm::partitions`], [`Slurm::config`], [`Slurm::ping`], [`Slurm::version`].
 //! - [`CompletionRecord`], [`HookEnv`]: what hooks bring along. Pure.

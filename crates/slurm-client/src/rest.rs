@@ -4,6 +4,7 @@
 //! before are errors or "nothing changed", never "no such job". A job is missing only if Slurm says so by its number (2017).
 //! `update_time` is never sent to `/nodes/`: up to 25.11 that fails with HTTP 500 whenever nodes changed but partitions did not.
 
+mod access;
 mod accounting;
 mod api;
 mod controller;
@@ -38,6 +39,8 @@ const OPENAPI: &str = "slurmrestd openapi";
 const JOBS: &str = "slurmrestd jobs";
 const JOB: &str = "slurmrestd job";
 const ACCOUNTING: &str = "slurmrestd accounting";
+const ASSOCIATIONS: &str = "slurmrestd associations";
+const USERS: &str = "slurmrestd users";
 const NODES: &str = "slurmrestd nodes";
 const PARTITIONS: &str = "slurmrestd partitions";
 const PING: &str = "slurmrestd ping";
@@ -181,6 +184,23 @@ impl Rest {
             Told::NoSuchJob if list != question => Ok(None),
             Told::NotModified | Told::NoSuchJob | Told::NoSuchPath => Err(nothing(command)),
         }
+    }
+
+    /// A list whose every record was read.
+    async fn all<T: Send + 'static>(
+        &self,
+        command: &'static str,
+        family: Family,
+        question: &'static str,
+        argument: &str,
+        read: fn(&Value) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
+        let told = self.list(command, family, question, argument, read).await?;
+        let (records, _) = told.ok_or_else(|| nothing(command))?;
+        let count = records.len();
+        let records: Vec<T> = records.into_iter().flatten().collect();
+        complete(command, count - records.len())?;
+        Ok(records)
     }
 
     fn newest(&self) -> i64 {

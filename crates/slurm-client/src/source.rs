@@ -84,8 +84,8 @@ impl Slurm {
         }
     }
 
-    /// Whether it tells who has access, and who gave it: slurmrestd has no log of that.
-    pub const fn tells_access(&self) -> bool {
+    /// Whether it tells who changed access: slurmrestd has no question for slurmdbd's log.
+    pub const fn logs_access(&self) -> bool {
         matches!(self.0, Inner::Cli(_))
     }
 
@@ -128,16 +128,11 @@ impl Slurm {
         ask!(self.usage(jobs))
     }
 
-    /// Every association of a cluster and every user. Comments are asked for only where wanted: 22.05 has none and refuses. Not over REST.
+    /// Every association of a cluster and every user. Comments are asked for only where wanted: 22.05 has none, and its commands refuse.
     ///
     /// An answer that leaves out what every cluster has, or that contradicts itself, is an error: nobody lost access then.
     pub async fn access(&self, cluster: &str, comments: bool) -> Result<AccessRecords, Error> {
-        match &self.0 {
-            Inner::Cli(cli) => cli.access(cluster, comments).await,
-            Inner::Rest(_) => Err(Error::NotOverRest {
-                question: "associations",
-            }),
-        }
+        ask!(self.access(cluster, comments))
     }
 
     /// What was changed with sacctmgr since then; nothing new is an empty list. Not over REST, which has no such question.

@@ -1,8 +1,9 @@
 //! Where everything comes together: readings in, events out, memory kept.
 //!
-//! One lock orders it all. What was recorded by Slurm is published first and remembered afterwards: after a crash it is told again with
-//! the same id. What was sampled is written to the outbox of its shard, then published: after a crash it is told again with the same
-//! id and the same count. So is what carries the time at which ingest noticed it.
+//! One lock orders it all. What a record of Slurm goes on showing is published first and remembered afterwards: after a crash it is told
+//! again with the same id. Everything else is written to the outbox of its shard, then published, so that it is told again with the same
+//! id and the same count: what was sampled, what carries the time at which ingest noticed it, and suspends, resumes and resizes, of which
+//! Slurm keeps the last.
 
 mod capture;
 mod debt;
@@ -344,7 +345,7 @@ impl Collector {
             batch.told.push(Told::capture(run.clone(), gap));
         }
         let new = &batch.told[before..];
-        if new.iter().any(Told::is_sampled) {
+        if new.iter().any(Told::is_stored_first) {
             let bytes = new.iter().map(Told::outbox_bytes).sum::<usize>();
             batch.outboxes_bytes += bytes;
             let shard = Store::shard_of_record(sighting.raw_id);

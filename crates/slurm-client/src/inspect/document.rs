@@ -86,6 +86,12 @@ fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspecte
         "partitions" => json::partition(item)
             .map(|partition| record("partition", &partition))
             .ok_or_else(|| needs("a name")),
+        "associations" => json::association(item)
+            .map(|one| record("association", &one.record))
+            .ok_or_else(|| needs("account, qos, shares_raw and max, as v0.0.38 and later have it")),
+        "users" => json::user(item)
+            .map(|user| record("user", &user))
+            .ok_or_else(|| needs("name, administrator_level and coordinators")),
         _ => Ok(other(list.strip_suffix('s').unwrap_or(list), item)),
     }
 }

@@ -8,6 +8,7 @@ pub(crate) const NOTHING_FOUND: i64 = 9003;
 
 mod accounting;
 mod answer;
+mod association;
 mod fields;
 mod job;
 mod node;
@@ -16,6 +17,7 @@ mod usage;
 
 pub(crate) use accounting::{ExitCodes, accounting};
 pub(crate) use answer::{Answer, Envelope, answer, envelope};
+pub(crate) use association::{Association, association, user};
 pub(crate) use fields::Fields;
 pub(crate) use job::{job, sweep_row};
 pub(crate) use node::node;

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use slurm_types::UnixTime;
 
+use crate::{Error, metrics};
+
 /// An account of a cluster, or a user in one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssociationRecord {
-    /// Slurm's id of it.
+    /// Slurm's id of it; 0 over REST before 26.05, which does not tell it.
     pub id: u32,
     /// Account.
     pub account: String,
@@ -47,6 +49,43 @@ pub struct AccessRecords {
     pub associations: Vec<AssociationRecord>,
     /// Users.
     pub users: Vec<UserRecord>,
+}
+
+impl AccessRecords {
+    /// The records, unless they lack what every cluster has or contradict themselves: nobody lost access then.
+    pub(crate) fn or_doubt(self, command: &'static str) -> Result<Self, Error> {
+        match self.problem() {
+            None => Ok(self),
+            Some(problem) => {
+                let error = Error::Suspicious { command, problem };
+                metrics::failed(command, error.kind());
+                Err(error)
+            }
+        }
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        // `root` is made with the cluster and cannot be removed. With PrivateData, who may not see it may not see others, either.
+        let is_root = |one: &AssociationRecord| one.account == "root" && one.user.is_empty();
+        if !self.associations.iter().any(is_root) {
+            return Some(
+                "the list of associations has no root account; with PrivateData in slurmdbd.conf it must be an operator who asks",
+            );
+        }
+        // 22.05 shows them the accounts above their own, too.
+        if matches!(self.users.as_slice(), [only] if only.user != "root") {
+            return Some(
+                "the list of users has one user only; with PrivateData in slurmdbd.conf it must be an operator who asks",
+            );
+        }
+        let known: BTreeSet<&str> = self.users.iter().map(|one| one.user.as_str()).collect();
+        let is_known =
+            |one: &AssociationRecord| one.user.is_empty() || known.contains(one.user.as_str());
+        if !self.associations.iter().all(is_known) {
+            return Some("a user of an association is missing in the list of users");
+        }
+        None
+    }
 }
 
 /// A change that was made with `sacctmgr`, as slurmdbd logged it.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    Api, CLUSTERS, CONF, DIAG, Family, NODES, PARTITIONS, PING, Rest, Told, complete, documented,
-    envelope, nothing, unreadable,
+    Api, CLUSTERS, CONF, DIAG, Family, NODES, PARTITIONS, PING, Rest, Told, documented, envelope,
+    nothing, unreadable,
 };
 use crate::{
     Error, NodeRecord, PartitionRecord, Ping,
@@ -40,13 +40,9 @@ impl Rest {
         question: &'static str,
         read: fn(&Value) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let told = self
-            .list(command, Family::Controller, question, "", read)
+        let records = self
+            .all(command, Family::Controller, question, "", read)
             .await?;
-        let (records, _) = told.ok_or_else(|| nothing(command))?;
-        let count = records.len();
-        let records: Vec<T> = records.into_iter().flatten().collect();
-        complete(command, count - records.len())?;
         match records.is_empty() {
             true => Err(nothing(command)),
             false => Ok(records),

@@ -4,8 +4,8 @@
 //! compares with the last change of the whole queue, so the answer is everything or "nothing changed": HTTP 304 (22.05), or 200 with
 //! an empty list and a warning (v0.0.40 and later). What it compares with is the controller's clock, never ours.
 //!
-//! `/jobs/state/` (24.11) would be cheaper and is not used: it tells ids and states (`job_state_response_job_t`, slurm.h), and neither the
-//! submit time, by which a run is told from the one before, nor the reason, the hold and the limits that a sweep is there to see.
+//! `/jobs/state/` (24.11) would be cheaper and is not used: it tells an id and a state of each job (seen on 24.11.5 and 26.05.5), and neither
+//! the submit time, by which a run is told from the one before, nor the reason, the hold and the limits that a sweep is there to see.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 

@@ -68,7 +68,9 @@ pub(super) fn verdict(
 pub(super) fn reported(command: &'static str, document: &Envelope) -> Error {
     let message = document.error_text();
     let family = match command {
-        super::ACCOUNTING | super::CLUSTERS => Family::Accounting,
+        super::ACCOUNTING | super::ASSOCIATIONS | super::USERS | super::CLUSTERS => {
+            Family::Accounting
+        }
         _ => Family::Controller,
     };
     match sorted(command, family, 200, document, message, false) {

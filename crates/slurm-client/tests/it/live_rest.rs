@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use slurm_client::{AccountingRecord, Error, JobRecord, Query, Slurm, SweepRow, UsageRecord};
+use slurm_client::{
+    AccessRecords, AccountingRecord, AssociationRecord, Error, JobRecord, Query, Slurm, SweepRow,
+    UsageRecord, UserRecord,
+};
 use slurm_types::{JobBaseState, JobId, JobRef, UnixTime};
 
 use crate::cluster::{Cluster, eventually};
@@ -80,11 +83,53 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
         (usage(&cli) == usage(&rest) && rest.iter().any(measured)).then_some(())
     })
     .await;
+    same_access(cluster, cli, &rest).await;
     let error = rest.transactions(UnixTime::from_secs(0)).await.unwrap_err();
     assert!(matches!(error, Error::NotOverRest { .. }), "{error}");
     cluster.control("stop", "slurmrestd");
     let error = rest.sweep().await.unwrap_err();
     assert!(matches!(error, Error::RestDown { .. }), "{error}");
+}
+
+/// Everything that can be set, told alike.
+async fn same_access(cluster: &Cluster, cli: &Slurm, rest: &Slurm) {
+    let limits = "GrpTRES=cpu=9,mem=4G,gres/gpu=3 GrpTRESMins=cpu=0,mem=5000,billing=1024,fs/disk=2048 GrpTRESRunMins=cpu=1000 \
+        GrpJobs=7 GrpJobsAccrue=8 GrpSubmitJobs=9 GrpWall=1-02:03:00";
+    let own = "MaxTRES=cpu=5,mem=5000M MaxTRESPerNode=cpu=2 MaxTRESMins=cpu=77,mem=1024 MaxTRESRunMins=cpu=88 MaxJobs=3 \
+        MaxJobsAccrue=4 MaxSubmitJobs=5 MaxWall=02:03:04 Priority=12 DefaultQOS=high qos=high,normal Fairshare=17";
+    for change in [
+        "add account lab parent=acme".to_owned(),
+        "add account sub parent=lab".to_owned(),
+        "add user lin account=lab".to_owned(),
+        "add user dave account=lab partition=cpu".to_owned(),
+        "add coordinator account=lab names=alice,lin".to_owned(),
+        format!("modify account lab set {limits}"),
+        format!("modify user lin where account=lab set {own}"),
+        "modify user dave where account=lab set Fairshare=parent".to_owned(),
+        "modify user lin set adminlevel=Operator".to_owned(),
+    ] {
+        let words = change.split_ascii_whitespace();
+        let command: Vec<&str> = ["sacctmgr", "-i", "-Q"].into_iter().chain(words).collect();
+        let output = cluster.run_as("root", &command);
+        assert!(output.status.success(), "{output:?}");
+    }
+    eventually("the same access", async || {
+        let by_cli = cli.access("client", false).await.unwrap();
+        let by_rest = rest.access("client", false).await.unwrap();
+        assert!(by_rest.associations.len() > 15);
+        (access(by_cli) == access(by_rest)).then_some(())
+    })
+    .await;
+}
+
+/// Who has what, without ids, which not every slurmrestd tells.
+fn access(records: AccessRecords) -> (Vec<String>, Vec<UserRecord>) {
+    let associations = records.associations.into_iter();
+    let mut associations: Vec<String> = associations
+        .map(|record| format!("{:?}", AssociationRecord { id: 0, ..record }))
+        .collect();
+    associations.sort();
+    (associations, records.users)
 }
 
 /// Everything of the steps, and what their run used.

@@ -7,4 +7,6 @@ mod live;
 mod live_rest;
 mod replay;
 mod rest;
+mod rest_access;
 mod rest_server;
+mod rest_versions;

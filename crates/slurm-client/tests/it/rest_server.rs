@@ -48,6 +48,18 @@ pub fn ok(path: &str) -> Reply {
     Reply::Status(200, capture(path))
 }
 
+/// Makes an answer.
+pub type Make = fn() -> Reply;
+
+pub fn text(status: u16, body: &str) -> Reply {
+    Reply::Status(status, body.as_bytes().to_vec())
+}
+
+/// The path in the first line.
+pub fn path(head: &str) -> &str {
+    head.split(' ').nth(1).unwrap()
+}
+
 pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answer, seen: Seen) {
     loop {
         let mut head = Vec::new();

@@ -32,10 +32,10 @@ impl Collector {
         if told.is_empty() {
             return Ok(());
         }
-        // Of a run with a sampled fact everything goes through the outbox, so that its events stay in order.
+        // Of a run with such a fact everything goes through the outbox, so that its events stay in order.
         let counted: BTreeSet<RunKey> = told
             .iter()
-            .filter(|told| told.sampled)
+            .filter(|told| told.stored_first)
             .map(|told| told.run.clone())
             .collect();
         let (counted, plain): (Vec<Told>, Vec<Told>) = told
@@ -155,10 +155,24 @@ impl Core {
     }
 }
 
+/// Whether a record of Slurm shows the fact as long as it shows the run, so that after a crash it is told again with the same id and
+/// count. Not so for what is sampled, for cancelled tasks (the time in the id is ours), and for what Slurm keeps only the last of: after
+/// a crash it may be another one.
+const fn is_found_again(id: FactId) -> bool {
+    match id {
+        FactId::Sampled(_) => false,
+        FactId::Correction(..) => true,
+        FactId::Recorded(slot) => !matches!(
+            slot,
+            Slot::TasksCancelled(_) | Slot::Suspended(_) | Slot::Resumed(_) | Slot::Resized(_)
+        ),
+    }
+}
+
 /// An event with its span, before it is published.
 pub(super) struct Told {
     run: RunKey,
-    sampled: bool,
+    stored_first: bool,
     event: Event,
     span: Span,
 }
@@ -180,11 +194,7 @@ impl Told {
         tracing::debug!(parent: &span, run = fact.run.entity_key(), "fact");
         Self {
             run: fact.run.clone(),
-            // The time in the id of cancelled tasks is ours, so it is not found again after a crash.
-            sampled: matches!(
-                fact.id,
-                FactId::Sampled(_) | FactId::Recorded(Slot::TasksCancelled(_))
-            ),
+            stored_first: !is_found_again(fact.id),
             event,
             span,
         }
@@ -195,7 +205,7 @@ impl Told {
         let span = capture::span(&event);
         Self {
             run,
-            sampled: true,
+            stored_first: true,
             event,
             span,
         }
@@ -215,8 +225,8 @@ impl Told {
     }
 
     /// Whether it must be stored before it is published.
-    pub(super) const fn is_sampled(&self) -> bool {
-        self.sampled
+    pub(super) const fn is_stored_first(&self) -> bool {
+        self.stored_first
     }
 
     /// What it takes in an outbox.

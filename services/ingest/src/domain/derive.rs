@@ -226,8 +226,10 @@ fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
     // A job cancelled while suspended ends at its suspend (22.05); one that is cancelled in the second of its resume had run for less.
     let resumed_then =
         teller.next.resumed.is_none() && sighting.pre_suspend.is_some_and(|ran| started + ran < at);
+    // While its epilogs run, 22.05 hides how it ended.
+    let is_over = sighting.end_kind().is_some() || sighting.completing;
     let suspended_now = sighting.base == Some(JobBaseState::Suspended)
-        || (sighting.end_kind().is_some() && sighting.end == Some(at) && !resumed_then);
+        || (is_over && sighting.end == Some(at) && !resumed_then);
     if suspended_now {
         if teller.next.suspended != Some(at) {
             teller.next.suspended = Some(at);

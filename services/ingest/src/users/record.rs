@@ -82,7 +82,7 @@ impl Watcher {
 
     /// Tells whose person became known or changed.
     pub(super) async fn link(&self, memory: &mut Memory) -> Result<(), Error> {
-        if self.watches_access() && !memory.meta.access_known {
+        if self.config.accounting && !memory.meta.access_known {
             return Ok(());
         }
         // Who may use the cluster, or was known, is looked up; of others is told what jobs and logins made known.
@@ -174,6 +174,10 @@ impl Watcher {
             cluster: &self.cluster,
             now: Utc::now(),
             late_after: i64::try_from(late.as_secs()).unwrap_or(i64::MAX),
+            asked: match self.slurm.logs_access() {
+                true => "sacctmgr",
+                false => "slurmrestd",
+            },
             identities: &self.identities,
         }
     }

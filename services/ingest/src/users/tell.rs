@@ -22,6 +22,8 @@ pub struct Frame<'a> {
     pub now: DateTime<Utc>,
     /// Facts older than this many seconds could have been seen earlier.
     pub late_after: i64,
+    /// What told of access: `sacctmgr` or `slurmrestd`.
+    pub asked: &'static str,
     /// Who people are.
     pub identities: &'a IdentityMap,
 }
@@ -55,7 +57,7 @@ impl Frame<'_> {
             occurred_at: Some(timestamp(occurred.unwrap_or(self.now))),
             late: occurred.is_some_and(|at| (self.now - at).num_seconds() > self.late_after),
             source: Source::Accounting.into(),
-            source_detail: "sacctmgr".to_owned(),
+            source_detail: self.asked.to_owned(),
             owner: self.owner(change.entity.user(), &change.account),
             actor: by.map(|entry| self.actor(&entry.actor, change.entity.user())),
             ..self.sampled(&change.entity, kind, n, what)

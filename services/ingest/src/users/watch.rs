@@ -1,7 +1,8 @@
 //! Looks at who may do what, and tells what changed.
 //!
-//! slurmdbd's log of changes is asked first: one cheap question, and as long as it has nothing new, nothing else is asked. Then everything
-//! is read, twice: only what two readings agree on is told. A reading that fails says nothing about anybody; one in which somebody is
+//! slurmdbd's log of changes is asked first: one cheap question, and as long as it has nothing new, nothing else is asked. Where there is
+//! no such question (slurmrestd), everything is read each time, so a look is an answer's twentieth of the time at most. Everything
+//! is read twice: only what two readings agree on is told. A reading that fails says nothing about anybody; one in which somebody is
 //! missing whom, by the log, nobody has removed says nothing about them, unless it stays so ([`super::doubt`]).
 
 use std::collections::BTreeSet;
@@ -33,6 +34,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// entry has the time of its question.
 pub(super) const OVERLAP: i64 = 600;
 
+/// Where everything is read at every look, a pause is so many times as long as the answer took at least.
+const PAUSES: u32 = 20;
+
 /// Watches users.
 pub struct Watcher {
     /// Accounting.
@@ -60,6 +64,8 @@ struct State {
     memory: Memory,
     /// When everything was read last.
     read: Option<Instant>,
+    /// How long the answer took then.
+    took: Duration,
     /// Who lost something, and the log does not say why.
     doubts: Doubts,
     /// The last problem that was logged, so that each is logged once.
@@ -95,18 +101,13 @@ impl Watcher {
         let mut state = State {
             memory,
             read: None,
+            took: Duration::ZERO,
             doubts: Doubts::default(),
             problem: None,
         };
-        if self.config.accounting && !self.slurm.tells_access() {
-            tracing::warn!(
-                source = self.slurm.source(),
-                "access of users is not watched: it does not say who changed what; set [slurm] source = \"cli\" where sacctmgr is installed"
-            );
-        }
         let mut due = Instant::now();
         loop {
-            if self.watches_access() && due <= Instant::now() {
+            if self.config.accounting && due <= Instant::now() {
                 due = Instant::now() + self.look(&mut state).await?;
             }
             if state.memory.meta.access_known {
@@ -115,10 +116,6 @@ impl Watcher {
             self.link(&mut state.memory).await?;
             self.pause(self.config.identity_poll).await?;
         }
-    }
-
-    pub(super) fn watches_access(&self) -> bool {
-        self.config.accounting && self.slurm.tells_access()
     }
 
     async fn pause(&self, pause: Duration) -> Result<(), Error> {
@@ -145,6 +142,7 @@ impl Watcher {
         if !is_new && !is_due {
             return Ok(settings.interval);
         }
+        let has_log = log.is_some();
         let first = match self.read(state).await? {
             Ok(everybody) => everybody,
             Err(pause) => return Ok(pause),
@@ -181,11 +179,17 @@ impl Watcher {
         let mut log = log.unwrap_or_default();
         log.retain(|entry| !still_needed.contains(&entry.id));
         self.settle(&mut state.memory, log).await?;
-        Ok(settings.interval)
+        Ok(match has_log {
+            true => settings.interval,
+            false => settings.interval.max(state.took * PAUSES),
+        })
     }
 
-    /// What was logged lately; nothing if who we are may not see it.
+    /// What was logged lately; nothing if there is no such question, or who we are may not see it.
     async fn log(&self, state: &mut State) -> Result<Answer<Option<Vec<Transaction>>>, Error> {
+        if !self.slurm.logs_access() {
+            return Ok(Ok(None));
+        }
         let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
         let newest = match state.memory.meta.log_time {
             0 => Utc::now().timestamp(),
@@ -209,11 +213,13 @@ impl Watcher {
     async fn read(&self, state: &mut State) -> Result<Answer<Everybody>, Error> {
         let comments = self.identities.wants_comments();
         let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
+        let asked = Instant::now();
         let records = self.slurm.access(&self.cluster, comments);
         match unless_stopped(&self.shutdown, records).await? {
             Ok(records) => {
                 self.slurmdbd.up(Weight::Light).await?;
                 state.problem = None;
+                state.took = asked.elapsed();
                 self.identities.take_comments(&records.associations);
                 Ok(Ok(everybody(&records)))
             }
@@ -232,6 +238,7 @@ impl Watcher {
     ) -> Result<Option<Duration>, Error> {
         use slurm_client::Error as Failure;
         if let Failure::AccountingDown { .. }
+        | Failure::RestDown { .. }
         | Failure::TimedOut { .. }
         | Failure::MungeDown { .. } = error
         {

@@ -1,5 +1,7 @@
 //! Hooks off: the exact events of real jobs, found by sweeps alone.
 
+use std::time::Duration;
+
 use mesh_events::proto::mesh::event::v1::{ActorKind, Confidence};
 
 use crate::cluster;
@@ -214,25 +216,58 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
     ingest.stop().await;
 }
 
+/// Slurm keeps the last suspend or resume only: what was told of an earlier one must survive a crash in the moment of telling.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_suspended_job_is_resumed() {
+async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    let mut ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
-    mesh.wait_story(job, "submitted started").await;
-    cluster
-        .run("root", &["scontrol", "suspend", &job.to_string()])
-        .await;
-    mesh.wait_story(job, "submitted started suspended").await;
-    cluster
-        .run("root", &["scontrol", "resume", &job.to_string()])
-        .await;
-    mesh.wait_story(job, "submitted started suspended resumed")
-        .await;
+    let mut story = "submitted started".to_owned();
+    mesh.wait_story(job, &story).await;
+    // Slurm counts whole seconds: two suspends in one would be one.
+    let scontrol = async |what: &str| {
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let command = ["scontrol", what, &job.to_string()];
+        cluster.run("root", &command).await;
+    };
+    for round in 0..3 {
+        for (what, told) in [("suspend", " suspended"), ("resume", " resumed")] {
+            // The last of the suspends is told when ingest ends.
+            if (round, what) == (2, "resume") {
+                break;
+            }
+            scontrol(what).await;
+            story.push_str(told);
+            mesh.wait_story(job, &story).await;
+        }
+    }
+    ingest.crash().await;
+    for what in ["resume", "suspend", "resume"] {
+        scontrol(what).await;
+    }
+    ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    // Of what happened meanwhile Slurm knows the last resume.
+    story.push_str(" resumed");
+    mesh.wait_story(job, &story).await;
+    scontrol("suspend").await;
+    story.push_str(" suspended");
+    mesh.wait_story(job, &story).await;
+    ingest.stop().await;
+    for what in ["resume", "suspend"] {
+        scontrol(what).await;
+    }
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    story.push_str(" suspended");
+    mesh.wait_story(job, &story).await;
     cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.wait_story(job, "submitted started suspended resumed cancelled")
-        .await;
+    story.push_str(" cancelled");
+    mesh.wait_story(job, &story).await;
+    let mut counts: Vec<u64> = mesh.of_job(job).iter().map(|event| event.run_seq).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    assert_eq!(counts.len(), mesh.of_job(job).len());
+    mesh.assert_no_duplicates();
     ingest.stop().await;
 }
 

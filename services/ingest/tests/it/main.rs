@@ -28,3 +28,4 @@ mod transitions;
 mod two;
 mod usage;
 mod users;
+mod users_rest;

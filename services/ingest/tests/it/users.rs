@@ -51,7 +51,11 @@ pub fn story(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
         .collect()
 }
 
-pub async fn wait_story(mesh: &Mesh, beginnings: &[&str], expected: &[&str]) {
+pub async fn wait_story<T>(mesh: &Mesh, beginnings: &[&str], expected: &[T])
+where
+    T: std::fmt::Debug,
+    String: PartialEq<T>,
+{
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while story(mesh, beginnings) != expected {
         assert!(

@@ -1,0 +1,116 @@
+//! Who may do what, told alike by `sacctmgr` and by slurmrestd.
+
+use std::collections::BTreeMap;
+
+use mesh_events::Event;
+use mesh_events::proto::mesh::user::v1::UserEvent;
+
+use crate::cluster;
+use crate::mesh::Mesh;
+use crate::users::{FAST, baseline, of_user, sacctmgr, wait_story};
+
+const KEYS: [&str; 2] = ["account/ward ", "user/rita "];
+
+/// What was told of the test's own, by id, without what only the commands know: who did it, when, and Slurm's ids.
+fn facts(mesh: &Mesh) -> BTreeMap<String, UserEvent> {
+    let is_ours = |event: &Event| KEYS.iter().any(|key| key.trim_end() == event.entity_key());
+    let events = mesh.events().into_iter().filter(is_ours);
+    let facts = events.map(|event| {
+        let what = UserEvent {
+            association: 0,
+            transaction: 0,
+            ..of_user(&event).unwrap().clone()
+        };
+        (event.id, what)
+    });
+    facts.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
+    let (cluster, _guard) = cluster::shared().await;
+    let (commands, rest) = (Mesh::start().await, Mesh::start().await);
+    let over_rest = rest.ingest_over_rest(cluster, FAST).await.ready().await;
+    let by_commands = commands.ingest(cluster, FAST).await.ready().await;
+    baseline(&commands).await;
+    baseline(&rest).await;
+    let mut told: Vec<String> = Vec::new();
+    // What is done, and what is told of it in this order.
+    for (changes, news) in [
+        (
+            &["add account ward parent=acme", "add user rita account=ward"][..],
+            &[
+                "account/ward access_granted Account >ward",
+                "user/rita access_granted Account >ward",
+            ][..],
+        ),
+        (
+            &[
+                "modify account ward set GrpTRES=cpu=9,mem=4G,gres/gpu=3 GrpWall=1-02:03:00 MaxJobs=7 parent=physics",
+                "modify user rita where account=ward set MaxTRES=mem=5000M MaxWall=02:03:04 qos=high,normal DefaultQOS=high Fairshare=parent",
+            ],
+            &[
+                "account/ward access_changed GrpTRES >cpu=9,gres/gpu=3,mem=4G",
+                "account/ward access_changed GrpWall >1-02:03:00",
+                "account/ward access_changed MaxJobs >7",
+                "account/ward access_changed Parent acme>physics",
+                "user/rita access_granted QOS >high",
+                "user/rita access_changed DefaultQOS >high",
+                "user/rita access_changed Fairshare 1>parent",
+                "user/rita access_changed MaxTRES >mem=5000M",
+                "user/rita access_changed MaxWall >02:04:00",
+            ],
+        ),
+        // One after the other or all at once, as the looks happen to come: the order of telling is the same.
+        (
+            &[
+                "add user rita account=tiny partition=cpu",
+                "modify user rita set adminlevel=Operator",
+                "modify user rita set DefaultAccount=tiny",
+                "add coordinator account=ward names=rita",
+            ],
+            &[
+                "user/rita access_granted Account >tiny",
+                "user/rita access_granted AdminLevel >Operator",
+                "user/rita access_changed DefaultAccount ward>tiny",
+                "user/rita access_granted Coordinator >ward",
+            ],
+        ),
+        // Without a log it takes ten looks until a loss is believed.
+        (
+            &["delete user rita", "delete account ward"],
+            &[
+                "account/ward access_revoked Account ward>",
+                "user/rita access_revoked AdminLevel Operator>",
+                "user/rita access_revoked Coordinator ward>",
+                "user/rita access_revoked Account tiny>",
+                "user/rita access_revoked Account ward>",
+            ],
+        ),
+    ] {
+        for change in changes {
+            sacctmgr(cluster, "root", change).await;
+        }
+        told.extend(news.iter().map(|line| (*line).to_owned()));
+        told.sort_by_key(|line| line.split(' ').next().map(str::to_owned));
+        let by_root: Vec<String> = told
+            .iter()
+            .map(|line| {
+                // slurmdbd does not log that an account moves.
+                let by = if line.contains(" Parent ") {
+                    "?"
+                } else {
+                    "root"
+                };
+                format!("{line} by {by}")
+            })
+            .collect();
+        let by_nobody: Vec<String> = told.iter().map(|line| format!("{line} by ?")).collect();
+        wait_story(&commands, &KEYS, &by_root).await;
+        wait_story(&rest, &KEYS, &by_nobody).await;
+    }
+    assert_eq!(facts(&commands), facts(&rest));
+    rest.assert_no_duplicates();
+    over_rest.stop().await;
+    by_commands.stop().await;
+}

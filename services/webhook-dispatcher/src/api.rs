@@ -9,7 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::middleware::map_response;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{get, post as posting};
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -21,8 +21,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::adapters::store::{Counts, Delivery};
+use crate::domain::format::Kept;
+use crate::domain::retry::Outcome;
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::post::{self, Told};
 
 /// What the routes need.
 pub struct Api {
@@ -34,12 +37,12 @@ pub struct Api {
 
 /// The routes.
 pub fn router(api: Api) -> Router {
-    let read_only = post(refuse).put(refuse).patch(refuse).delete(refuse);
+    let read_only = posting(refuse).put(refuse).patch(refuse).delete(refuse);
     Router::new()
         .route("/v1/webhooks", get(list).merge(read_only.clone()))
         .route("/v1/webhooks/{name}", get(show).merge(read_only))
         .route("/v1/webhooks/{name}/deliveries", get(deliveries))
-        .route("/v1/webhooks/{name}/test", post(test))
+        .route("/v1/webhooks/{name}/test", posting(test))
         // Endpoints and outcomes are of no person: deliveries name events, not whose they are.
         .layer(map_response(async |response: Response| {
             (Extension(api::Shown::nothing()), response)
@@ -202,15 +205,15 @@ async fn test(
     let lane = api.lane(&caller, &name)?;
     let user = caller.users.first().map_or("", String::as_str);
     let sample = sample(&lane.shared.cluster, &name, user, Utc::now());
-    let post = crate::post::test(&lane.endpoint, &sample).map_err(internal)?;
-    let attempted = lane.shared.http.post(&lane.endpoint, &post).await;
+    let told = Told::test(&lane.endpoint, &sample);
+    let attempted = post::tell(&lane.shared.http, &lane.endpoint, &told, &Kept::new(), None).await;
     Ok(Json(json!({
         "webhook": name,
         "event_id": sample.id,
-        "delivered": attempted.error.is_empty(),
+        "delivered": attempted.verdict.outcome == Outcome::Delivered,
         "status": attempted.status,
         "latency_ms": u64::try_from(attempted.elapsed.as_millis()).unwrap_or(u64::MAX),
-        "error": attempted.error,
+        "error": attempted.verdict.error,
     })))
 }
 

@@ -14,6 +14,7 @@ use url::Url;
 
 use crate::domain::address::{self, Subnet};
 use crate::domain::filter::Filter;
+use crate::domain::format::Format;
 use crate::domain::retry::Policy;
 use crate::signature::Signer;
 
@@ -124,27 +125,6 @@ pub struct EndpointConfig {
     pub longest_wait: Option<Duration>,
 }
 
-/// What is sent.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// A CloudEvent as structured JSON, signed.
-    #[default]
-    CloudEvents,
-    /// A message for a Slack incoming webhook.
-    Slack,
-}
-
-impl Format {
-    /// Its word in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::CloudEvents => "cloudevents",
-            Self::Slack => "slack",
-        }
-    }
-}
-
 /// An endpoint, checked.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -152,7 +132,7 @@ pub struct Endpoint {
     pub name: String,
     /// Where to send.
     pub url: Url,
-    /// Signs what is sent; `None` for Slack.
+    /// Signs what is sent; `None` for formats that know no signatures.
     pub signer: Option<Signer>,
     /// What is sent.
     pub format: Format,
@@ -173,7 +153,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The address as far as it may be shown: no user, password or query; of a Slack address only the host, since its path is the secret.
+    /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
     pub fn shown_url(&self) -> String {
         let mut url = self.url.clone();
         url.set_query(None);
@@ -182,7 +162,7 @@ impl Endpoint {
         url.set_username("")
             .and_then(|()| url.set_password(None))
             .unwrap_or_default();
-        if self.format == Format::Slack {
+        if self.format.address_is_secret() {
             url.set_path("/…");
             return url.origin().ascii_serialization() + "/…";
         }

@@ -3,14 +3,19 @@
 //! - [`address`]: which addresses a webhook may never reach.
 //! - [`filter`]: which events an endpoint gets, as subjects and as a check.
 //! - [`retry`]: what follows from an attempt.
-//! - [`slack`]: what people read in a chat.
+//! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
+//! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`pairing`]: which messages wait a moment for their cost.
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
+pub mod expression;
+pub mod fields;
 pub mod filter;
+pub mod format;
+pub mod message;
 pub mod names;
 pub mod pairing;
 pub mod retry;
-pub mod slack;
+pub mod sample;
 pub mod text;

@@ -10,8 +10,7 @@ use mesh_bus::{Handler, Message, Outcome};
 use mesh_events::{Event, EventType, from_timestamp};
 
 use crate::adapters::store::{Delivery, State};
-use crate::config::Format;
-use crate::domain::{pairing, slack};
+use crate::domain::pairing;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::metrics;
@@ -96,11 +95,11 @@ impl Intake {
             delivery.state = State::Expired;
             return lane.store(delivery).await;
         }
-        if lane.endpoint.format == Format::Slack {
-            if slack::render(event, None).is_none() {
-                tracing::debug!(event.id = event.id, "nothing that a chat shows");
-                return Ok(());
-            }
+        if !lane.endpoint.format.takes(kind, event) {
+            tracing::debug!(event.id = event.id, "nothing that the format tells");
+            return Ok(());
+        }
+        if lane.endpoint.format.is_chat() {
             let cost = pairing::awaits(kind, event).filter(|_| !lane.shared.cost_wait.is_zero());
             if let Some(pair) = cost {
                 match lane.costs.take(&pair) {

@@ -14,11 +14,13 @@ use tracing::{Instrument as _, Span};
 
 use crate::adapters::http::Http;
 use crate::adapters::store::{Delivery, State, Store};
-use crate::config::{Endpoint, Format};
+use crate::config::Endpoint;
 use crate::costs::Costs;
+use crate::domain::format::Kept;
 use crate::domain::retry::{Next, next_attempt};
 use crate::domain::{names, pairing};
 use crate::error::Error;
+use crate::post::Told;
 use crate::{metrics, post};
 
 /// A chat that missed events is told once none has come for so long.
@@ -59,9 +61,10 @@ pub struct Lane {
 impl Lane {
     /// An endpoint, not yet at work.
     pub fn new(shared: Arc<Shared>, endpoint: Endpoint) -> Self {
-        let companions = match endpoint.format {
-            Format::Slack => pairing::companions(&endpoint.filter),
-            Format::CloudEvents => Vec::new(),
+        let companions = if endpoint.format.is_chat() {
+            pairing::companions(&endpoint.filter)
+        } else {
+            Vec::new()
         };
         let permits = Semaphore::new(endpoint.concurrency);
         Self {
@@ -120,9 +123,9 @@ impl Lane {
         async {
             let permit = self.permits.acquire().await;
             self.shared.store.check_writes()?;
-            let mut post = post::make(&self.endpoint, &delivery, &self.shared.cluster)?;
-            post.traceparent = trace::traceparent();
-            let attempted = self.shared.http.post(&self.endpoint, &post).await;
+            let told = Told::of(&delivery, &self.shared.cluster)?;
+            let kept = Kept::new();
+            let attempted = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent()).await;
             drop(permit);
             let now = Utc::now();
             delivery.attempts = attempt;
@@ -131,7 +134,7 @@ impl Lane {
             delivery.pair = None;
             delivery.next_at = None;
             Span::current().record("status", attempted.status);
-            let next = next_attempt(&self.endpoint.policy, attempt, &attempted.answer, now, rand::random());
+            let next = next_attempt(&self.endpoint.policy, attempt, &attempted.verdict.outcome, now, rand::random());
             let result = match next {
                 Next::Delivered => {
                     delivery.state = State::Delivered;
@@ -139,15 +142,15 @@ impl Lane {
                     "delivered"
                 }
                 Next::Retry { at } => {
-                    tracing::debug!(error = attempted.error, next_at = %at, "not delivered, trying again");
+                    tracing::debug!(error = attempted.verdict.error, next_at = %at, "not delivered, trying again");
                     delivery.next_at = Some(at);
-                    delivery.error = attempted.error;
+                    delivery.error = attempted.verdict.error;
                     "retry"
                 }
                 Next::GiveUp { reason } => {
-                    tracing::warn!(error = attempted.error, reason, "delivery given up, kept as a dead letter");
+                    tracing::warn!(error = attempted.verdict.error, reason, "delivery given up, kept as a dead letter");
                     delivery.state = State::Dead;
-                    delivery.error = format!("{} ({reason})", attempted.error);
+                    delivery.error = format!("{} ({reason})", attempted.verdict.error);
                     "dead"
                 }
             };
@@ -168,7 +171,7 @@ impl Lane {
     pub async fn store(&self, delivery: Delivery) -> Result<(), Error> {
         let (state, missed) = (
             delivery.state,
-            delivery.state == State::Expired && self.endpoint.format == Format::Slack,
+            delivery.state == State::Expired && self.endpoint.format.is_chat(),
         );
         if missed {
             self.shared.store.save_missed(delivery).await?;

@@ -1,14 +1,30 @@
-//! What is sent: the body of a delivery in its endpoint's format.
+//! One attempt at a delivery: the exchange of its endpoint's format with the receiver, within one deadline.
 
+use std::time::{Duration, Instant};
+
+use mesh_events::Event;
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::{Event, cloudevents};
 
-use crate::adapters::http::Post;
+use crate::adapters::http::{Attributes, Http};
 use crate::adapters::store::Delivery;
-use crate::config::{Endpoint, Format};
-use crate::domain::{names, slack};
+use crate::config::Endpoint;
+use crate::domain::format::{Content, Kept, Step, Verdict};
+use crate::domain::message::Message;
+use crate::domain::names;
+use crate::domain::retry::Outcome;
 use crate::error::Error;
+
+/// What came of an attempt.
+#[derive(Debug)]
+pub struct Attempted {
+    /// Whether it arrived, and what to remember.
+    pub verdict: Verdict,
+    /// HTTP status of the last answer, 0 without one.
+    pub status: u16,
+    /// How long it took.
+    pub elapsed: Duration,
+}
 
 /// The event of a delivery.
 ///
@@ -21,68 +37,108 @@ pub fn event(delivery: &Delivery) -> Result<Event, Error> {
     })
 }
 
-/// The request of a delivery, without its trace context.
-///
-/// # Errors
-/// If the stored body is no event.
-pub fn make(endpoint: &Endpoint, delivery: &Delivery, cluster: &str) -> Result<Post, Error> {
-    if !names::is_event(&delivery.event_id) {
+/// What a delivery tells: the event, or a message of our own.
+pub enum Told {
+    /// An event and its cost.
+    Event(Box<Event>, Option<Box<CostEvent>>),
+    /// A message.
+    Message(String, Message),
+}
+
+impl Told {
+    /// What a stored delivery tells.
+    ///
+    /// # Errors
+    /// If the stored body is no event.
+    pub fn of(delivery: &Delivery, cluster: &str) -> Result<Self, Error> {
+        if names::is_event(&delivery.event_id) {
+            let cost = delivery
+                .cost
+                .as_ref()
+                .and_then(|bytes| cost(bytes))
+                .map(Box::new);
+            return Ok(Self::Event(Box::new(event(delivery)?), cost));
+        }
         // Our own message: the body is the number of events the chat missed.
         let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
-        return Ok(chat(
-            &delivery.event_id,
-            &slack::Message::away(count, cluster),
-        ));
+        Ok(Self::Message(
+            delivery.event_id.clone(),
+            Message::away(count, cluster),
+        ))
     }
-    let event = event(delivery)?;
-    match endpoint.format {
-        Format::CloudEvents => structured(&event),
-        Format::Slack => {
-            let cost = delivery.cost.as_ref().and_then(|bytes| cost(bytes));
-            let message = slack::render(&event, cost.as_ref());
-            // Only what can be shown is taken in.
-            Ok(chat(
-                &event.id,
-                &message.unwrap_or_else(|| slack::Message::test(&endpoint.name, cluster)),
-            ))
+
+    /// What a test tells: chats get a greeting, pipelines a sample.
+    pub fn test(endpoint: &Endpoint, sample: &Event) -> Self {
+        if endpoint.format.greets() {
+            let message = Message::test(&endpoint.name, &sample.cluster);
+            Self::Message(sample.id.clone(), message)
+        } else {
+            Self::Event(Box::new(sample.clone()), None)
+        }
+    }
+
+    /// As formats take it.
+    pub fn content(&self) -> Content<'_> {
+        match self {
+            Self::Event(event, cost) => Content::Event {
+                event,
+                cost: cost.as_deref(),
+            },
+            Self::Message(id, message) => Content::Message { id, message },
         }
     }
 }
 
-/// The request of a test.
-///
-/// # Errors
-/// If the sample is no event, which cannot be.
-pub fn test(endpoint: &Endpoint, sample: &Event) -> Result<Post, Error> {
-    match endpoint.format {
-        Format::CloudEvents => structured(sample),
-        Format::Slack => Ok(chat(
-            &sample.id,
-            &slack::Message::test(&endpoint.name, &sample.cluster),
+/// Tells it: as many requests as the format needs, all within the endpoint's deadline.
+pub async fn tell(
+    http: &Http,
+    endpoint: &Endpoint,
+    told: &Told,
+    kept: &Kept,
+    traceparent: Option<String>,
+) -> Attempted {
+    let start = Instant::now();
+    let content = told.content();
+    let attributes = Attributes {
+        id: content.id(),
+        traceparent: traceparent.as_deref(),
+        deadline: start + endpoint.timeout,
+    };
+    let mut status = 0;
+    let failed = |outcome, error| Verdict {
+        outcome,
+        error,
+        keep: Vec::new(),
+    };
+    let mut step = match endpoint.format.begin(&endpoint.url, &content, kept) {
+        Ok(step) => step,
+        Err(error) => Step::Done(failed(
+            Outcome::Permanent {
+                reason: "sending it again would not help".to_owned(),
+            },
+            error.to_string(),
         )),
-    }
-}
-
-fn structured(event: &Event) -> Result<Post, Error> {
-    let json = cloudevents::to_json(event).map_err(|source| Error::Stored {
-        id: event.id.clone(),
-        source: source.into(),
-    })?;
-    Ok(Post {
-        id: event.id.clone(),
-        content_type: cloudevents::CONTENT_TYPE_JSON,
-        body: json.to_string(),
-        traceparent: None,
-    })
-}
-
-fn chat(id: &str, message: &slack::Message) -> Post {
-    let body = serde_json::json!(message).to_string();
-    Post {
-        id: id.to_owned(),
-        content_type: "application/json",
-        body,
-        traceparent: None,
+    };
+    let verdict = loop {
+        match step {
+            Step::Done(verdict) => break verdict,
+            Step::Send(request, exchange) => match http.send(endpoint, &request, &attributes).await
+            {
+                Ok(response) => {
+                    status = response.status;
+                    step = exchange.answered(&response);
+                }
+                Err(error) => {
+                    status = 0;
+                    break failed(Outcome::Retry { after: None }, error);
+                }
+            },
+        }
+    };
+    Attempted {
+        verdict,
+        status,
+        elapsed: start.elapsed(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One attempt: a POST with one deadline over name, connection, request and answer.
+//! One request, with one deadline over name, connection, request and answer.
 //!
 //! No redirect is followed, no proxy is taken from the environment, and of the answer's body at most 16 KiB are read.
 
@@ -7,47 +7,30 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
-use url::Host;
+use url::{Host, Url};
 
 use super::resolver::GuardedResolver;
 use crate::config::Endpoint;
 use crate::domain::address::{Subnet, check};
-use crate::domain::retry::{Answer, RetryAfter};
+use crate::domain::format::{Method, Request, Response as Answer};
 use crate::error::Error;
 
 /// Of an answer's body no more is read.
 const MOST_BODY: usize = 16 * 1024;
-/// Of that, this much may stand in an error.
-const MOST_EXCERPT: usize = 200;
 /// Once there is a status, the body is waited for no longer than this.
 const FOR_BODY: Duration = Duration::from_secs(1);
 
-/// What is sent.
-pub struct Post {
+/// What a request has beside what its format says.
+pub struct Attributes<'a> {
     /// Id of the event, the same for every attempt.
-    pub id: String,
-    /// Content type of the body.
-    pub content_type: &'static str,
-    /// JSON.
-    pub body: String,
+    pub id: &'a str,
     /// Trace context.
-    pub traceparent: Option<String>,
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub struct Attempted {
-    /// The answer, for the decision.
-    pub answer: Answer,
-    /// HTTP status, 0 without an answer.
-    pub status: u16,
-    /// What went wrong; empty on success.
-    pub error: String,
-    /// How long it took.
-    pub elapsed: Duration,
+    pub traceparent: Option<&'a str>,
+    /// When everything must be over.
+    pub deadline: Instant,
 }
 
 /// HTTP clients: one for each set of allowed subnets, since the check is in the client's resolver. Cheap to clone.
@@ -73,29 +56,17 @@ impl Http {
     }
 
     /// Sends once, signed if the endpoint has a secret.
-    pub async fn post(&self, endpoint: &Endpoint, post: &Post) -> Attempted {
-        let start = Instant::now();
-        let (answer, status, error) =
-            match self.send(endpoint, post, start + endpoint.timeout).await {
-                Ok(answered) => answered,
-                Err(error) => (Answer::None, 0, error),
-            };
-        Attempted {
-            answer,
-            status,
-            error,
-            elapsed: start.elapsed(),
-        }
-    }
-
-    async fn send(
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub async fn send(
         &self,
         endpoint: &Endpoint,
-        post: &Post,
-        deadline: Instant,
-    ) -> Result<(Answer, u16, String), String> {
+        request: &Request,
+        attributes: &Attributes<'_>,
+    ) -> Result<Answer, String> {
         // The connector does not ask the resolver about addresses.
-        if let Some(address) = literal(endpoint) {
+        if let Some(address) = literal(&request.url) {
             check(address, &endpoint.allowed)
                 .map_err(|why| format!("{address} may not be reached ({why})"))?;
         }
@@ -103,12 +74,15 @@ impl Http {
             .clients
             .get(&endpoint.allowed)
             .ok_or("no client for this endpoint")?;
-        let request = client
-            .post(endpoint.url.clone())
-            .headers(headers(endpoint, post)?)
-            .body(post.body.clone())
+        let sending = match request.method {
+            Method::Get => client.get(request.url.clone()),
+            Method::Post => client.post(request.url.clone()).body(request.body.clone()),
+        };
+        let sending = sending
+            .headers(headers(endpoint, request, attributes)?)
             .send();
-        let response = tokio::time::timeout_at(deadline.into(), request)
+        let deadline = attributes.deadline;
+        let response = tokio::time::timeout_at(deadline.into(), sending)
             .await
             .map_err(|_| {
                 format!(
@@ -118,28 +92,22 @@ impl Http {
             })?
             // The address may hold a secret: never in an error.
             .map_err(|error| mesh_runtime::chain(&error.without_url()))?;
-        let status = response.status();
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(RetryAfter::parse);
-        let answer = Answer::Status {
-            code: status.as_u16(),
-            retry_after,
+        // Where the status decides, the body makes an error more telling and, read to its end, lets the connection be used again; a
+        // receiver that drips or floods it must neither hold a place nor undo the status.
+        let until = if request.answer_counts {
+            deadline
+        } else {
+            deadline.min(Instant::now() + FOR_BODY)
         };
-        // The status decides. The body makes an error more telling and, read to its end, lets the connection be used again; a receiver
-        // that drips or floods it must neither hold a place nor undo the status.
-        let until = deadline.min(Instant::now() + FOR_BODY);
-        let said = tokio::time::timeout_at(until.into(), read(response))
-            .await
-            .map_or_else(|_| String::new(), |body| excerpt(&body));
-        let error = match (status.is_success(), said.as_str()) {
-            (true, _) => String::new(),
-            (false, "") => format!("status {}", status.as_u16()),
-            (false, said) => format!("status {}: {said}", status.as_u16()),
+        let mut answer = Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: Vec::new(),
         };
-        Ok((answer, status.as_u16(), error))
+        let reading = read(response, &mut answer.body);
+        // What came in time is enough.
+        drop(tokio::time::timeout_at(until.into(), reading).await);
+        Ok(answer)
     }
 }
 
@@ -155,38 +123,50 @@ fn client(allowed: Vec<Subnet>) -> Result<Client, Error> {
         .map_err(Error::Client)
 }
 
-fn literal(endpoint: &Endpoint) -> Option<IpAddr> {
-    match endpoint.url.host()? {
+fn literal(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
         Host::Ipv4(address) => Some(address.into()),
         Host::Ipv6(address) => Some(address.into()),
         Host::Domain(_) => None,
     }
 }
 
-fn headers(endpoint: &Endpoint, post: &Post) -> Result<HeaderMap, String> {
+fn headers(
+    endpoint: &Endpoint,
+    request: &Request,
+    attributes: &Attributes<'_>,
+) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut set = |name: &'static str, value: &str| {
+        // The value may be a secret: never in an error.
         let value = HeaderValue::from_str(value)
-            .map_err(|_| format!("header {name} cannot be {value:?}"))?;
+            .map_err(|_| format!("header {name} cannot have its value"))?;
         headers.insert(HeaderName::from_static(name), value);
         Ok::<_, String>(())
     };
-    set("content-type", post.content_type)?;
+    if request.method == Method::Post {
+        set("content-type", &request.content_type)?;
+    }
+    for (name, value) in &request.headers {
+        set(name, value)?;
+    }
     if let Some(signer) = &endpoint.signer {
         let now = Utc::now();
-        set("webhook-id", &post.id)?;
+        set("webhook-id", attributes.id)?;
         set("webhook-timestamp", &now.timestamp().to_string())?;
-        set("webhook-signature", &signer.sign(&post.id, now, &post.body))?;
+        set(
+            "webhook-signature",
+            &signer.sign(attributes.id, now, &request.body),
+        )?;
     }
-    if let Some(traceparent) = &post.traceparent {
+    if let Some(traceparent) = attributes.traceparent {
         set("traceparent", traceparent)?;
     }
     Ok(headers)
 }
 
 /// The body, or its beginning. A connection whose body was not read to its end is closed, not used again.
-async fn read(mut response: Response) -> Vec<u8> {
-    let mut body = Vec::new();
+async fn read(mut response: Response, body: &mut Vec<u8>) {
     while let Ok(Some(chunk)) = response.chunk().await {
         let room = MOST_BODY - body.len();
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);
@@ -194,15 +174,4 @@ async fn read(mut response: Response) -> Vec<u8> {
             break;
         }
     }
-    body
-}
-
-fn excerpt(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MOST_EXCERPT)
-        .collect::<String>()
-        .trim()
-        .to_owned()
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use url::{Host, Url};
 
-use super::{Config, Endpoint, EndpointConfig, Fault, Format};
+use super::{Config, Endpoint, EndpointConfig, Fault};
 use crate::domain::address::{self, Subnet};
 use crate::domain::filter::{Filter, TypePattern};
+use crate::domain::format::{Format, Signed};
 use crate::domain::retry::Policy;
-use crate::domain::slack;
 use crate::signature::Signer;
 
 /// Checks one endpoint and gathers what is wrong.
@@ -38,6 +38,7 @@ impl Check<'_> {
         let (config, written) = (self.config, self.written);
         let allowed = self.subnets(allowed);
         let url = self.url(&allowed, read);
+        let format = self.format(url.as_ref(), read);
         let signer = self.signer(read);
         let filter = self.filter();
         let policy = Policy {
@@ -60,25 +61,24 @@ impl Check<'_> {
             );
         }
         // A channel takes about one message a second; one after the other they also keep their order.
-        let concurrency = written
-            .concurrency
-            .unwrap_or(if written.format == Format::Slack {
-                1
-            } else {
-                config.concurrency
-            });
+        let concurrency = written.concurrency.unwrap_or(if written.format.is_chat() {
+            1
+        } else {
+            config.concurrency
+        });
         if !(1..=1024).contains(&concurrency) {
             self.fault("concurrency", "from 1 to 1024");
         }
-        let max_event_age = match written.format {
-            Format::Slack => Some(written.max_event_age.unwrap_or(config.chat_max_event_age)),
-            Format::CloudEvents => written.max_event_age,
-        };
+        let chat_age = written
+            .format
+            .is_chat()
+            .then_some(config.chat_max_event_age);
+        let max_event_age = written.max_event_age.or(chat_age);
         Some(Endpoint {
             name: written.name.clone(),
             url: url?,
             signer: signer?,
-            format: written.format,
+            format,
             filter: filter?,
             types: written.types.clone(),
             max_event_age,
@@ -87,6 +87,24 @@ impl Check<'_> {
             concurrency,
             policy,
         })
+    }
+
+    /// The format with its secrets read, and checked.
+    fn format(
+        &mut self,
+        url: Option<&Url>,
+        read: &impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Format {
+        let mut format = self.written.format.clone();
+        let problems = match (format.read_secrets(read), url) {
+            (Err(problems), _) => problems,
+            (Ok(()), Some(url)) => format.faults(url),
+            (Ok(()), None) => Vec::new(),
+        };
+        for (key, problem) in problems {
+            self.fault(key, problem);
+        }
+        format
     }
 
     fn subnets(&mut self, service: &[Subnet]) -> Vec<Subnet> {
@@ -117,6 +135,10 @@ impl Check<'_> {
                     return None;
                 }
             },
+            None if self.written.url.is_empty() => {
+                let address = self.written.format.address();
+                address.unwrap_or_default().to_owned()
+            }
             None => self.written.url.clone(),
         };
         let url = match Url::parse(&text) {
@@ -175,7 +197,7 @@ impl Check<'_> {
                     return None;
                 }
             },
-            (None, None) if self.written.format == Format::Slack => return Some(None),
+            (None, None) if self.written.format.signed() != Signed::Always => return Some(None),
             (None, None) => {
                 self.fault("secret", "missing: deliveries are signed; `echo whsec_$(openssl rand -base64 32)` makes one");
                 return None;
@@ -201,12 +223,8 @@ impl Check<'_> {
                 ),
             }
         }
-        if patterns.is_empty() && self.written.format == Format::Slack {
-            patterns = slack::DEFAULT_TYPES
-                .iter()
-                .copied()
-                .map(TypePattern::One)
-                .collect();
+        if let (true, Some(types)) = (patterns.is_empty(), self.written.format.default_types()) {
+            patterns = types.iter().copied().map(TypePattern::One).collect();
         }
         let filter = Filter::new(&patterns, &self.written.users, &self.written.partitions);
         if filter.is_empty() {

@@ -144,3 +144,62 @@ fn every_fault_is_reported_at_once() {
     .unwrap();
     insta::assert_snapshot!(faults.join("\n"));
 }
+
+#[test]
+fn formats_have_settings_of_their_own_and_their_faults_name_them() {
+    let endpoints = validate(
+        r#"
+        [[webhook-dispatcher.endpoints]]
+        name = "pager"
+        format = { type = "pagerduty", routing_key = { file = "good" } }
+        [[webhook-dispatcher.endpoints]]
+        name = "teams"
+        url = "https://prod-1.westeurope.logic.azure.com/workflows/1?sig=hidden"
+        format = "teams"
+        [[webhook-dispatcher.endpoints]]
+        name = "ci"
+        [webhook-dispatcher.endpoints.format]
+        type = "github"
+        token = { file = "good" }
+        repository = "physics/pipeline"
+        "#,
+    )
+    .unwrap();
+    let addresses: Vec<_> = endpoints.iter().map(Endpoint::shown_url).collect();
+    assert_eq!(
+        addresses,
+        [
+            "https://events.pagerduty.com/v2/enqueue",
+            "https://prod-1.westeurope.logic.azure.com/…",
+            "https://api.github.com/"
+        ]
+    );
+    let Format::PagerDuty(settings) = &endpoints[0].format else {
+        panic!("no PagerDuty")
+    };
+    assert_eq!(settings.routing_key.expose(), SECRET);
+    assert!(
+        endpoints[0]
+            .filter
+            .selects(mesh_events::EventType::NodeDown)
+    );
+    assert!(
+        !endpoints[0]
+            .filter
+            .selects(mesh_events::EventType::JobFailed)
+    );
+    check(
+        "format = { type = \"pagerduty\", routing_key = { file = \"none\" } }",
+        "routing_key: read none: ",
+    );
+    check(
+        "format = { type = \"github\", token = \"t\", repository = \"x\" }",
+        "repository: owner/name",
+    );
+    check(
+        "format = { type = \"template\", body = \"{{ job.nam }}\" }",
+        "body: line 1: undefined value",
+    );
+    let old = "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://x.webhook.office.com/webhookb2/1\"\nformat = \"teams\"";
+    assert!(validate(old).err().unwrap()[0].contains("connectors are retired"));
+}

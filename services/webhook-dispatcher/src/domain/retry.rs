@@ -1,6 +1,8 @@
 //! What follows from an attempt.
 //!
-//! - 2xx: delivered, whatever the body says.
+//! A format may judge answers by more than their status; for the others:
+//!
+//! - 2xx: delivered.
 //! - 410: the receiver wants no more of it: given up.
 //! - 408, 409, 425, 429 and 5xx: the receiver may recover. Tried again.
 //! - Other statuses, redirects among them: the same request would get the same answer. Given up at once.
@@ -39,18 +41,42 @@ impl Policy {
     }
 }
 
-/// What an attempt led to.
+/// What an attempt led to, as the endpoint's format judges it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The receiver answered.
-    Status {
-        /// HTTP status.
-        code: u16,
+pub enum Outcome {
+    /// It has arrived.
+    Delivered,
+    /// The receiver may recover, or did not answer at all.
+    Retry {
         /// When it wants to be asked again.
-        retry_after: Option<RetryAfter>,
+        after: Option<RetryAfter>,
     },
-    /// It did not.
-    None,
+    /// Sending it again would not help.
+    Permanent {
+        /// Why.
+        reason: String,
+    },
+    /// The receiver wants no more events at all.
+    Gone {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// What a status means where the body says nothing else.
+    pub fn of_status(status: u16, after: Option<RetryAfter>) -> Self {
+        match status {
+            200..=299 => Self::Delivered,
+            410 => Self::Gone {
+                reason: "status 410: the receiver wants no more events".to_owned(),
+            },
+            408 | 409 | 425 | 429 | 500..=599 => Self::Retry { after },
+            status => Self::Permanent {
+                reason: format!("status {status}: sending it again would not help"),
+            },
+        }
+    }
 }
 
 /// The two forms of the `Retry-After` header (RFC 9110 §10.2.3).
@@ -104,29 +130,18 @@ pub enum Next {
 pub fn next_attempt(
     policy: &Policy,
     attempt: u32,
-    answer: &Answer,
+    outcome: &Outcome,
     now: DateTime<Utc>,
     jitter: f64,
 ) -> Next {
-    let retry_after = match answer {
-        Answer::Status {
-            code: 200..=299, ..
-        } => return Next::Delivered,
-        Answer::Status { code: 410, .. } => {
+    let retry_after = match outcome {
+        Outcome::Delivered => return Next::Delivered,
+        Outcome::Permanent { reason } | Outcome::Gone { reason } => {
             return Next::GiveUp {
-                reason: "status 410: the receiver wants no more events".to_owned(),
+                reason: reason.clone(),
             };
         }
-        Answer::Status {
-            code: 408 | 409 | 425 | 429 | 500..=599,
-            retry_after,
-        } => *retry_after,
-        Answer::Status { code, .. } => {
-            return Next::GiveUp {
-                reason: format!("status {code}: sending it again would not help"),
-            };
-        }
-        Answer::None => None,
+        Outcome::Retry { after } => *after,
     };
     if attempt >= policy.max_attempts {
         return Next::GiveUp {
@@ -157,11 +172,8 @@ mod tests {
         DateTime::from_timestamp(1_763_760_000, 0).unwrap()
     }
 
-    fn status(code: u16) -> Answer {
-        Answer::Status {
-            code,
-            retry_after: None,
-        }
+    fn status(code: u16) -> Outcome {
+        Outcome::of_status(code, None)
     }
 
     fn seconds(next: &Next) -> i64 {
@@ -199,17 +211,14 @@ mod tests {
             );
         }
         assert!(matches!(
-            next_attempt(&POLICY, 1, &Answer::None, now(), 0.5),
+            next_attempt(&POLICY, 1, &Outcome::Retry { after: None }, now(), 0.5),
             Next::Retry { .. }
         ));
     }
 
     #[test]
     fn both_forms_of_retry_after_are_obeyed() {
-        let after = |value: &str| Answer::Status {
-            code: 429,
-            retry_after: RetryAfter::parse(value),
-        };
+        let after = |value: &str| Outcome::of_status(429, RetryAfter::parse(value));
         assert_eq!(
             seconds(&next_attempt(&POLICY, 1, &after("3600"), now(), 0.9)),
             3600
@@ -255,7 +264,7 @@ mod tests {
 
         #[test]
         fn any_header_is_read_or_ignored(value in "\\PC{0,40}") {
-            let answer = Answer::Status { code: 503, retry_after: RetryAfter::parse(&value) };
+            let answer = Outcome::of_status(503, RetryAfter::parse(&value));
             let Next::Retry { at } = next_attempt(&POLICY, 1, &answer, now(), 0.0) else { panic!("gave up") };
             prop_assert!(at >= now() && at <= now() + LONGEST_RETRY_AFTER);
         }

@@ -1,6 +1,5 @@
-//! Amounts, spans of time and escaped text for people.
+//! Amounts and spans of time for people.
 
-use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::proto::mesh::cost::v1::Money;
 
 /// An amount with its currency: two decimals, four below a tenth of a unit; rounded half to even.
@@ -45,53 +44,16 @@ pub fn span(seconds: i64) -> String {
     shown.join(" ")
 }
 
-/// A moment that Slack shows in the reader's own time zone; the text after `|` is for clients that cannot.
-pub fn slack_time(time: DateTime<Utc>) -> String {
-    format!(
-        "<!date^{}^{{date_short_pretty}} {{time_secs}}|{}>",
-        time.timestamp(),
-        time.to_rfc3339_opts(SecondsFormat::Secs, true)
-    )
-}
-
-/// Text from outside, made harmless for Slack (`&`, `<`, `>` become entities, so that no `<!channel>` and no link comes through) and
-/// at most `limit` characters long. Line breaks and control characters become blanks.
-pub fn escape(text: &str, limit: usize) -> String {
-    let mut escaped = String::new();
-    let mut length = 0;
-    for character in text.trim().chars() {
-        let piece: &str = match character {
-            '&' => "&amp;",
-            '<' => "&lt;",
-            '>' => "&gt;",
-            // Slack would show the rest as code, bold or struck through: a look-alike keeps the name readable.
-            '`' => "'",
-            c if c.is_control() => " ",
-            _ => "",
-        };
-        let width = if piece.is_empty() {
-            1
-        } else {
-            piece.chars().count()
-        };
-        if length + width + 1 > limit {
-            escaped.push('…');
-            return escaped;
-        }
-        length += width;
-        if piece.is_empty() {
-            escaped.push(character)
-        } else {
-            escaped.push_str(piece)
-        }
+/// The beginning of a text: at most `most` characters, and `…` if there were more.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
     }
-    escaped
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -136,27 +98,6 @@ mod tests {
         ];
         for (seconds, expected) in cases {
             assert_eq!(span(seconds), expected);
-        }
-    }
-
-    #[test]
-    fn mentions_and_links_do_not_come_through() {
-        assert_eq!(
-            escape("<!channel> a&b `x`\nnext", 100),
-            "&lt;!channel&gt; a&amp;b 'x' next"
-        );
-        assert_eq!(escape("abcdef", 4), "abc…");
-        assert_eq!(escape("<<<", 9), "&lt;&lt;…");
-    }
-
-    proptest! {
-        #[test]
-        fn escaped_text_is_short_and_has_no_markup(text in ".{0,60}", limit in 1usize..40) {
-            let escaped = escape(&text, limit);
-            prop_assert!(escaped.chars().count() <= limit);
-            prop_assert!(!escaped.contains(['<', '>', '\n', '`']));
-            let entities = ["amp;", "lt;", "gt;"];
-            prop_assert!(escaped.split('&').skip(1).all(|rest| entities.iter().any(|entity| rest.starts_with(entity))));
         }
     }
 }

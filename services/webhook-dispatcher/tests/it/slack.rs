@@ -53,12 +53,12 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost() {
     assert_eq!(received[0].header("content-type"), "application/json");
     assert!(received[0].headers.get("webhook-signature").is_none());
     let (started, ended) = (received[0].json(), received[1].json());
-    assert_eq!(started["text"], ":arrow_forward: Job 1 started");
+    assert_eq!(started["text"], "▶️ Job 1 started");
     assert!(
         started["blocks"].to_string().contains("4.20 EUR per hour"),
         "{started}"
     );
-    assert_eq!(ended["text"], ":white_check_mark: Job 1 completed");
+    assert_eq!(ended["text"], "✅ Job 1 completed");
     assert!(ended["blocks"].to_string().contains("4.34 EUR"), "{ended}");
 }
 
@@ -112,7 +112,7 @@ async fn old_events_become_one_message() {
     let texts: Vec<_> = receiver
         .received()
         .iter()
-        .map(|request| request.json()["text"].to_string())
+        .map(|request| request.json()["blocks"].to_string())
         .collect();
     assert_eq!(texts.len(), 2, "{texts:?}");
     assert!(

@@ -3,7 +3,7 @@
 use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::Job;
 
-use super::{LONG, NAME, code, escape};
+use super::Text;
 use crate::domain::text;
 
 /// Why a run ended, for a heading: no text from outside but numbers.
@@ -28,49 +28,70 @@ pub fn cause(kind: EventType, job: &Job) -> String {
 }
 
 /// What to try next; empty if there is nothing to do.
-pub fn next(kind: EventType, job: &Job) -> String {
-    let limit = job
-        .time_limit_minutes
-        .map(|minutes| text::span(i64::from(minutes) * 60));
+pub fn next(kind: EventType, job: &Job) -> Text {
     match kind {
         EventType::JobFailed => failed(job),
         EventType::JobTimeout => {
-            let had = limit.map(|limit| format!(" (it had {limit})")).unwrap_or_default();
-            format!("Ask for more time with `--time`{had}, or let the job write checkpoints and go on from the last one.")
+            let limit = job
+                .time_limit_minutes
+                .map(|minutes| text::span(i64::from(minutes) * 60));
+            let had = limit
+                .map(|limit| format!(" (it had {limit})"))
+                .unwrap_or_default();
+            Text::marked(&format!(
+                "Ask for more time with `--time`{had}, or let the job write checkpoints and go on from the last one."
+            ))
         }
         EventType::JobOutOfMemory => {
-            let had = memory(&job.req_tres).map(|memory| format!(" (it had {})", code(memory, NAME))).unwrap_or_default();
+            let had = memory(&job.req_tres).map_or(Text::new(), |memory| {
+                Text::from(" (it had ")
+                    .code(text::cut(memory, 80))
+                    .plain(")")
+            });
             let used = job.usage.as_ref().filter(|usage| usage.max_rss_kib > 0);
-            let used = used.map(|usage| format!(" Its largest task used {} MiB.", usage.max_rss_kib / 1024)).unwrap_or_default();
-            format!("Ask for more memory with `--mem` or `--mem-per-cpu`{had}, or keep less in memory at once.{used}")
+            let used = used
+                .map(|usage| format!(" Its largest task used {} MiB.", usage.max_rss_kib / 1024));
+            Text::marked("Ask for more memory with `--mem` or `--mem-per-cpu`")
+                .and(had)
+                .plain(", or keep less in memory at once.")
+                .plain(used.unwrap_or_default())
         }
         EventType::JobNodeFail | EventType::JobBootFail => {
-            let node = if job.failed_node.is_empty() { &job.nodes } else { &job.failed_node };
-            format!(
-                "Not the job's fault: submit it again, or use `--requeue` so that Slurm does. For operators: `scontrol show node {}`.",
-                escape(node, NAME)
-            )
+            let node = if job.failed_node.is_empty() {
+                &job.nodes
+            } else {
+                &job.failed_node
+            };
+            Text::marked("Not the job's fault: submit it again, or use `--requeue` so that Slurm does. For operators: ")
+                .code(format!("scontrol show node {}", text::cut(node, 80)))
+                .plain(".")
         }
-        EventType::JobDeadline => "Submit it with a later `--deadline` or a shorter `--time`.".to_owned(),
-        EventType::JobPreempted if !job.requeueable => {
-            "Submit it again, or use `--requeue` so that Slurm does; checkpoints keep what was computed.".to_owned()
+        EventType::JobDeadline => {
+            Text::marked("Submit it with a later `--deadline` or a shorter `--time`.")
         }
-        EventType::JobPreempted => "It goes back to the queue if its partition or QOS requeues preempted jobs.".to_owned(),
-        _ => String::new(),
+        EventType::JobPreempted if !job.requeueable => Text::marked(
+            "Submit it again, or use `--requeue` so that Slurm does; checkpoints keep what was computed.",
+        ),
+        EventType::JobPreempted => {
+            Text::from("It goes back to the queue if its partition or QOS requeues preempted jobs.")
+        }
+        _ => Text::new(),
     }
 }
 
 /// Shells report a command that was not found as 127, one that may not be executed as 126 (POSIX, Shell Command Language §2.8.2).
-fn failed(job: &Job) -> String {
+fn failed(job: &Job) -> Text {
     let log = if job.std_err.is_empty() {
         &job.std_out
     } else {
         &job.std_err
     };
     let log = if log.is_empty() {
-        String::new()
+        Text::new()
     } else {
-        format!(" The end of {} says more.", code(log, LONG))
+        Text::from(" The end of ")
+            .code(text::cut(log, 300))
+            .plain(" says more.")
     };
     let hint = match &job.exit_code {
         Some(exit) if exit.signal == 9 => {
@@ -95,13 +116,13 @@ fn failed(job: &Job) -> String {
             "The script ended with an error of its own."
         }
         _ => {
-            return format!(
-                "Slurm could not start it: check the working directory {}.{log}",
-                code(&job.work_dir, LONG)
-            );
+            return Text::from("Slurm could not start it: check the working directory ")
+                .code(text::cut(&job.work_dir, 300))
+                .plain(".")
+                .and(log);
         }
     };
-    format!("{hint}{log}")
+    Text::marked(hint).and(log)
 }
 
 fn memory(tres: &str) -> Option<&str> {

@@ -1,0 +1,18 @@
+//! CloudEvents 1.0 in structured JSON, signed by the shell as Standard Webhooks say.
+
+use mesh_events::cloudevents::{CONTENT_TYPE_JSON, to_json};
+use url::Url;
+
+use super::Content;
+use super::exchange::{Request, Response, Step, Unsendable};
+
+pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
+    let Content::Event { event, .. } = content else {
+        return Err(Unsendable::NotAnEvent);
+    };
+    let request = Request {
+        content_type: CONTENT_TYPE_JSON.to_owned(),
+        ..Request::json(address, &to_json(event)?)
+    };
+    Ok(Step::once(request, Response::by_status))
+}

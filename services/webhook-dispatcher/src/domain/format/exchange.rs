@@ -1,0 +1,232 @@
+//! Requests, answers, and what follows.
+
+use std::collections::BTreeMap;
+
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use url::Url;
+
+use super::slack_api::Talk;
+use crate::domain::retry::{Outcome, RetryAfter};
+
+/// What was kept from earlier answers of an endpoint, by key.
+pub type Kept = BTreeMap<String, String>;
+
+/// How a request is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// GET, without a body.
+    Get,
+    /// POST.
+    Post,
+}
+
+/// A request, but for what the shell adds: user agent, trace context, signature.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// How.
+    pub method: Method,
+    /// Where.
+    pub url: Url,
+    /// Headers beside the content type. May hold secrets.
+    pub headers: Vec<(&'static str, String)>,
+    /// Type of the body.
+    pub content_type: String,
+    /// The body.
+    pub body: String,
+    /// True if the status says too little: the body of the answer is waited for.
+    pub answer_counts: bool,
+}
+
+impl Request {
+    /// A POST of JSON.
+    pub fn json(url: &Url, body: &Value) -> Self {
+        Self {
+            method: Method::Post,
+            url: url.clone(),
+            headers: Vec::new(),
+            content_type: "application/json".to_owned(),
+            body: body.to_string(),
+            answer_counts: false,
+        }
+    }
+
+    pub(super) fn bearing(mut self, token: &str) -> Self {
+        self.headers
+            .push(("authorization", format!("Bearer {token}")));
+        self
+    }
+
+    pub(super) fn with_answer(mut self) -> Self {
+        self.answer_counts = true;
+        self
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The beginning of the body.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// A header as text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// When the receiver wants to be asked again.
+    pub fn retry_after(&self) -> Option<RetryAfter> {
+        self.header("retry-after").and_then(RetryAfter::parse)
+    }
+
+    /// What the status alone says.
+    pub fn by_status(&self) -> Outcome {
+        Outcome::of_status(self.status, self.retry_after())
+    }
+
+    /// The beginning of the body as one line.
+    pub fn excerpt(&self) -> String {
+        const MOST: usize = 200;
+        let text = String::from_utf8_lossy(&self.body);
+        let text: String = text
+            .chars()
+            .take(MOST)
+            .map(crate::domain::message::clean)
+            .collect();
+        text.trim().to_owned()
+    }
+}
+
+/// Something to remember from an answer, or (`None`) to forget.
+pub type Keep = (String, Option<String>);
+
+/// What came of an exchange.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Delivered, to be retried, or not.
+    pub outcome: Outcome,
+    /// What went wrong; empty if nothing did.
+    pub error: String,
+    /// What to remember for the next time.
+    pub keep: Vec<Keep>,
+}
+
+impl Verdict {
+    pub(super) fn of(outcome: Outcome, response: &Response) -> Self {
+        let error = match (&outcome, response.excerpt()) {
+            (Outcome::Delivered, _) => String::new(),
+            (_, said) if said.is_empty() => format!("status {}", response.status),
+            (_, said) => format!("status {}: {said}", response.status),
+        };
+        Self {
+            outcome,
+            error,
+            keep: Vec::new(),
+        }
+    }
+
+    /// Nothing had to be sent.
+    pub(super) const fn needless() -> Self {
+        Self {
+            outcome: Outcome::Delivered,
+            error: String::new(),
+            keep: Vec::new(),
+        }
+    }
+
+    pub(super) fn keeping(mut self, keep: impl IntoIterator<Item = Keep>) -> Self {
+        self.keep.extend(keep);
+        self
+    }
+}
+
+/// What is to be done now.
+#[derive(Debug)]
+pub enum Step {
+    /// Send this, then give the answer to [`Exchange::answered`].
+    Send(Box<Request>, Exchange),
+    /// Nothing more.
+    Done(Verdict),
+}
+
+impl Step {
+    /// A request whose answer is all.
+    pub(super) fn once(request: Request, judge: fn(&Response) -> Outcome) -> Self {
+        Self::once_keeping(request, judge, Vec::new())
+    }
+
+    /// The same; something is remembered if it is delivered.
+    pub(super) fn once_keeping(
+        request: Request,
+        judge: fn(&Response) -> Outcome,
+        keep: Vec<Keep>,
+    ) -> Self {
+        Self::Send(Box::new(request), Exchange(Waiting::Once { judge, keep }))
+    }
+
+    pub(super) fn talk(request: Request, talk: Talk) -> Self {
+        Self::Send(Box::new(request), Exchange(Waiting::Slack(Box::new(talk))))
+    }
+}
+
+/// An exchange that waits for an answer.
+#[derive(Debug)]
+pub struct Exchange(Waiting);
+
+#[derive(Debug)]
+enum Waiting {
+    Once {
+        judge: fn(&Response) -> Outcome,
+        keep: Vec<Keep>,
+    },
+    Slack(Box<Talk>),
+}
+
+impl Exchange {
+    /// Takes the answer.
+    pub fn answered(self, response: &Response) -> Step {
+        match self.0 {
+            Waiting::Once { judge, keep } => {
+                let verdict = Verdict::of(judge(response), response);
+                if verdict.outcome == Outcome::Delivered {
+                    Step::Done(verdict.keeping(keep))
+                } else {
+                    Step::Done(verdict)
+                }
+            }
+            Waiting::Slack(talk) => talk.answered(response),
+        }
+    }
+}
+
+/// Something that a format cannot say. Sending it again would not help.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsendable {
+    /// No such type in the catalogue.
+    #[error("make message: {0}")]
+    Type(#[from] mesh_events::UnknownEventType),
+    /// No chat shows it.
+    #[error("make message: nothing to show for this event")]
+    Nothing,
+    /// Only events have this form.
+    #[error("make message: only events can be sent in this format")]
+    NotAnEvent,
+    /// A template or expression that fails on this event.
+    #[error("make message: {0}")]
+    Template(String),
+    /// A direct message needs an address, and there is no channel to use instead.
+    #[error("make message: no e-mail of {user} is known; the identity map gives it")]
+    NoEmail {
+        /// Unix user.
+        user: String,
+    },
+    /// Settings that were checked, and yet make no address.
+    #[error("make message: {0:?} makes no address")]
+    Address(String),
+}

@@ -1,0 +1,148 @@
+//! What people read, before it is laid out for a chat.
+//!
+//! A message has a heading, a sentence, facts and links; Slack, Teams, Discord and PagerDuty differ only in how these look, how text is
+//! escaped and where it is cut. Text from outside (names, paths, reasons) is kept as it came: every layout escapes and cuts it.
+
+mod advice;
+mod job;
+mod line;
+mod link;
+mod markup;
+
+use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::{Event, EventType};
+
+pub use link::Link;
+pub use markup::{Dialect, Span, Text, clean, units};
+
+/// What a chat shows if its endpoint names no types: what someone may want to act on.
+pub const DEFAULT_TYPES: &[EventType] = &[
+    EventType::JobStarted,
+    EventType::JobHeld,
+    EventType::JobRequeued,
+    EventType::JobCompleted,
+    EventType::JobFailed,
+    EventType::JobCancelled,
+    EventType::JobTimeout,
+    EventType::JobOutOfMemory,
+    EventType::JobNodeFail,
+    EventType::JobPreempted,
+    EventType::JobBootFail,
+    EventType::JobDeadline,
+    EventType::NodeDown,
+    EventType::NodeDrained,
+    EventType::NodeRecovered,
+    EventType::NodePreempted,
+    EventType::UserQuotaHigh,
+    EventType::UserQuotaExceeded,
+    EventType::UserQuotaCleared,
+    EventType::QueueExplained,
+    EventType::CaptureGapOpened,
+    EventType::CaptureGapClosed,
+    EventType::CaptureSourceDown,
+    EventType::CaptureSourceUp,
+];
+
+/// How bad the news is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Something went well.
+    Good,
+    /// Something happened.
+    Info,
+    /// Somebody may want to look.
+    Warning,
+    /// Something failed.
+    Error,
+}
+
+/// One named value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fact {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: Text,
+}
+
+/// A message for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// How bad the news is.
+    pub severity: Severity,
+    /// One emoji.
+    pub sign: &'static str,
+    /// What happened, in a few words.
+    pub heading: Text,
+    /// A sentence about it. Empty if the heading says everything.
+    pub sentence: Text,
+    /// Named values, the important ones first.
+    pub facts: Vec<Fact>,
+    /// Where to find more.
+    pub links: Vec<Link>,
+    /// Where it happened.
+    pub footer: Text,
+}
+
+impl Message {
+    /// A message of a heading and a sentence.
+    pub fn line(severity: Severity, sign: &'static str, heading: Text, sentence: Text) -> Self {
+        Self {
+            severity,
+            sign,
+            heading,
+            sentence,
+            facts: Vec::new(),
+            links: Vec::new(),
+            footer: Text::new(),
+        }
+    }
+
+    /// Adds a fact, unless it is empty.
+    #[must_use]
+    pub fn fact(mut self, name: &'static str, value: impl Into<Text>) -> Self {
+        let value = value.into();
+        if !value.is_empty() {
+            self.facts.push(Fact { name, value });
+        }
+        self
+    }
+
+    /// "N events while away": what the endpoint missed because it was too old when it could be sent.
+    pub fn away(count: u64, cluster: &str) -> Self {
+        let (events, were) = if count == 1 {
+            ("event", "was")
+        } else {
+            ("events", "were")
+        };
+        let sentence = Text::from(format!("{count} {events} of cluster "))
+            .strong(cluster)
+            .plain(format!(" while away {were} too old to be shown here. "))
+            .code("smesh events")
+            .plain(" lists them.");
+        Self::line(Severity::Info, "💤", Text::from("While away"), sentence)
+    }
+
+    /// What a test of an endpoint sends.
+    pub fn test(endpoint: &str, cluster: &str) -> Self {
+        let sentence = Text::from("Test of webhook ")
+            .strong(endpoint)
+            .plain(" from slurm-mesh on cluster ")
+            .strong(cluster)
+            .plain(": it works.");
+        Self::line(Severity::Info, "👋", Text::from("Test"), sentence)
+    }
+}
+
+/// The message of an event, with its cost if that is known. `None` for events that no chat shows.
+pub fn of(event: &Event, cost: Option<&CostEvent>) -> Option<Message> {
+    let kind = event.kind().ok()?;
+    match kind {
+        EventType::JobStarted => job::started(event, cost),
+        kind if kind.is_end() => job::ended(kind, event, cost),
+        kind => line::of(kind, event),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream::AckKind;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use chrono::Utc;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use mesh_events::catalogue::Consumer;
 use mesh_events::proto::mesh::audit::v1::DeadLetter;
 use mesh_events::subject;
@@ -84,6 +84,16 @@ impl Bus {
                     }
                     .instrument(span),
                 );
+            }
+            // What was pulled and not begun is handed to whoever goes on, now and not after the ack wait.
+            while let Some(Some(message)) = messages.next().now_or_never() {
+                self.answer(
+                    &message,
+                    Outcome::Retry {
+                        after: Duration::ZERO,
+                    },
+                )
+                .await;
             }
         }
         tasks.close();

@@ -132,6 +132,18 @@ impl Sql {
         self
     }
 
+    /// Goes on with values between commas, as `VALUES (` wants them.
+    #[must_use]
+    pub fn list<const N: usize>(mut self, values: [Value; N]) -> Self {
+        for (n, value) in values.into_iter().enumerate() {
+            if n > 0 {
+                self = self.push(", ");
+            }
+            self = self.bind(value);
+        }
+        self
+    }
+
     /// Goes on with what differs between the two.
     #[must_use]
     pub fn either(mut self, sqlite: &'static str, postgres: &'static str) -> Self {

@@ -1,6 +1,11 @@
 //! The IO side; no decisions.
 
+mod command;
+mod database;
+mod delivery;
+pub mod endpoints;
 pub mod http;
+pub mod replicas;
 pub mod resolver;
 pub mod store;
 mod writer;

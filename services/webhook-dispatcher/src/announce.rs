@@ -3,7 +3,7 @@
 //! Outcomes wait in the database until JetStream has both, so neither a restart nor an absence of NATS loses one. Their ids are made of
 //! endpoint and event: told twice, they are stored once.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -22,6 +22,8 @@ use crate::lane::Shared;
 
 /// The service's name, in subjects and entries.
 const SERVICE: &str = "webhook-dispatcher";
+/// Kind of the entries about endpoints that were made, changed or removed.
+pub const ACT: &str = "webhook";
 /// Outcomes per round.
 const BATCH: u32 = 256;
 /// Under way at a time.
@@ -75,12 +77,26 @@ enum Round {
 }
 
 async fn round(shared: &Shared) -> Result<Round, Error> {
-    let outcomes = shared.store.outbox(BATCH).await?;
-    if outcomes.is_empty() {
+    let endpoints = shared
+        .owned
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let outcomes = shared.store.outbox(endpoints, BATCH).await?;
+    let acts = shared.store.acts().await?;
+    if outcomes.is_empty() && acts.is_empty() {
         return Ok(Round::All);
     }
     if !shared.bus.connected() || shared.store.check_writes().is_err() {
         return Ok(Round::Refused);
+    }
+    for act in acts {
+        let subject = subject::audit(&shared.cluster, ACT);
+        if let Err(error) = shared.bus.publish_raw(subject, &act.id, act.body).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "announce act");
+            return Ok(Round::Refused);
+        }
+        shared.store.told(&act.id).await?;
     }
     let count = outcomes.len();
     let told: Vec<(String, String)> = stream::iter(outcomes)

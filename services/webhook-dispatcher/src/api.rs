@@ -20,17 +20,21 @@ use mesh_runtime::api::{self, Caller, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::adapters::store::{Counts, Delivery};
+use crate::adapters::endpoints::Stored;
+use crate::adapters::store::Delivery;
 use crate::domain::format::Kept;
 use crate::domain::retry::Outcome;
 use crate::error::Error;
-use crate::lane::Lane;
+use crate::lane::Shared;
 use crate::post::{self, Told};
+use crate::registry::Registry;
 
 /// What the routes need.
 pub struct Api {
-    /// The endpoints.
-    pub lanes: Vec<Arc<Lane>>,
+    /// Bus, database and HTTP clients.
+    pub shared: Arc<Shared>,
+    /// What each endpoint is.
+    pub registry: Arc<Registry>,
     /// Where endpoints are written.
     pub config_file: String,
 }
@@ -50,21 +54,10 @@ pub fn router(api: Api) -> Router {
         .with_state(Arc::new(api))
 }
 
-/// An endpoint as it may be shown.
-#[derive(Serialize)]
-struct Shown<'a> {
-    name: &'a str,
-    url: String,
-    format: &'static str,
-    signed: bool,
-    types: &'a [String],
-    counts: Counts,
-}
-
 impl Api {
-    fn lane(&self, caller: &Caller, name: &str) -> Result<&Arc<Lane>, Problem> {
+    async fn stored(&self, caller: &Caller, name: &str) -> Result<Stored, Problem> {
         reader(caller)?;
-        let found = self.lanes.iter().find(|lane| lane.endpoint.name == name);
+        let found = self.shared.store.endpoint(name).await.map_err(internal)?;
         found.ok_or_else(|| {
             Problem::not_found(format!("no webhook {name:?}; GET /v1/webhooks lists them"))
         })
@@ -95,29 +88,19 @@ fn internal(error: Error) -> Problem {
     Problem::internal(&error)
 }
 
-async fn shown(lane: &Lane) -> Result<Value, Problem> {
-    let endpoint = &lane.endpoint;
-    let counts = lane
-        .shared
-        .store
-        .counts(&endpoint.name)
-        .await
-        .map_err(internal)?;
-    Ok(json!(Shown {
-        name: &endpoint.name,
-        url: endpoint.shown_url(),
-        format: endpoint.format.as_str(),
-        signed: endpoint.signer.is_some(),
-        types: &endpoint.types,
-        counts,
-    }))
+async fn shown(api: &Api, stored: Stored) -> Result<Value, Problem> {
+    let counts = api.shared.store.counts(&stored.name).await;
+    let mut shown = stored.spec;
+    shown["name"] = stored.name.into();
+    shown["counts"] = json!(counts.map_err(internal)?);
+    Ok(shown)
 }
 
 async fn list(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Value>, Problem> {
     reader(&caller)?;
-    let mut webhooks = Vec::with_capacity(api.lanes.len());
-    for lane in &api.lanes {
-        webhooks.push(shown(lane).await?);
+    let mut webhooks = Vec::new();
+    for stored in api.shared.store.endpoints().await.map_err(internal)? {
+        webhooks.push(shown(&api, stored).await?);
     }
     Ok(Json(json!({ "webhooks": webhooks })))
 }
@@ -127,7 +110,8 @@ async fn show(
     caller: Caller,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    shown(api.lane(&caller, &name)?).await.map(Json)
+    let stored = api.stored(&caller, &name).await?;
+    shown(&api, stored).await.map(Json)
 }
 
 async fn refuse(State(api): State<Arc<Api>>, caller: Caller) -> Problem {
@@ -183,14 +167,10 @@ async fn deliveries(
     Path(name): Path<String>,
     Query(page): Query<Page>,
 ) -> Result<Json<Value>, Problem> {
-    let lane = api.lane(&caller, &name)?;
+    api.stored(&caller, &name).await?;
     let most = page.limit.unwrap_or(50).clamp(1, 500);
-    let found = lane
-        .shared
-        .store
-        .recent(&name, most)
-        .await
-        .map_err(internal)?;
+    let found = api.shared.store.recent(&name, most).await;
+    let found = found.map_err(internal)?;
     let deliveries: Vec<ShownDelivery> = found.into_iter().map(Into::into).collect();
     Ok(Json(json!({ "deliveries": deliveries })))
 }
@@ -202,11 +182,13 @@ async fn test(
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     writer(&caller)?;
-    let lane = api.lane(&caller, &name)?;
+    api.stored(&caller, &name).await?;
+    let endpoint = api.registry.endpoint(&api.shared.store, &name).await;
+    let endpoint = endpoint.map_err(internal)?;
     let user = caller.users.first().map_or("", String::as_str);
-    let sample = sample(&lane.shared.cluster, &name, user, Utc::now());
-    let told = Told::test(&lane.endpoint, &sample);
-    let attempted = post::tell(&lane.shared.http, &lane.endpoint, &told, &Kept::new(), None).await;
+    let sample = sample(&api.shared.cluster, &name, user, Utc::now());
+    let told = Told::test(&endpoint, &sample);
+    let attempted = post::tell(&api.shared.http, &endpoint, &told, &Kept::new(), None).await;
     Ok(Json(json!({
         "webhook": name,
         "event_id": sample.id,

@@ -7,9 +7,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mesh_db::Location;
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
 use secrecy::SecretString;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use url::Url;
 
 use crate::domain::address::{self, Subnet};
@@ -55,8 +57,18 @@ pub struct Config {
     pub allow_subnets: Vec<String>,
     /// Whether endpoints may have http:// addresses.
     pub allow_http: bool,
+    /// Where everything is kept.
+    pub db: Database,
     /// Who gets which events.
     pub endpoints: Vec<EndpointConfig>,
+}
+
+/// `[webhook-dispatcher.db]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Database {
+    /// `sqlite:<path>` or `postgres://…`; empty for `webhook-dispatcher.db` in the data directory.
+    pub url: String,
 }
 
 impl Default for Config {
@@ -74,6 +86,7 @@ impl Default for Config {
             remember: hours(14 * 24),
             allow_subnets: Vec::new(),
             allow_http: false,
+            db: Database::default(),
             endpoints: Vec::new(),
         }
     }
@@ -153,6 +166,16 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// What may be shown of it.
+    pub fn public(&self) -> Value {
+        json!({
+            "url": self.shown_url(),
+            "format": self.format.as_str(),
+            "signed": self.signer.is_some(),
+            "types": self.types,
+        })
+    }
+
     /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
     pub fn shown_url(&self) -> String {
         let mut url = self.url.clone();
@@ -234,6 +257,7 @@ impl Config {
                 "at most 60s; people wait for these messages",
             ));
         }
+        faults.extend(self.db.location(Path::new("")).err());
         let mut names = BTreeSet::new();
         let mut endpoints = Vec::new();
         for (index, written) in self.endpoints.iter().enumerate() {
@@ -269,6 +293,23 @@ impl Config {
         } else {
             Err(faults)
         }
+    }
+}
+
+impl Database {
+    /// Where the tables are.
+    ///
+    /// # Errors
+    /// What is wrong with the address.
+    pub fn location(&self, data_dir: &Path) -> Result<Location, Fault> {
+        if self.url.is_empty() {
+            return Ok(Location::Sqlite(data_dir.join("webhook-dispatcher.db")));
+        }
+        Location::parse(&self.url, data_dir).map_err(|problem| Fault {
+            endpoint: String::new(),
+            key: "db.url",
+            problem,
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`pairing`]: which messages wait a moment for their cost.
+//! - [`ownership`]: which dispatcher is at work on which endpoint.
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
@@ -15,6 +16,7 @@ pub mod filter;
 pub mod format;
 pub mod message;
 pub mod names;
+pub mod ownership;
 pub mod pairing;
 pub mod retry;
 pub mod sample;

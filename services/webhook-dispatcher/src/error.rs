@@ -5,15 +5,26 @@ use std::path::PathBuf;
 /// Errors of the dispatcher itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database file cannot be opened or brought up to date.
-    #[error("open database {path}", path = path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    /// The database cannot be opened or brought up to date.
+    #[error(transparent)]
+    Setup(#[from] mesh_db::Error),
+    /// Another dispatcher uses the file.
+    #[error("open database {path}: another process uses it; several dispatchers need PostgreSQL (webhook-dispatcher.db.url)", path = .0.display())]
+    InUse(PathBuf),
+    /// An endpoint of `mesh.toml` has the name of one that was made by the API.
+    #[error(
+        "endpoint {0:?} was made by the API: give the one in mesh.toml another name, or remove the other with `smesh webhooks remove`"
+    )]
+    NameTaken(String),
+    /// Nothing is known of the endpoint here.
+    #[error("endpoint {0:?} is not known here")]
+    Unknown(String),
+    /// The bus did not do what a change of an endpoint needs.
+    #[error(transparent)]
+    Bus(#[from] mesh_bus::Error),
+    /// Another dispatcher has the endpoint's lease by now; it sends what is to be sent.
+    #[error("deliver to {0:?}: another dispatcher has this endpoint now")]
+    NotOurs(String),
     /// The database does not read or write; the message comes again.
     #[error("{action}")]
     Database {
@@ -47,6 +58,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if the database may be there again by itself.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Self::Setup(error) => error.is_away(),
+            Self::Database { source, .. } => mesh_db::is_away(source),
+            _ => false,
+        }
+    }
+
     pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |source| Self::Database { action, source }
     }

@@ -39,12 +39,13 @@ impl Handler for Intake {
                 };
             }
         };
-        if self.0.shared.store.check_writes().is_err() {
+        if self.0.may_send().is_err() {
             // Readiness says why; once per message would say it a thousand times.
             return Outcome::Retry { after: PAUSE };
         }
         match self.take(kind, &event, message).await {
             Ok(()) => Outcome::Done,
+            Err(Error::NotOurs(_)) => Outcome::Retry { after: PAUSE },
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -90,6 +91,7 @@ impl Intake {
             pair: None,
             body: message.body.to_vec(),
             cost: None,
+            keep: Vec::new(),
         };
         if lane.is_too_old(event, now) {
             delivery.state = State::Expired;
@@ -127,11 +129,7 @@ impl Intake {
         lane.store(delivery).await?;
         // The cost may have come meanwhile.
         if let Some(cost) = lane.costs.take(&pair)
-            && lane
-                .shared
-                .store
-                .join_cost(&lane.endpoint.name, pair, cost, Utc::now())
-                .await?
+            && lane.join_cost(pair, cost).await?
         {
             lane.wake();
         }
@@ -150,12 +148,7 @@ impl Intake {
         }
         let cost = message.body.to_vec();
         lane.costs.put(pair.clone(), cost.clone());
-        if lane
-            .shared
-            .store
-            .join_cost(&lane.endpoint.name, pair.clone(), cost, Utc::now())
-            .await?
-        {
+        if lane.join_cost(pair.clone(), cost).await? {
             lane.costs.take(&pair);
             lane.wake();
         }

@@ -1,7 +1,7 @@
 //! One endpoint: its limits, its attempts, its retries. Nothing here is shared with another endpoint but the database's writer.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -16,10 +16,10 @@ use crate::adapters::http::Http;
 use crate::adapters::store::{Delivery, State, Store};
 use crate::config::Endpoint;
 use crate::costs::Costs;
-use crate::domain::format::Kept;
 use crate::domain::retry::{Next, next_attempt};
 use crate::domain::{names, pairing};
 use crate::error::Error;
+use crate::lease::Lease;
 use crate::post::Told;
 use crate::{metrics, post};
 
@@ -42,6 +42,19 @@ pub struct Shared {
     pub cost_wait: Duration,
     /// Outcomes are to be announced.
     pub outcomes: Notify,
+    /// Endpoints whose outcomes are announced here.
+    pub owned: RwLock<Vec<String>>,
+}
+
+impl Shared {
+    /// These endpoints are at work here.
+    pub fn owned(&self, endpoints: Vec<String>) {
+        let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
+        if *owned != endpoints {
+            *owned = endpoints;
+            self.outcomes.notify_one();
+        }
+    }
 }
 
 /// An endpoint at work.
@@ -50,6 +63,8 @@ pub struct Lane {
     pub shared: Arc<Shared>,
     /// The endpoint.
     pub endpoint: Endpoint,
+    /// The right to be at work on it.
+    pub lease: Lease,
     /// Cost types that only complete its messages.
     pub companions: Vec<EventType>,
     /// Costs that came before their message.
@@ -60,7 +75,7 @@ pub struct Lane {
 
 impl Lane {
     /// An endpoint, not yet at work.
-    pub fn new(shared: Arc<Shared>, endpoint: Endpoint) -> Self {
+    pub fn new(shared: Arc<Shared>, endpoint: Endpoint, lease: Lease) -> Self {
         let companions = if endpoint.format.is_chat() {
             pairing::companions(&endpoint.filter)
         } else {
@@ -74,6 +89,7 @@ impl Lane {
             permits,
             wake: Notify::new(),
             endpoint,
+            lease,
         }
     }
 
@@ -91,6 +107,15 @@ impl Lane {
             .as_ref()
             .and_then(from_timestamp)
             .is_some_and(|occurred| now - occurred > limit)
+    }
+
+    /// Checked before anything is sent.
+    ///
+    /// # Errors
+    /// If the database does not write, or the lease is not ours any more.
+    pub fn may_send(&self) -> Result<(), Error> {
+        self.shared.store.check_writes()?;
+        self.lease.check()
     }
 
     /// Something became due.
@@ -122,10 +147,12 @@ impl Lane {
         }
         async {
             let permit = self.permits.acquire().await;
-            self.shared.store.check_writes()?;
+            self.may_send()?;
             let told = Told::of(&delivery, &self.shared.cluster)?;
-            let kept = Kept::new();
+            let keys = self.endpoint.format.keys(&told.content());
+            let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
             let attempted = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent()).await;
+            delivery.keep = attempted.verdict.keep;
             drop(permit);
             let now = Utc::now();
             delivery.attempts = attempt;
@@ -174,9 +201,12 @@ impl Lane {
             delivery.state == State::Expired && self.endpoint.format.is_chat(),
         );
         if missed {
-            self.shared.store.save_missed(delivery).await?;
+            self.shared
+                .store
+                .save_missed(self.lease.epoch, delivery)
+                .await?;
         } else {
-            self.shared.store.save(delivery).await?;
+            self.shared.store.save(self.lease.epoch, delivery).await?;
         }
         if state != State::Waiting {
             metrics::settled(&self.endpoint.name, state.as_str());
@@ -186,6 +216,23 @@ impl Lane {
             self.wake();
         }
         Ok(())
+    }
+
+    /// Hands a cost to the message that waits for it; true if there was one.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn join_cost(&self, pair: String, cost: Vec<u8>) -> Result<bool, Error> {
+        let store = &self.shared.store;
+        store
+            .join_cost(
+                self.lease.epoch,
+                &self.endpoint.name,
+                pair,
+                cost,
+                Utc::now(),
+            )
+            .await
     }
 
     /// Sends what is due, at most as many at a time as the endpoint allows, until told to stop; then finishes what is under way.
@@ -221,9 +268,9 @@ impl Lane {
         under_way: &mut HashSet<String>,
     ) -> Result<Duration, Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
-        if store.check_writes().is_err() {
-            // Woken when it writes again.
-            return Ok(Duration::from_secs(60));
+        if self.may_send().is_err() {
+            // Woken when the database writes again; a lease that was not renewed in time may yet be.
+            return Ok(PAUSE);
         }
         let now = Utc::now();
         let mut pause = self.report_missed(now).await?;
@@ -312,8 +359,10 @@ impl Lane {
             pair: None,
             body: Vec::new(),
             cost: None,
+            keep: Vec::new(),
         };
-        self.shared.store.report_missed(report).await?;
+        let store = &self.shared.store;
+        store.report_missed(self.lease.epoch, report).await?;
         Ok(long)
     }
 }

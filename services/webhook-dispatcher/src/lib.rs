@@ -3,16 +3,18 @@
 //! - [`domain`]: filters, retries, chat messages, forbidden addresses. Pure.
 //! - [`config`]: the section of `mesh.toml` and its checked endpoints.
 //! - [`handlers`]: per message: decide, send, store.
-//! - [`lane`]: one endpoint at work, with its limits and retries.
+//! - [`registry`]: what each endpoint is.
+//! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
+//! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
 //! - [`announce`]: outcomes become audit entries and dead letters.
-//! - [`adapters`]: the HTTP client and the SQLite file.
+//! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: the REST routes under `/v1/webhooks`.
 //!
 //! Every endpoint has its own durable consumer and its own limits, so one that fails, hangs or floods only hurts itself. An event is
 //! acknowledged when its outcome, or the fact that it waits, is on disk; a crash may repeat attempts that were under way, with the same
 //! `webhook-id`.
 //!
-//! Deliberately absent for now: endpoints by API, disabling of endpoints, other chats, redelivery, several replicas.
+//! Deliberately absent for now: disabling of endpoints, redelivery.
 
 pub mod adapters;
 pub mod announce;
@@ -21,19 +23,23 @@ pub mod config;
 pub mod costs;
 pub mod domain;
 pub mod error;
+pub mod fleet;
 pub mod handlers;
 pub mod lane;
+pub mod lease;
 pub mod metrics;
 pub mod post;
+pub mod registry;
 pub mod signature;
+pub mod work;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
-use mesh_bus::{Bus, EndpointConsumer};
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_bus::Bus;
+use mesh_db::Location;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -46,10 +52,12 @@ use adapters::http::Http;
 use adapters::store::Store;
 use api::Api;
 use domain::names;
-use handlers::Intake;
-use lane::{Lane, Shared};
+use fleet::Fleet;
+use lane::Shared;
+use registry::Registry;
+use work::pause;
 
-/// Between tries of what NATS refused.
+/// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The service, as `mesh-runtime` runs it.
@@ -65,167 +73,173 @@ impl Service for WebhookDispatcherService {
     }
 
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let (config, endpoints) = configuration(&context)?;
+        let (config, endpoints, location) = configuration(&context)?;
         metrics::describe();
-        let http = Http::new(&endpoints)?;
-        let store = Store::open(&context.mesh.data_dir.join("webhook-dispatcher.db")).await?;
+        let store = Store::connect(&location)?;
+        let registry = Arc::new(Registry::new(endpoints));
+        let prepared = match prepare(&store, &registry).await {
+            Ok(()) => true,
+            // The other services need not wait for it: `run` does.
+            Err(error) if store.is_shared() && error.is_away() => {
+                tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    "database is not there yet"
+                );
+                false
+            }
+            Err(error) => return Err(error.into()),
+        };
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let shared = Arc::new(Shared {
             bus,
             store,
-            http,
+            http: Http::default(),
             cluster: context.mesh.cluster.clone(),
             cost_wait: config.cost_wait,
             outcomes: Notify::new(),
+            owned: RwLock::default(),
         });
-        let lanes: Vec<_> = endpoints
-            .into_iter()
-            .map(|endpoint| Arc::new(Lane::new(Arc::clone(&shared), endpoint)))
-            .collect();
+        let fleet = Arc::new(Fleet::new(Arc::clone(&shared), Arc::clone(&registry)));
         let router = api::router(Api {
-            lanes: lanes.clone(),
+            shared: Arc::clone(&shared),
+            registry: Arc::clone(&registry),
             config_file: context.config_file(),
         });
+        let dispatcher = Dispatcher {
+            shared,
+            registry,
+            fleet,
+            remember: config.remember,
+        };
         Ok(Started {
-            router: context.audited(&shared.bus, router),
-            run: Box::pin(run(context, shared, lanes, config.remember)),
+            router: context.audited(&dispatcher.shared.bus, router),
+            run: Box::pin(dispatcher.run(context, prepared)),
         })
     }
 }
 
-/// The section, and its endpoints with their secrets read.
-fn configuration(context: &Context) -> Result<(Config, Vec<Endpoint>), BoxError> {
+/// The section, its endpoints with their secrets read, and where the tables are.
+fn configuration(context: &Context) -> Result<(Config, Vec<Endpoint>, Location), BoxError> {
     let config: Config = context.section(WebhookDispatcherService::NAME)?;
+    let faults = |faults: Vec<config::Fault>| {
+        context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
     let endpoints = config
         .validate(|path| std::fs::read_to_string(context.relative(path)))
-        .map_err(|faults| {
-            context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>())
-        })?;
-    Ok((config, endpoints))
+        .map_err(faults)?;
+    let location = config.db.location(&context.mesh.data_dir);
+    let location = location.map_err(|fault| faults(vec![fault]))?;
+    Ok((config, endpoints, location))
 }
 
-/// Delivers until told to stop, then finishes what is under way.
-async fn run(
-    context: Context,
-    shared: Arc<Shared>,
-    lanes: Vec<Arc<Lane>>,
-    remember: Duration,
-) -> Result<(), BoxError> {
-    let shutdown = context.shutdown.clone();
-    context.watch_nats(WebhookDispatcherService::NAME, &shared.bus);
-    // Outlives the others: their last outcomes are announced too.
-    let finished = CancellationToken::new();
-    let announcer = tokio::spawn(announce::run(Arc::clone(&shared), finished.clone()));
-    let mut tasks = JoinSet::new();
-    for lane in &lanes {
-        tasks.spawn(Arc::clone(lane).retry(shutdown.clone()));
+/// Brings the tables to this version and notes the endpoints of `mesh.toml`.
+async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
+    store.prepare().await?;
+    for endpoint in registry.files() {
+        if !store
+            .note_file(&endpoint.name, &endpoint.public(), Utc::now())
+            .await?
+        {
+            return Err(Error::NameTaken(endpoint.name.clone()));
+        }
     }
-    let database = context.health.condition("webhook-dispatcher.database");
-    tasks.spawn(watch_database(
-        Arc::clone(&shared),
-        lanes.clone(),
-        database,
-        shutdown.clone(),
-    ));
-    let configured = lanes
-        .iter()
-        .map(|lane| lane.endpoint.name.clone())
-        .collect();
-    tasks.spawn(take_in(shared.bus.clone(), lanes, shutdown.clone()));
-    tasks.spawn(forget(Arc::clone(&shared), configured, remember, shutdown));
-    while let Some(ended) = tasks.join_next().await {
-        ended?;
-    }
-    finished.cancel();
-    announcer.await?;
-    shared.store.close().await;
-    shared.bus.close().await;
     Ok(())
 }
 
-/// Consumes for every endpoint once NATS is there.
-async fn take_in(bus: Bus, lanes: Vec<Arc<Lane>>, shutdown: CancellationToken) {
-    if bus.ready(&shutdown).await.is_err() {
+struct Dispatcher {
+    shared: Arc<Shared>,
+    registry: Arc<Registry>,
+    fleet: Arc<Fleet>,
+    remember: Duration,
+}
+
+impl Dispatcher {
+    /// Delivers until told to stop, then finishes what is under way.
+    async fn run(self, context: Context, prepared: bool) -> Result<(), BoxError> {
+        let shutdown = context.shutdown.clone();
+        let service = WebhookDispatcherService::NAME;
+        context.watch_nats(service, &self.shared.bus);
+        let database = context.health.condition(&format!("{service}.database"));
+        if !prepared && !self.open(&database, &shutdown).await? {
+            return Ok(());
+        }
+        // Outlives the others: their last outcomes are announced too.
+        let finished = CancellationToken::new();
+        let announcer = tokio::spawn(announce::run(Arc::clone(&self.shared), finished.clone()));
+        let mut tasks = JoinSet::new();
+        let leases = context.health.condition(&format!("{service}.leases"));
+        let (fleet, stop) = (Arc::clone(&self.fleet), shutdown.clone());
+        tasks.spawn(async move { fleet.run(leases, stop).await });
+        tasks.spawn(watch_database(
+            Arc::clone(&self.shared),
+            Arc::clone(&self.fleet),
+            database,
+            shutdown.clone(),
+        ));
+        tasks.spawn(remove_strangers(Arc::clone(&self.shared), shutdown.clone()));
+        tasks.spawn(forget(Arc::clone(&self.shared), self.remember, shutdown));
+        while let Some(ended) = tasks.join_next().await {
+            ended?;
+        }
+        finished.cancel();
+        announcer.await?;
+        self.shared.store.close().await;
+        self.shared.bus.close().await;
+        Ok(())
+    }
+
+    /// Waits for the database. False when told to stop before.
+    async fn open(
+        &self,
+        database: &Condition,
+        shutdown: &CancellationToken,
+    ) -> Result<bool, Error> {
+        loop {
+            match prepare(&self.shared.store, &self.registry).await {
+                Ok(()) => return Ok(true),
+                Err(error) if error.is_away() => database.fail(mesh_runtime::chain(&error)),
+                Err(error) => return Err(error),
+            }
+            if !pause(RETRY, shutdown).await {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Deletes the consumers of endpoints that nothing is known of, as from before the database was made anew.
+async fn remove_strangers(shared: Arc<Shared>, shutdown: CancellationToken) {
+    if shared.bus.ready(&shutdown).await.is_err() {
         // Told to stop before NATS came.
         return;
     }
-    let wanted = lanes
-        .iter()
-        .map(|lane| names::consumer(&lane.endpoint.name))
+    while let Err(error) = try_remove_strangers(&shared).await {
+        tracing::warn!(
+            error = mesh_runtime::chain(&error),
+            "delete consumers of unknown webhooks, trying again"
+        );
+        if !pause(RETRY, &shutdown).await {
+            return;
+        }
+    }
+}
+
+async fn try_remove_strangers(shared: &Shared) -> Result<(), Error> {
+    // Before the endpoints are read: what is made meanwhile is not taken for a stranger.
+    let there = shared.bus.endpoint_consumers().await?;
+    let known: BTreeSet<String> = shared
+        .store
+        .outlines()
+        .await?
+        .keys()
+        .map(|name| names::consumer(name))
         .collect();
-    let mut tasks = JoinSet::new();
-    tasks.spawn(remove_old(bus, wanted, shutdown.clone()));
-    for lane in lanes {
-        tasks.spawn(consume(lane, shutdown.clone()));
-    }
-    tasks.join_all().await;
-}
-
-/// Makes the endpoint's consumer, and consumes.
-async fn consume(lane: Arc<Lane>, shutdown: CancellationToken) {
-    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
-    let consumer = consumer(&lane);
-    while let Err(error) = bus.endpoint_consumer(&consumer).await {
-        tracing::warn!(
-            error = mesh_runtime::chain(&error),
-            endpoint = endpoint.name,
-            "declare consumer, trying again"
+    for name in there.into_iter().filter(|name| !known.contains(name)) {
+        shared.bus.delete_endpoint_consumer(&name).await?;
+        tracing::info!(
+            consumer = name,
+            "deleted the consumer of an unknown webhook"
         );
-        if !pause(RETRY, &shutdown).await {
-            return;
-        }
-    }
-    let intake = Intake(Arc::clone(&lane));
-    if let Err(error) = bus
-        .consume(
-            SLURM_EVENTS,
-            &consumer.name,
-            endpoint.concurrency,
-            intake,
-            &shutdown,
-        )
-        .await
-    {
-        tracing::error!(
-            error = mesh_runtime::chain(&error),
-            endpoint = endpoint.name,
-            "consume"
-        );
-    }
-}
-
-fn consumer(lane: &Lane) -> EndpointConsumer {
-    let endpoint = &lane.endpoint;
-    EndpointConsumer {
-        name: names::consumer(&endpoint.name),
-        description: format!("webhook {}", endpoint.name),
-        filters: endpoint.filter.subjects(&lane.companions),
-        // As many again as are handled wait at hand, so that the next is there when one is done.
-        max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
-        // A message may wait for the requests before it, then for its own.
-        ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
-    }
-}
-
-/// Deletes the consumers of endpoints that are in the configuration no more.
-async fn remove_old(bus: Bus, wanted: BTreeSet<String>, shutdown: CancellationToken) {
-    while let Err(error) = try_remove_old(&bus, &wanted).await {
-        tracing::warn!(
-            error = mesh_runtime::chain(&error),
-            "delete consumers of removed webhooks, trying again"
-        );
-        if !pause(RETRY, &shutdown).await {
-            return;
-        }
-    }
-}
-
-async fn try_remove_old(bus: &Bus, wanted: &BTreeSet<String>) -> Result<(), mesh_bus::Error> {
-    for name in bus.endpoint_consumers().await? {
-        if !wanted.contains(&name) {
-            bus.delete_endpoint_consumer(&name).await?;
-            tracing::info!(consumer = name, "deleted the consumer of a removed webhook");
-        }
     }
     Ok(())
 }
@@ -233,7 +247,7 @@ async fn try_remove_old(bus: &Bus, wanted: &BTreeSet<String>) -> Result<(), mesh
 /// Says whether the database writes, and lets everybody go on once it does again.
 async fn watch_database(
     shared: Arc<Shared>,
-    lanes: Vec<Arc<Lane>>,
+    fleet: Arc<Fleet>,
     condition: Condition,
     shutdown: CancellationToken,
 ) {
@@ -243,7 +257,7 @@ async fn watch_database(
         match reason {
             None => {
                 condition.ok();
-                lanes.iter().for_each(|lane| lane.wake());
+                fleet.wake_lanes();
                 shared.outcomes.notify_one();
             }
             Some(reason) => {
@@ -257,19 +271,11 @@ async fn watch_database(
     }
 }
 
-/// Ends what waits for removed endpoints and forgets old outcomes, now and every hour.
-async fn forget(
-    shared: Arc<Shared>,
-    configured: BTreeSet<String>,
-    remember: Duration,
-    shutdown: CancellationToken,
-) {
+/// Forgets old outcomes, now and every hour.
+async fn forget(shared: Arc<Shared>, remember: Duration, shutdown: CancellationToken) {
     loop {
-        let now = Utc::now();
-        let before = now - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
-        let forgotten = shared.store.forget(configured.clone(), before, now).await;
-        shared.outcomes.notify_one();
-        match forgotten {
+        let before = Utc::now() - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
+        match shared.store.forget(before).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot old deliveries"),
             Err(error) => {
@@ -279,13 +285,5 @@ async fn forget(
         if !pause(Duration::from_secs(60 * 60), &shutdown).await {
             return;
         }
-    }
-}
-
-/// Waits; false when told to stop.
-async fn pause(time: Duration, shutdown: &CancellationToken) -> bool {
-    tokio::select! {
-        () = shutdown.cancelled() => false,
-        () = tokio::time::sleep(time) => true,
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -34,25 +35,21 @@ pub struct Attributes<'a> {
 }
 
 /// HTTP clients: one for each set of allowed subnets, since the check is in the client's resolver. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Http {
-    clients: HashMap<Vec<Subnet>, Client>,
+    clients: Arc<Mutex<HashMap<Vec<Subnet>, Client>>>,
 }
 
 impl Http {
-    /// Clients for these endpoints.
-    ///
-    /// # Errors
-    /// If a client cannot be made.
-    pub fn new(endpoints: &[Endpoint]) -> Result<Self, Error> {
-        mesh_runtime::install_tls();
-        let mut clients = HashMap::new();
-        for endpoint in endpoints {
-            if !clients.contains_key(&endpoint.allowed) {
-                clients.insert(endpoint.allowed.clone(), client(endpoint.allowed.clone())?);
-            }
+    fn client(&self, allowed: &[Subnet]) -> Result<Client, Error> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(allowed) {
+            return Ok(client.clone());
         }
-        Ok(Self { clients })
+        mesh_runtime::install_tls();
+        let client = client(allowed.to_vec())?;
+        clients.insert(allowed.to_vec(), client.clone());
+        Ok(client)
     }
 
     /// Sends once, signed if the endpoint has a secret.
@@ -71,9 +68,8 @@ impl Http {
                 .map_err(|why| format!("{address} may not be reached ({why})"))?;
         }
         let client = self
-            .clients
-            .get(&endpoint.allowed)
-            .ok_or("no client for this endpoint")?;
+            .client(&endpoint.allowed)
+            .map_err(|error| mesh_runtime::chain(&error))?;
         let sending = match request.method {
             Method::Get => client.get(request.url.clone()),
             Method::Post => client.post(request.url.clone()).body(request.body.clone()),

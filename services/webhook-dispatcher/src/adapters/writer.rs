@@ -1,18 +1,17 @@
-//! Group commit: one connection, one task, and as many writes per transaction as came while the last one went to disk.
+//! Group commit: one transaction at a time, one task, and as many writes per transaction as came while the last one went to disk.
 //!
 //! A delivery's outcome must be on disk before its message is acknowledged, and a disk syncs a few hundred to a few thousand times a
 //! second. So no write waits for a time-out, and none has a sync of its own under load.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use mesh_db::pool::{Access, Pool, Transaction};
+use mesh_db::sql::Sql;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::store::{Delivery, State};
+pub(super) use super::command::Command;
 use crate::error::Error;
 
 /// Writes per transaction.
@@ -20,30 +19,13 @@ const BATCH: usize = 512;
 /// After a failed commit the database is tried again so soon, then half as often each time, down to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long one transaction may take: a server that is gone without a word is found out by it.
+const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// A write.
-pub(super) enum Command {
-    /// Store a delivery as it stands.
-    Save(Box<Delivery>),
-    /// Store an expired delivery and count it.
-    SaveMissed(Box<Delivery>),
-    /// Hand a cost to the delivery that waits for it, and make that due.
-    JoinCost {
-        endpoint: String,
-        pair: String,
-        cost: Vec<u8>,
-        now: DateTime<Utc>,
-    },
-    /// Queue a message about missed events and count anew.
-    ReportMissed(Box<Delivery>),
-    /// Outcomes were announced.
-    Announced(Vec<(String, String)>),
-    /// End what waits for endpoints that are gone, and forget old outcomes.
-    Forget {
-        configured: BTreeSet<String>,
-        before: DateTime<Utc>,
-        now: DateTime<Utc>,
-    },
+/// A write, and the epoch of the lease it needs.
+struct Write {
+    epoch: Option<i64>,
+    command: Command,
 }
 
 type Reply = oneshot::Sender<Result<u64, Error>>;
@@ -51,23 +33,22 @@ type Reply = oneshot::Sender<Result<u64, Error>>;
 /// Hands writes to the task. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Writer {
-    commands: mpsc::Sender<(Option<Command>, Reply)>,
+    writes: mpsc::Sender<(Option<Write>, Reply)>,
     trouble: watch::Receiver<Option<String>>,
 }
 
 impl Writer {
-    /// Writes through this connection, and through new ones of these options after trouble.
-    pub(super) fn start(connection: SqliteConnection, options: SqliteConnectOptions) -> Self {
-        let (commands, incoming) = mpsc::channel(2 * BATCH);
+    /// Writes through connections of this pool, one at a time.
+    pub(super) fn start(pool: Pool) -> Self {
+        let (writes, incoming) = mpsc::channel(2 * BATCH);
         let (report, trouble) = watch::channel(None);
         let task = Task {
-            connection: Some(connection),
-            options,
+            pool,
             report,
             trouble: None,
         };
         tokio::spawn(task.run(incoming));
-        Self { commands, trouble }
+        Self { writes, trouble }
     }
 
     /// Why the database does not write; `None` while it does.
@@ -76,10 +57,10 @@ impl Writer {
     }
 
     /// Returns the number of rows when the write is on disk.
-    pub(super) async fn write(&self, command: Command) -> Result<u64, Error> {
+    pub(super) async fn write(&self, epoch: Option<i64>, command: Command) -> Result<u64, Error> {
         let (reply, answer) = oneshot::channel();
-        self.commands
-            .send((Some(command), reply))
+        self.writes
+            .send((Some(Write { epoch, command }), reply))
             .await
             .map_err(|_| Error::WriterStopped)?;
         answer.await.map_err(|_| Error::WriterStopped)?
@@ -88,7 +69,7 @@ impl Writer {
     /// Ends the task after everything before.
     pub(super) async fn close(&self) {
         let (reply, answer) = oneshot::channel();
-        if self.commands.send((None, reply)).await.is_ok() {
+        if self.writes.send((None, reply)).await.is_ok() {
             // An error means that the task has ended already.
             drop(answer.await);
         }
@@ -98,20 +79,19 @@ impl Writer {
 /// Since the last commit failed.
 struct Trouble {
     /// Outcomes that are not on disk. Their requests were made, so they are kept until they are written: forgotten, they would be made again.
-    kept: Vec<Command>,
+    kept: Vec<Write>,
     pause: Duration,
     next_try: Instant,
 }
 
 struct Task {
-    connection: Option<SqliteConnection>,
-    options: SqliteConnectOptions,
+    pool: Pool,
     report: watch::Sender<Option<String>>,
     trouble: Option<Trouble>,
 }
 
 impl Task {
-    async fn run(mut self, mut incoming: mpsc::Receiver<(Option<Command>, Reply)>) {
+    async fn run(mut self, mut incoming: mpsc::Receiver<(Option<Write>, Reply)>) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut closing = None;
         while closing.is_none() {
@@ -121,23 +101,23 @@ impl Task {
                 () = at(next_try) => {}
             }
             let mut replies = Vec::with_capacity(batch.len());
-            let mut commands = Vec::with_capacity(batch.len());
-            for (command, reply) in batch.drain(..) {
-                match command {
-                    Some(command) => {
-                        commands.push(command);
+            let mut writes = Vec::with_capacity(batch.len());
+            for (write, reply) in batch.drain(..) {
+                match write {
+                    Some(write) => {
+                        writes.push(write);
                         replies.push(reply);
                     }
                     None => closing = Some(reply),
                 }
             }
-            match self.commit(&commands).await {
-                Ok(rows) => {
+            match self.commit(&writes).await {
+                Ok(results) => {
                     self.recovered();
                     replies
                         .into_iter()
-                        .zip(rows)
-                        .for_each(|(reply, rows)| answer(reply, Ok(rows)));
+                        .zip(results)
+                        .for_each(|(reply, result)| answer(reply, result));
                 }
                 Err(error) => {
                     tracing::error!(
@@ -145,17 +125,12 @@ impl Task {
                         writes = replies.len(),
                         "write deliveries"
                     );
-                    self.failed(&error, commands);
+                    self.failed(&error, writes);
                     replies
                         .into_iter()
                         .for_each(|reply| answer(reply, Err(Error::Write(error.to_string()))));
                 }
             }
-        }
-        if let Some(connection) = self.connection
-            && let Err(error) = connection.close().await
-        {
-            tracing::warn!(error = &error as &dyn std::error::Error, "close database");
         }
         if let Some(reply) = closing {
             answer(reply, Ok(0));
@@ -163,29 +138,40 @@ impl Task {
     }
 
     /// One transaction of these, and in trouble of a probe and what was kept before them.
-    async fn commit(&mut self, commands: &[Command]) -> Result<Vec<u64>, sqlx::Error> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            None => self.connection.insert(self.options.connect().await?),
-        };
-        let mut transaction = connection.begin().await?;
-        if let Some(trouble) = &self.trouble {
-            probe(&mut transaction).await?;
-            for command in &trouble.kept {
-                apply(&mut transaction, command).await?;
+    async fn commit(&mut self, writes: &[Write]) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        let kept = self.trouble.as_ref().map(|trouble| trouble.kept.as_slice());
+        let attempt = async {
+            let mut transaction = connection.begin(Access::Write).await?;
+            if kept.is_some() {
+                probe(&mut transaction).await?;
             }
+            let kept = kept.unwrap_or_default();
+            let epochs = epochs(&mut transaction, kept.iter().chain(writes)).await?;
+            for write in kept {
+                if let Err(error) = write.apply(&mut transaction, &epochs).await? {
+                    tracing::warn!(error = mesh_runtime::chain(&error), "outcome is not stored");
+                }
+            }
+            let mut results = Vec::with_capacity(writes.len());
+            for write in writes {
+                results.push(write.apply(&mut transaction, &epochs).await?);
+            }
+            transaction.commit().await?;
+            Ok(results)
+        };
+        let committed = tokio::time::timeout(ATTEMPT, attempt)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut));
+        if committed.is_err() {
+            // SQLite may have ended the transaction by itself (a full disk), and sqlx would not know: what followed might not be
+            // committed. One to a server may be in the middle of an answer.
+            connection.close_on_drop();
         }
-        let mut rows = Vec::with_capacity(commands.len());
-        for command in commands {
-            rows.push(apply(&mut transaction, command).await?);
-        }
-        transaction.commit().await?;
-        Ok(rows)
+        committed
     }
 
-    fn failed(&mut self, error: &sqlx::Error, commands: Vec<Command>) {
-        // SQLite may have ended the transaction by itself (a full disk), and sqlx would not know: what followed might not be committed.
-        self.connection = None;
+    fn failed(&mut self, error: &sqlx::Error, writes: Vec<Write>) {
         let trouble = self.trouble.get_or_insert_with(|| Trouble {
             kept: Vec::new(),
             pause: FIRST_PAUSE / 2,
@@ -193,9 +179,9 @@ impl Task {
         });
         // The others are asked for again by those who wanted them.
         trouble.kept.extend(
-            commands
+            writes
                 .into_iter()
-                .filter(|command| matches!(command, Command::Save(_) | Command::SaveMissed(_))),
+                .filter(|write| write.command.is_outcome()),
         );
         trouble.pause = (trouble.pause * 2).min(LONGEST_PAUSE);
         trouble.next_try = Instant::now() + trouble.pause;
@@ -221,160 +207,60 @@ async fn at(time: Option<Instant>) {
     }
 }
 
+impl Write {
+    /// Performs it, unless the lease is another's by now.
+    async fn apply(
+        &self,
+        transaction: &mut Transaction<'_>,
+        epochs: &HashMap<String, i64>,
+    ) -> Result<Result<u64, Error>, sqlx::Error> {
+        if let (Some(epoch), Some(endpoint)) = (self.epoch, self.command.endpoint())
+            && epochs.get(endpoint) != Some(&epoch)
+        {
+            return Ok(Err(Error::NotOurs(endpoint.to_owned())));
+        }
+        self.command.apply(transaction).await.map(Ok)
+    }
+}
+
+/// The epochs of the leases that these writes need. They stay so until the transaction ends: who wants to take one over waits.
+async fn epochs<'a>(
+    transaction: &mut Transaction<'_>,
+    writes: impl Iterator<Item = &'a Write>,
+) -> Result<HashMap<String, i64>, sqlx::Error> {
+    let endpoints: BTreeSet<&str> = writes
+        .filter(|write| write.epoch.is_some())
+        .filter_map(|write| write.command.endpoint())
+        .collect();
+    if endpoints.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let endpoints: Vec<String> = endpoints.into_iter().map(str::to_owned).collect();
+    // In one order, so that two who hold several never wait for each other.
+    let sql = Sql::new("SELECT endpoint, epoch FROM leases WHERE endpoint")
+        .any_of(endpoints)
+        .push(" ORDER BY endpoint")
+        .either("", " FOR SHARE");
+    let rows = transaction.link().rows(&sql).await?;
+    rows.iter()
+        .map(|row| Ok((row.get("endpoint")?, row.get("epoch")?)))
+        .collect()
+}
+
 /// Changes nothing but makes the commit write: without it one of no changes would succeed on a full disk.
-async fn probe(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+async fn probe(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
     // No endpoint has an empty name.
-    sqlx::query("INSERT INTO away (endpoint, first_id, count, last_at) VALUES ('', '', 0, 0)")
-        .execute(&mut *connection)
-        .await?;
-    sqlx::query("DELETE FROM away WHERE endpoint = ''")
-        .execute(connection)
-        .await
-        .map(drop)
+    for sql in [
+        "DELETE FROM missed WHERE endpoint = ''",
+        "INSERT INTO missed (endpoint, first_id, count, last_at) VALUES ('', '', 0, 0)",
+        "DELETE FROM missed WHERE endpoint = ''",
+    ] {
+        transaction.link().run(&Sql::new(sql)).await?;
+    }
+    Ok(())
 }
 
 /// Callers that are gone need no answer.
 fn answer(reply: Reply, result: Result<u64, Error>) {
     drop(reply.send(result));
-}
-
-async fn apply(connection: &mut SqliteConnection, command: &Command) -> Result<u64, sqlx::Error> {
-    match command {
-        Command::Save(delivery) => save(connection, delivery).await,
-        Command::SaveMissed(delivery) => {
-            sqlx::query(
-                "INSERT INTO away (endpoint, first_id, count, last_at) VALUES (?, ?, 1, ?)
-                 ON CONFLICT (endpoint) DO UPDATE SET count = away.count + 1, last_at = excluded.last_at",
-            )
-            .bind(&delivery.endpoint)
-            .bind(&delivery.event_id)
-            .bind(delivery.updated_at.timestamp_millis())
-            .execute(&mut *connection)
-            .await?;
-            save(connection, delivery).await
-        }
-        Command::JoinCost {
-            endpoint,
-            pair,
-            cost,
-            now,
-        } => {
-            let done = sqlx::query(
-                "UPDATE deliveries SET cost = ?, next_at = ?, pair = NULL WHERE endpoint = ? AND pair = ? AND state = 'waiting' AND attempts = 0",
-            )
-            .bind(cost)
-            .bind(now.timestamp_millis())
-            .bind(endpoint)
-            .bind(pair)
-            .execute(connection)
-            .await?;
-            Ok(done.rows_affected())
-        }
-        Command::ReportMissed(report) => {
-            // Counted in the same transaction: what came since the report was decided on belongs to it.
-            let count: i64 =
-                sqlx::query_scalar("DELETE FROM away WHERE endpoint = ? RETURNING count")
-                    .bind(&report.endpoint)
-                    .fetch_optional(&mut *connection)
-                    .await?
-                    .unwrap_or_default();
-            if count == 0 {
-                return Ok(0);
-            }
-            let mut report = report.clone();
-            report.body = count.to_string().into_bytes();
-            save(connection, &report).await
-        }
-        Command::Announced(keys) => {
-            for (endpoint, event_id) in keys {
-                sqlx::query(
-                    "UPDATE deliveries SET announced = 1 WHERE endpoint = ? AND event_id = ?",
-                )
-                .bind(endpoint)
-                .bind(event_id)
-                .execute(&mut *connection)
-                .await?;
-            }
-            Ok(keys.len() as u64)
-        }
-        Command::Forget {
-            configured,
-            before,
-            now,
-        } => {
-            end_removed(connection, configured, *now).await?;
-            let done = sqlx::query(
-                "DELETE FROM deliveries WHERE updated_at < ? AND state <> 'waiting' AND announced = 1",
-            )
-            .bind(before.timestamp_millis())
-            .execute(connection)
-            .await?;
-            Ok(done.rows_affected())
-        }
-    }
-}
-
-/// What waits for endpoints that are in the configuration no more ends as dead letters; what waits for the others is never given up here,
-/// however long the dispatcher was off.
-async fn end_removed(
-    connection: &mut SqliteConnection,
-    configured: &BTreeSet<String>,
-    now: DateTime<Utc>,
-) -> Result<(), sqlx::Error> {
-    let waiting: Vec<String> =
-        sqlx::query_scalar("SELECT DISTINCT endpoint FROM deliveries WHERE state = 'waiting'")
-            .fetch_all(&mut *connection)
-            .await?;
-    for endpoint in waiting {
-        if configured.contains(&endpoint) {
-            continue;
-        }
-        let ended = sqlx::query(
-            "UPDATE deliveries SET state = 'dead', error = ltrim(error || ' (the endpoint was removed from the configuration)'),
-                 next_at = NULL, pair = NULL, updated_at = ?
-             WHERE endpoint = ? AND state = 'waiting'",
-        )
-        .bind(now.timestamp_millis())
-        .bind(&endpoint)
-        .execute(&mut *connection)
-        .await?;
-        tracing::warn!(
-            endpoint,
-            deliveries = ended.rows_affected(),
-            "endpoint was removed, what waited for it is kept as dead letters"
-        );
-    }
-    Ok(())
-}
-
-/// Inserts or updates. What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`] alone.
-async fn save(connection: &mut SqliteConnection, delivery: &Delivery) -> Result<u64, sqlx::Error> {
-    let needed = matches!(delivery.state, State::Waiting | State::Dead);
-    let done = sqlx::query(
-        "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at, subject,
-             stream_sequence, trace, pair, body, cost)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-         ON CONFLICT (endpoint, event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
-             status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body
-         WHERE deliveries.state = 'waiting'",
-    )
-    .bind(&delivery.endpoint)
-    .bind(&delivery.event_id)
-    .bind(&delivery.event_type)
-    .bind(delivery.state.as_str())
-    .bind(delivery.attempts)
-    .bind(delivery.next_at.map(|at| at.timestamp_millis()))
-    .bind(delivery.status)
-    .bind(&delivery.error)
-    .bind(delivery.created_at.timestamp_millis())
-    .bind(delivery.updated_at.timestamp_millis())
-    .bind(&delivery.subject)
-    .bind(i64::try_from(delivery.stream_sequence).unwrap_or(i64::MAX))
-    .bind(&delivery.trace)
-    .bind(&delivery.pair)
-    .bind(needed.then_some(&delivery.body))
-    .bind(&delivery.cost)
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected())
 }

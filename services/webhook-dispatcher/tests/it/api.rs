@@ -35,12 +35,12 @@ async fn administrators_see_endpoints_and_deliveries_but_no_secrets() {
         !text.contains("hunter") && !text.contains("whsec_") && !text.contains(&SECRET[8..]),
         "{text}"
     );
-    assert_eq!(list["webhooks"][0]["name"], "pipeline");
-    assert_eq!(list["webhooks"][0]["counts"]["delivered"], 1);
+    assert_eq!(list["webhooks"][1]["name"], "pipeline");
+    assert_eq!(list["webhooks"][1]["counts"]["delivered"], 1);
     assert_eq!(
         (
-            &list["webhooks"][1]["format"],
-            &list["webhooks"][1]["signed"]
+            &list["webhooks"][0]["format"],
+            &list["webhooks"][0]["signed"]
         ),
         (&"slack".into(), &false.into())
     );

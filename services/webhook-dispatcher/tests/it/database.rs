@@ -129,7 +129,7 @@ async fn what_waits_outlives_a_long_absence_and_that_of_a_removed_endpoint_ends_
     let letter = letters.next().await;
     assert_eq!(letter.consumer, "webhook-dispatcher/removed");
     assert!(
-        letter.reason.contains("removed from the configuration"),
+        letter.reason.contains("the endpoint was removed"),
         "{}",
         letter.reason
     );

@@ -6,12 +6,17 @@ use mesh_events::{EventType, cloudevents, subject};
 use mesh_testkit::{Receiver, wait_until};
 use standardwebhooks::Webhook;
 
-use crate::harness::{DEADLINE, Mesh, SECRET, bytes, event, ids, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, SECRET, bytes, event, ids, on_both, signed};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event() {
+on_both!(
+    a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event,
+    each_endpoint_gets_what_its_filter_says,
+    an_event_that_is_on_the_bus_twice_is_sent_once,
+);
+
+async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event(kind: Kind) {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/hook?x=1"), "")]).await;
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/hook?x=1"), "")]).await;
     let event = event(EventType::JobCompleted, 7);
     mesh.publish(&event).await;
     wait_until("a delivery", DEADLINE, async || {
@@ -56,27 +61,29 @@ async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_endpoint_gets_what_its_filter_says() {
+async fn each_endpoint_gets_what_its_filter_says(kind: Kind) {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[
-        signed(
-            "ends",
-            &receiver.url("/ends"),
-            "types = [\"job.completed\", \"job.failed\"]",
-        ),
-        signed(
-            "bob",
-            &receiver.url("/bob"),
-            "types = [\"job.*\"]\nusers = [\"bob\"]",
-        ),
-        signed(
-            "gpu",
-            &receiver.url("/gpu"),
-            "types = [\"job.*\", \"cost.*\"]\npartitions = [\"gpu\"]",
-        ),
-        signed("all", &receiver.url("/all"), ""),
-    ])
+    let mesh = Mesh::start_on(
+        kind,
+        &[
+            signed(
+                "ends",
+                &receiver.url("/ends"),
+                "types = [\"job.completed\", \"job.failed\"]",
+            ),
+            signed(
+                "bob",
+                &receiver.url("/bob"),
+                "types = [\"job.*\"]\nusers = [\"bob\"]",
+            ),
+            signed(
+                "gpu",
+                &receiver.url("/gpu"),
+                "types = [\"job.*\", \"cost.*\"]\npartitions = [\"gpu\"]",
+            ),
+            signed("all", &receiver.url("/all"), ""),
+        ],
+    )
     .await;
     let started = event(EventType::JobStarted, 1);
     let completed = event(EventType::JobCompleted, 1);
@@ -147,10 +154,9 @@ async fn a_new_endpoint_begins_with_new_events_and_a_removed_one_leaves_no_consu
     assert_eq!(names, [webhook_dispatcher::domain::names::consumer("new")]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_is_on_the_bus_twice_is_sent_once() {
+async fn an_event_that_is_on_the_bus_twice_is_sent_once(kind: Kind) {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     let (twice, last) = (
         event(EventType::JobStarted, 1),
         event(EventType::JobCompleted, 1),

@@ -14,7 +14,7 @@ use mesh_bus::Bus;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_runtime::{ConfigFile, Context, Health, Service as _};
-use mesh_testkit::{NatsServer, Received, build, wait_until};
+use mesh_testkit::{NatsServer, Postgres, Received, build, wait_until};
 use prost::Message as _;
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
@@ -29,11 +29,40 @@ use webhook_dispatcher::domain::names;
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A dispatcher in this process, on a server and a folder of its own.
+/// Makes two tests of one: on SQLite and on PostgreSQL.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            use crate::harness::Kind;
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_sqlite() {
+                super::$name(Kind::Sqlite).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_postgres() {
+                super::$name(Kind::Postgres).await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_both;
+
+/// Which database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+/// A dispatcher in this process, on a server, a database and a folder of its own.
 pub struct Mesh {
     pub nats: NatsServer,
     pub bus: Bus,
     pub folder: TempDir,
+    /// Of the database; empty for the file in the folder.
+    pub database: String,
     running: Option<Running>,
 }
 
@@ -60,13 +89,23 @@ pub fn signed(name: &str, url: &str, more: &str) -> String {
 impl Mesh {
     /// Starts a server and a dispatcher with these endpoints.
     pub async fn start(endpoints: &[String]) -> Self {
-        let mut mesh = Self::without_dispatcher().await;
+        Self::start_on(Kind::Sqlite, endpoints).await
+    }
+
+    /// The same on either database.
+    pub async fn start_on(kind: Kind, endpoints: &[String]) -> Self {
+        let mut mesh = Self::on(kind).await;
         mesh.run(endpoints).await;
         mesh
     }
 
     /// Starts a server only.
     pub async fn without_dispatcher() -> Self {
+        Self::on(Kind::Sqlite).await
+    }
+
+    /// Starts a server only; the database is there.
+    pub async fn on(kind: Kind) -> Self {
         let nats = NatsServer::start().await;
         let config = mesh_bus::Config {
             url: nats.url(),
@@ -78,6 +117,10 @@ impl Mesh {
             nats,
             bus,
             folder: tempfile::tempdir().unwrap(),
+            database: match kind {
+                Kind::Sqlite => String::new(),
+                Kind::Postgres => Postgres::shared().await.create_database(),
+            },
             running: None,
         }
     }
@@ -118,10 +161,11 @@ impl Mesh {
     pub fn write_config(&self, endpoints: &[String]) -> PathBuf {
         let path = self.folder.path().join("mesh.toml");
         let text = format!(
-            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n{}",
+            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[webhook-dispatcher.db]\nurl = {:?}\n{}",
             build::CLUSTER,
             self.folder.path(),
             self.nats.url(),
+            self.database,
             endpoints.join("\n"),
         );
         std::fs::write(&path, text).unwrap();

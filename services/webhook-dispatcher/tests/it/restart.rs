@@ -5,15 +5,20 @@ use std::collections::BTreeSet;
 use mesh_events::EventType;
 use mesh_testkit::{Receiver, wait_until};
 
-use crate::harness::{DEADLINE, Mesh, event, ids, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, event, ids, on_both, signed};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_loses_no_waiting_delivery() {
+on_both!(
+    a_restart_loses_no_waiting_delivery,
+    deliveries_resume_when_nats_comes_back,
+    retries_go_on_while_nats_is_away,
+);
+
+async fn a_restart_loses_no_waiting_delivery(kind: Kind) {
     let mut receiver = Receiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
     let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];
-    let mut mesh = Mesh::start(&endpoints).await;
+    let mut mesh = Mesh::start_on(kind, &endpoints).await;
     let mut expected = BTreeSet::new();
     for job in 1..=10 {
         let event = event(EventType::JobStarted, job);
@@ -36,10 +41,9 @@ async fn a_restart_loses_no_waiting_delivery() {
     assert_eq!(received.into_iter().collect::<BTreeSet<_>>(), expected);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deliveries_resume_when_nats_comes_back() {
+async fn deliveries_resume_when_nats_comes_back(kind: Kind) {
     let receiver = Receiver::start().await;
-    let mut mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "")]).await;
+    let mut mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("pipeline", "delivered", 1).await;
     mesh.nats.kill();
@@ -55,13 +59,12 @@ async fn deliveries_resume_when_nats_comes_back() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retries_go_on_while_nats_is_away() {
+async fn retries_go_on_while_nats_is_away(kind: Kind) {
     let mut receiver = Receiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
     let endpoints = [signed("pipeline", &url, "max_attempts = 100000")];
-    let mut mesh = Mesh::start(&endpoints).await;
+    let mut mesh = Mesh::start_on(kind, &endpoints).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.wait_for_count("pipeline", "waiting", 1).await;
     mesh.stop().await;

@@ -10,14 +10,19 @@ use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter, audit_entry::A
 use mesh_testkit::{Answer, Receiver, wait_until};
 use standardwebhooks::Webhook;
 
-use crate::harness::{DEADLINE, Mesh, SECRET, bytes, event, ids, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, SECRET, bytes, event, ids, on_both, signed};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_was_down_gets_every_event() {
+on_both!(
+    a_receiver_that_was_down_gets_every_event,
+    a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice,
+    a_thousand_waiting_retries_hold_up_no_new_event,
+);
+
+async fn a_receiver_that_was_down_gets_every_event(kind: Kind) {
     let mut receiver = Receiver::start().await;
     let url = receiver.url("/");
     receiver.stop().await;
-    let mesh = Mesh::start(&[signed("pipeline", &url, "max_attempts = 100000")]).await;
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &url, "max_attempts = 100000")]).await;
     let mut expected = BTreeSet::new();
     for job in 1..=20 {
         let event = event(EventType::JobStarted, job);
@@ -66,17 +71,19 @@ async fn every_attempt_has_the_same_id_and_a_signature_of_its_own() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice() {
+async fn a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice(kind: Kind) {
     let (bad, good) = (Receiver::start().await, Receiver::start().await);
     bad.answer_always(Answer {
         body: b"out of order".to_vec(),
         ..Answer::status(500)
     });
-    let mesh = Mesh::start(&[
-        signed("bad", &bad.url("/"), "max_attempts = 3"),
-        signed("good", &good.url("/"), ""),
-    ])
+    let mesh = Mesh::start_on(
+        kind,
+        &[
+            signed("bad", &bad.url("/"), "max_attempts = 3"),
+            signed("good", &good.url("/"), ""),
+        ],
+    )
     .await;
     let mut letters = mesh
         .listen::<DeadLetter>("mesh.dead.webhook-dispatcher")
@@ -174,14 +181,13 @@ async fn retry_after_is_obeyed_in_both_forms() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_waiting_retries_hold_up_no_new_event() {
+async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
     let receiver = Receiver::start().await;
     receiver.answer_always(Answer::status(503));
     let text = signed("pipeline", &receiver.url("/"), "")
         .replace("100ms", "1h")
         .replace("300ms", "1h");
-    let mesh = Mesh::start(&[text]).await;
+    let mesh = Mesh::start_on(kind, &[text]).await;
     let events: Vec<_> = (1..=1_000)
         .map(|job| event(EventType::JobStarted, job))
         .collect();

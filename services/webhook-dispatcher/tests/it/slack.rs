@@ -8,7 +8,12 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_testkit::{Receiver, wait_until};
 
-use crate::harness::{DEADLINE, Mesh, endpoint, event};
+use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, on_both};
+
+on_both!(
+    a_start_shows_its_burn_rate_and_an_end_its_final_cost,
+    old_events_become_one_message,
+);
 
 fn chat(url: &str, more: &str) -> String {
     endpoint("chat", url, &format!("format = \"slack\"\n{more}"))
@@ -30,14 +35,16 @@ fn cost(kind: EventType, job: u32, micros: i64) -> Event {
     event
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost() {
+async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     let receiver = Receiver::start().await;
     // What would be sent after it has no cost.
-    let mesh = Mesh::start(&[
-        "[webhook-dispatcher]\ncost_wait = \"60s\"".into(),
-        chat(&receiver.url("/"), ""),
-    ])
+    let mesh = Mesh::start_on(
+        kind,
+        &[
+            "[webhook-dispatcher]\ncost_wait = \"60s\"".into(),
+            chat(&receiver.url("/"), ""),
+        ],
+    )
     .await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000))
@@ -89,13 +96,15 @@ async fn an_end_whose_cost_does_not_come_goes_without() {
     assert_eq!(receiver.received().len(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn old_events_become_one_message() {
+async fn old_events_become_one_message(kind: Kind) {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[chat(
-        &receiver.url("/"),
-        "types = [\"job.held\"]\nmax_event_age = \"1m\"",
-    )])
+    let mesh = Mesh::start_on(
+        kind,
+        &[chat(
+            &receiver.url("/"),
+            "types = [\"job.held\"]\nmax_event_age = \"1m\"",
+        )],
+    )
     .await;
     // At once: what comes two seconds later would be another message.
     let old = (1..=7).map(|job| Event {

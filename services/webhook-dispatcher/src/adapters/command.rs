@@ -1,0 +1,189 @@
+//! What is written of deliveries, each as a part of a transaction.
+
+use chrono::{DateTime, Utc};
+use mesh_db::pool::Transaction;
+use mesh_db::sql::Sql;
+
+use super::delivery::{Delivery, State};
+
+/// A write.
+pub(super) enum Command {
+    /// Store a delivery as it stands.
+    Save(Box<Delivery>),
+    /// Store an expired delivery and count it.
+    SaveMissed(Box<Delivery>),
+    /// Hand a cost to the delivery that waits for it, and make that due.
+    JoinCost {
+        endpoint: String,
+        pair: String,
+        cost: Vec<u8>,
+        now: DateTime<Utc>,
+    },
+    /// Queue a message about missed events and count anew.
+    ReportMissed(Box<Delivery>),
+    /// End what waits for an endpoint that is removed.
+    End {
+        endpoint: String,
+        now: DateTime<Utc>,
+    },
+    /// Outcomes were announced.
+    Announced(Vec<(String, String)>),
+    /// Forget old outcomes.
+    Forget { before: DateTime<Utc> },
+}
+
+impl Command {
+    /// The endpoint whose lease is needed.
+    pub fn endpoint(&self) -> Option<&str> {
+        match self {
+            Self::Save(delivery) | Self::SaveMissed(delivery) | Self::ReportMissed(delivery) => {
+                Some(&delivery.endpoint)
+            }
+            Self::JoinCost { endpoint, .. } | Self::End { endpoint, .. } => Some(endpoint),
+            Self::Announced(_) | Self::Forget { .. } => None,
+        }
+    }
+
+    /// True if it says what became of a request, which would be made again if it were forgotten.
+    pub const fn is_outcome(&self) -> bool {
+        matches!(self, Self::Save(_) | Self::SaveMissed(_))
+    }
+
+    /// Performs it; returns the number of rows.
+    pub async fn apply(&self, transaction: &mut Transaction<'_>) -> Result<u64, sqlx::Error> {
+        match self {
+            Self::Save(delivery) => save(transaction, delivery).await,
+            Self::SaveMissed(delivery) => {
+                let sql = Sql::new("INSERT INTO missed (endpoint, first_id, count, last_at) VALUES (")
+                    .list([
+                        (&delivery.endpoint).into(),
+                        (&delivery.event_id).into(),
+                        1_i64.into(),
+                        delivery.updated_at.timestamp_millis().into(),
+                    ])
+                    .push(") ON CONFLICT (endpoint) DO UPDATE SET count = missed.count + 1, last_at = excluded.last_at");
+                transaction.link().run(&sql).await?;
+                save(transaction, delivery).await
+            }
+            Self::JoinCost {
+                endpoint,
+                pair,
+                cost,
+                now,
+            } => {
+                let sql = Sql::new("UPDATE deliveries SET pair = NULL, cost = ")
+                    .bind(cost.as_slice())
+                    .push(", next_at = ")
+                    .bind(now.timestamp_millis())
+                    .push(" WHERE endpoint = ")
+                    .bind(endpoint)
+                    .push(" AND pair = ")
+                    .bind(pair)
+                    .push(" AND state = 'waiting' AND attempts = 0");
+                transaction.link().run(&sql).await
+            }
+            Self::ReportMissed(report) => {
+                // Counted in the same transaction: what came since the report was decided on belongs to it.
+                let sql = Sql::new("DELETE FROM missed WHERE endpoint = ")
+                    .bind(&report.endpoint)
+                    .push(" RETURNING count");
+                let Some(row) = transaction.link().first(&sql).await? else {
+                    return Ok(0);
+                };
+                let mut report = report.clone();
+                report.body = row.get::<i64>("count")?.to_string().into_bytes();
+                save(transaction, &report).await
+            }
+            Self::End { endpoint, now } => {
+                let sql = Sql::new(
+                    "UPDATE deliveries SET state = 'dead', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ",
+                )
+                .bind(now.timestamp_millis())
+                .push(" WHERE endpoint = ")
+                .bind(endpoint)
+                .push(" AND state = 'waiting'");
+                transaction.link().run(&sql).await
+            }
+            Self::Announced(keys) => {
+                for (endpoint, event_id) in keys {
+                    let sql = Sql::new("UPDATE deliveries SET announced = 1 WHERE endpoint = ")
+                        .bind(endpoint)
+                        .push(" AND event_id = ")
+                        .bind(event_id);
+                    transaction.link().run(&sql).await?;
+                }
+                Ok(keys.len() as u64)
+            }
+            Self::Forget { before } => {
+                let before = before.timestamp_millis();
+                let sql = Sql::new("DELETE FROM kept WHERE updated_at < ").bind(before);
+                transaction.link().run(&sql).await?;
+                let sql = Sql::new("DELETE FROM deliveries WHERE state <> 'waiting' AND announced = 1 AND updated_at < ")
+                    .bind(before);
+                transaction.link().run(&sql).await
+            }
+        }
+    }
+}
+
+/// Inserts or updates. What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`] alone.
+async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<u64, sqlx::Error> {
+    let needed = matches!(delivery.state, State::Waiting | State::Dead);
+    let sql = Sql::new(
+        "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at, subject,
+             stream_sequence, trace, pair, body, cost)
+         VALUES (",
+    )
+    .list([
+        (&delivery.endpoint).into(),
+        (&delivery.event_id).into(),
+        (&delivery.event_type).into(),
+        delivery.state.as_str().into(),
+        delivery.attempts.into(),
+        delivery.next_at.map(|at| at.timestamp_millis()).into(),
+        u32::from(delivery.status).into(),
+        (&delivery.error).into(),
+        delivery.created_at.timestamp_millis().into(),
+        delivery.updated_at.timestamp_millis().into(),
+        (&delivery.subject).into(),
+        delivery.stream_sequence.cast_signed().into(),
+        (&delivery.trace).into(),
+        delivery.pair.as_deref().into(),
+        needed.then_some(delivery.body.as_slice()).into(),
+        delivery.cost.as_deref().into(),
+    ])
+    .push(
+        ") ON CONFLICT (endpoint, event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
+             status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body
+         WHERE deliveries.state = 'waiting'",
+    );
+    let rows = transaction.link().run(&sql).await?;
+    for (key, value) in &delivery.keep {
+        keep(transaction, delivery, key, value.as_deref()).await?;
+    }
+    Ok(rows)
+}
+
+async fn keep(
+    transaction: &mut Transaction<'_>,
+    delivery: &Delivery,
+    key: &str,
+    value: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    let endpoint = &delivery.endpoint;
+    let sql = match value {
+        Some(value) => Sql::new("INSERT INTO kept (endpoint, key, value, updated_at) VALUES (")
+            .list([
+                endpoint.into(),
+                key.into(),
+                value.into(),
+                delivery.updated_at.timestamp_millis().into(),
+            ])
+            .push(") ON CONFLICT (endpoint, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at"),
+        None => Sql::new("DELETE FROM kept WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" AND key = ")
+            .bind(key),
+    };
+    transaction.link().run(&sql).await.map(drop)
+}

@@ -1,0 +1,127 @@
+//! A row of the table of deliveries.
+
+use chrono::{DateTime, Utc};
+use mesh_db::sql::Row;
+use serde::Serialize;
+
+/// Where a delivery stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// To be tried (again).
+    Waiting,
+    /// Arrived.
+    Delivered,
+    /// Given up.
+    Dead,
+    /// Too old to be sent.
+    Expired,
+}
+
+impl State {
+    /// Its word in the database, audit entries and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+            Self::Expired => "expired",
+        }
+    }
+
+    pub(super) fn parse(word: &str) -> Self {
+        match word {
+            "delivered" => Self::Delivered,
+            "dead" => Self::Dead,
+            "expired" => Self::Expired,
+            // The table's CHECK allows nothing else.
+            _ => Self::Waiting,
+        }
+    }
+}
+
+/// One event on its way to one endpoint.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Name of the endpoint.
+    pub endpoint: String,
+    /// Id of the event; of our own messages an id of our own.
+    pub event_id: String,
+    /// Type of the event; empty for our own messages.
+    pub event_type: String,
+    /// Where it stands.
+    pub state: State,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// When it is tried next.
+    pub next_at: Option<DateTime<Utc>>,
+    /// HTTP status of the last attempt, 0 without an answer.
+    pub status: u16,
+    /// Error of the last attempt.
+    pub error: String,
+    /// When it came.
+    pub created_at: DateTime<Utc>,
+    /// When it changed.
+    pub updated_at: DateTime<Utc>,
+    /// Subject of the event.
+    pub subject: String,
+    /// Its sequence in the stream.
+    pub stream_sequence: u64,
+    /// `traceparent` of the event; empty without one.
+    pub trace: String,
+    /// Which cost it waits for.
+    pub pair: Option<String>,
+    /// The event as it was received; empty once it is not needed any more.
+    pub body: Vec<u8>,
+    /// The cost event that came for it.
+    pub cost: Option<Vec<u8>>,
+    /// What its format wants to be kept of the last answer, by key; `None` forgets it. Written with the delivery, never read with it.
+    pub keep: Vec<(String, Option<String>)>,
+}
+
+/// Deliveries of an endpoint by state, and the last error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Arrived.
+    pub delivered: u64,
+    /// To be tried (again).
+    pub waiting: u64,
+    /// Given up.
+    pub dead: u64,
+    /// Too old to be sent.
+    pub expired: u64,
+    /// Error of the newest delivery that has one; empty without.
+    pub last_error: String,
+}
+
+/// Reads a row.
+pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
+    let time = |name| row.get::<i64>(name).map(time);
+    let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
+    Ok(Delivery {
+        endpoint: row.get("endpoint")?,
+        event_id: row.get("event_id")?,
+        event_type: row.get("event_type")?,
+        state: State::parse(&row.get::<String>("state")?),
+        attempts: number("attempts")?.try_into().unwrap_or(u32::MAX),
+        next_at: row
+            .get::<Option<i64>>("next_at")?
+            .and_then(DateTime::from_timestamp_millis),
+        status: number("status")?.try_into().unwrap_or_default(),
+        error: row.get("error")?,
+        created_at: time("created_at")?,
+        updated_at: time("updated_at")?,
+        subject: row.get("subject")?,
+        stream_sequence: number("stream_sequence")?,
+        trace: row.get("trace")?,
+        pair: row.get("pair")?,
+        body: row.get::<Option<Vec<u8>>>("body")?.unwrap_or_default(),
+        cost: row.get("cost")?,
+        keep: Vec::new(),
+    })
+}
+
+/// A time as the tables have it.
+pub(super) fn time(millis: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(millis).unwrap_or_default()
+}

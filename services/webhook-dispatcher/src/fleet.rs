@@ -1,0 +1,334 @@
+//! The endpoints this dispatcher is at work on.
+//!
+//! Once a second, and whenever something changed here, it says that it is at work, looks who else is and what endpoints there are, and
+//! takes or gives back leases as [`ownership`](crate::domain::ownership) says. An endpoint whose lease it has is at work in a task of its
+//! own; when the endpoint changes the task ends, and a new one begins when it has finished what was under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use chrono::{TimeDelta, Utc};
+use mesh_runtime::Condition;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::adapters::endpoints::{Activity, Outline, Source};
+use crate::adapters::replicas::TTL;
+use crate::config::Endpoint;
+use crate::domain::ownership::{Lease as Held, Step, Wanted, plan};
+use crate::error::Error;
+use crate::lane::{Lane, Shared};
+use crate::lease::{Lease, Validity};
+use crate::registry::Registry;
+use crate::work;
+
+/// Between two looks.
+const TICK: Duration = Duration::from_secs(1);
+/// So much earlier than others may take its leases this dispatcher stops to send.
+const MARGIN: Duration = Duration::from_secs(1);
+/// So long an endpoint that no dispatcher has in its `mesh.toml` any more is kept: those that have it may only be starting again.
+const UNLISTED: TimeDelta = TimeDelta::minutes(10);
+
+/// The endpoints this dispatcher is at work on.
+pub struct Fleet {
+    shared: Arc<Shared>,
+    registry: Arc<Registry>,
+    validity: Validity,
+    running: Mutex<BTreeMap<String, Running>>,
+    wake: Arc<Notify>,
+}
+
+/// An endpoint at work.
+struct Running {
+    lease: Lease,
+    revision: i64,
+    /// `None` while there is nothing to do, or it cannot be done.
+    lane: Option<Arc<Lane>>,
+    stop: CancellationToken,
+    work: JoinHandle<()>,
+}
+
+impl Fleet {
+    /// Not at work yet.
+    pub fn new(shared: Arc<Shared>, registry: Arc<Registry>) -> Self {
+        Self {
+            shared,
+            registry,
+            validity: Validity::default(),
+            running: Mutex::default(),
+            wake: Arc::default(),
+        }
+    }
+
+    /// Something changed: look at once.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Lets every endpoint look for what is due.
+    pub fn wake_lanes(&self) {
+        for running in self.running().values() {
+            if let Some(lane) = &running.lane {
+                lane.wake();
+            }
+        }
+    }
+
+    /// At work until told to stop; then finishes what is under way and gives every lease back.
+    pub async fn run(&self, condition: Condition, shutdown: CancellationToken) {
+        let mut id = String::new();
+        loop {
+            let leaving = shutdown.is_cancelled();
+            match self.tick(&mut id, leaving).await {
+                Ok(()) => condition.ok(),
+                Err(error) => {
+                    let error = mesh_runtime::chain(&error);
+                    tracing::warn!(error, "look after endpoints, trying again");
+                    condition.fail(error);
+                }
+            }
+            if leaving && self.running().is_empty() {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(TICK) => {}
+                () = self.wake.notified() => {}
+                () = shutdown.cancelled(), if !leaving => {}
+            }
+        }
+        if let Err(error) = self.shared.store.leave(&id).await {
+            tracing::warn!(
+                error = mesh_runtime::chain(&error),
+                "give leases back; they end by themselves"
+            );
+        }
+    }
+
+    async fn tick(&self, id: &mut String, leaving: bool) -> Result<(), Error> {
+        let store = &self.shared.store;
+        let start = Instant::now();
+        if !self.still_at_work(id, leaving).await? {
+            // Others may have the leases by now.
+            self.lose(|_| true);
+            let new = uuid::Uuid::new_v4().to_string();
+            store.join(&new, &self.registry.listed()).await?;
+            *id = new;
+        }
+        let replicas = store.replicas().await?;
+        let mut leases = store.leases().await?;
+        let outlines = store.outlines().await?;
+        let ours = |name: &str, epoch: i64| {
+            leases
+                .get(name)
+                .is_some_and(|lease| lease.holder == *id && lease.epoch == epoch)
+        };
+        self.lose(|lease| !ours(&lease.endpoint, lease.epoch));
+        self.validity
+            .set(store.is_shared().then(|| start + TTL - MARGIN));
+
+        let wanted: Vec<Wanted> = outlines
+            .iter()
+            .map(|(name, outline)| wanted(name, outline))
+            .collect();
+        let mut release: BTreeSet<String> = BTreeSet::new();
+        for step in plan(id, &replicas, &wanted, &leases) {
+            match step {
+                Step::Take { endpoint, seen } => {
+                    if let Some(epoch) = store.take(&endpoint, id, seen).await? {
+                        let holder = id.clone();
+                        leases.insert(endpoint, Held { holder, epoch });
+                    }
+                }
+                Step::Release { endpoint } => drop(release.insert(endpoint)),
+            }
+        }
+        for (name, lease) in leases.iter().filter(|(_, lease)| lease.holder == *id) {
+            let outline = outlines
+                .get(name)
+                .filter(|_| !leaving && !release.contains(name));
+            if self.settle(name, outline) {
+                match outline {
+                    Some(outline) => self.start(name, lease.epoch, outline).await,
+                    None => store.release(name, id, lease.epoch).await?,
+                }
+            }
+        }
+        self.tidy();
+        self.unlist(&replicas, &outlines).await
+    }
+
+    /// Says that it is at work. False if it has to join (again).
+    async fn still_at_work(&self, id: &str, leaving: bool) -> Result<bool, Error> {
+        let store = &self.shared.store;
+        if id.is_empty() {
+            if !store.is_shared() {
+                // There is one process, this one; whoever was here before is gone.
+                store.forget_replicas().await?;
+            }
+            return Ok(false);
+        }
+        Ok(!store.is_shared() || store.heartbeat(id, leaving).await?)
+    }
+
+    /// What runs without a lease ends, and sends nothing more.
+    fn lose(&self, lost: impl Fn(&Lease) -> bool) {
+        for running in self.running().values() {
+            if !running.lease.lost.is_cancelled() && lost(&running.lease) {
+                tracing::warn!(
+                    endpoint = running.lease.endpoint,
+                    "another dispatcher takes over this endpoint"
+                );
+                running.lease.lost.cancel();
+                running.stop.cancel();
+            }
+        }
+    }
+
+    /// Ends what runs for an endpoint if it is not as it should be. True if nothing runs.
+    fn settle(&self, name: &str, outline: Option<&Outline>) -> bool {
+        let mut all = self.running();
+        let Some(running) = all.get(name) else {
+            return true;
+        };
+        if running.work.is_finished() {
+            all.remove(name);
+            return true;
+        }
+        if outline.is_none_or(|outline| outline.revision != running.revision) {
+            running.stop.cancel();
+        }
+        false
+    }
+
+    /// Forgets what has ended.
+    fn tidy(&self) {
+        let mut all = self.running();
+        all.retain(|_, running| !(running.stop.is_cancelled() && running.work.is_finished()));
+        self.shared.owned(all.keys().cloned().collect());
+    }
+
+    async fn start(&self, name: &str, epoch: i64, outline: &Outline) {
+        let lease = Lease::new(name, epoch, self.validity.clone());
+        let stop = CancellationToken::new();
+        let endpoint = match outline.activity {
+            Activity::Removed => None,
+            Activity::Active | Activity::Paused | Activity::Disabled => {
+                match self.registry.endpoint(&self.shared.store, name).await {
+                    Ok(endpoint) => Some(endpoint),
+                    Err(error) => {
+                        tracing::error!(
+                            endpoint = name,
+                            error = mesh_runtime::chain(&error),
+                            "endpoint is not at work"
+                        );
+                        None
+                    }
+                }
+            }
+        };
+        let lane = endpoint.map(|endpoint: Endpoint| {
+            Arc::new(Lane::new(Arc::clone(&self.shared), endpoint, lease.clone()))
+        });
+        let work = match (&lane, outline.activity) {
+            (Some(lane), Activity::Active) => {
+                tokio::spawn(work::deliver(Arc::clone(lane), stop.clone()))
+            }
+            (Some(lane), _) => tokio::spawn(work::queue(Arc::clone(lane), stop.clone())),
+            (None, Activity::Removed) => tokio::spawn(work::remove(
+                Arc::clone(&self.shared),
+                lease.clone(),
+                stop.clone(),
+            )),
+            // Until it is changed.
+            (None, _) => {
+                let stop = stop.clone();
+                tokio::spawn(async move { stop.cancelled().await })
+            }
+        };
+        let running = Running {
+            lease,
+            revision: outline.revision,
+            lane,
+            stop,
+            work: self.and_wake(work),
+        };
+        tracing::debug!(
+            endpoint = name,
+            epoch,
+            state = outline.activity.as_str(),
+            "endpoint is at work here"
+        );
+        self.running().insert(name.to_owned(), running);
+    }
+
+    /// The same task; when it has ended, the next look is at once.
+    fn and_wake(&self, work: JoinHandle<()>) -> JoinHandle<()> {
+        let wake = Arc::clone(&self.wake);
+        tokio::spawn(async move {
+            if let Err(error) = work.await {
+                tracing::error!(%error, "endpoint's task ended unexpectedly, beginning again");
+            }
+            wake.notify_one();
+        })
+    }
+
+    /// Notes which endpoints of `mesh.toml` are in nobody's any more, and removes them after a while.
+    async fn unlist(
+        &self,
+        replicas: &[crate::domain::ownership::Replica],
+        outlines: &BTreeMap<String, Outline>,
+    ) -> Result<(), Error> {
+        let store = &self.shared.store;
+        let now = Utc::now();
+        let grace = if store.is_shared() {
+            UNLISTED
+        } else {
+            TimeDelta::zero()
+        };
+        for (name, outline) in outlines {
+            if outline.source != Source::File || outline.activity == Activity::Removed {
+                continue;
+            }
+            let listed = replicas.iter().any(|replica| replica.files.contains(name));
+            match outline.unlisted_at {
+                Some(_) if listed => store.unlist(name, None).await?,
+                None if !listed => {
+                    store.unlist(name, Some(now)).await?;
+                    self.wake();
+                }
+                Some(since) if now - since >= grace => {
+                    tracing::info!(
+                        endpoint = name,
+                        "endpoint is in no mesh.toml any more and is removed"
+                    );
+                    store
+                        .set_activity(
+                            name,
+                            Activity::Removed,
+                            "removed from the configuration",
+                            now,
+                            None,
+                        )
+                        .await?;
+                    self.wake();
+                }
+                Some(_) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is removed needs nobody who knows what it was.
+fn wanted(name: &str, outline: &Outline) -> Wanted {
+    Wanted {
+        name: name.to_owned(),
+        from_file: outline.source == Source::File && outline.activity != Activity::Removed,
+    }
+}

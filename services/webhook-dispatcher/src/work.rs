@@ -1,0 +1,131 @@
+//! What is done for an endpoint as long as its lease is here: deliver, or only queue, or remove what is left of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_bus::EndpointConsumer;
+use mesh_events::catalogue::SLURM_EVENTS;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::names;
+use crate::error::Error;
+use crate::handlers::Intake;
+use crate::lane::{Lane, Shared};
+use crate::lease::Lease;
+
+/// Between tries of what NATS or the database refused.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between looks whether everything about a removed endpoint was announced.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Delivers until told to stop, then finishes what is under way.
+pub async fn deliver(lane: Arc<Lane>, stop: CancellationToken) {
+    tokio::join!(
+        Arc::clone(&lane).retry(stop.clone()),
+        consume(lane, stop.clone())
+    );
+}
+
+/// Lets events queue on the bus until told to stop.
+pub async fn queue(lane: Arc<Lane>, stop: CancellationToken) {
+    declare(&lane, &stop).await;
+    stop.cancelled().await;
+}
+
+/// Takes away what is left of an endpoint: its consumer with what is in it, what waits (which ends as dead letters), and what was kept.
+pub async fn remove(shared: Arc<Shared>, lease: Lease, stop: CancellationToken) {
+    while let Err(error) = try_remove(&shared, &lease, &stop).await {
+        tracing::warn!(
+            error = mesh_runtime::chain(&error),
+            endpoint = lease.endpoint,
+            "remove endpoint, trying again"
+        );
+        if !pause(RETRY, &stop).await {
+            return;
+        }
+    }
+}
+
+async fn try_remove(shared: &Shared, lease: &Lease, stop: &CancellationToken) -> Result<(), Error> {
+    let (store, name) = (&shared.store, &lease.endpoint);
+    lease.check()?;
+    let ended = store.end(lease.epoch, name, Utc::now()).await?;
+    if ended > 0 {
+        tracing::warn!(
+            endpoint = name,
+            deliveries = ended,
+            "endpoint is removed, what waited for it is kept as dead letters"
+        );
+        shared.outcomes.notify_one();
+    }
+    if shared.bus.ready(stop).await.is_err() {
+        return Ok(());
+    }
+    let consumer = names::consumer(name);
+    if shared.bus.endpoint_consumers().await?.contains(&consumer) {
+        shared.bus.delete_endpoint_consumer(&consumer).await?;
+    }
+    while !store.outbox(vec![name.clone()], 1).await?.is_empty() {
+        if !pause(LOOK, stop).await {
+            return Ok(());
+        }
+    }
+    if store.erase(name, lease.epoch).await? {
+        tracing::info!(endpoint = name, "endpoint removed");
+    }
+    Ok(())
+}
+
+/// Makes the endpoint's consumer, and consumes.
+async fn consume(lane: Arc<Lane>, stop: CancellationToken) {
+    if !declare(&lane, &stop).await {
+        return;
+    }
+    let concurrency = lane.endpoint.concurrency;
+    let name = names::consumer(&lane.endpoint.name);
+    let bus = lane.shared.bus.clone();
+    let endpoint = lane.endpoint.name.clone();
+    let consumed = bus
+        .consume(SLURM_EVENTS, &name, concurrency, Intake(lane), &stop)
+        .await;
+    if let Err(error) = consumed {
+        tracing::error!(error = mesh_runtime::chain(&error), endpoint, "consume");
+    }
+}
+
+/// Makes the endpoint's consumer, once NATS is there. False when told to stop before.
+async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
+    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
+    if bus.ready(stop).await.is_err() {
+        return false;
+    }
+    let consumer = EndpointConsumer {
+        name: names::consumer(&endpoint.name),
+        description: format!("webhook {}", endpoint.name),
+        filters: endpoint.filter.subjects(&lane.companions),
+        // As many again as are handled wait at hand, so that the next is there when one is done.
+        max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
+        // A message may wait for the requests before it, then for its own.
+        ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
+    };
+    while let Err(error) = bus.endpoint_consumer(&consumer).await {
+        tracing::warn!(
+            error = mesh_runtime::chain(&error),
+            endpoint = endpoint.name,
+            "declare consumer, trying again"
+        );
+        if !pause(RETRY, stop).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// Waits; false when told to stop.
+pub async fn pause(time: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = stop.cancelled() => false,
+        () = tokio::time::sleep(time) => true,
+    }
+}

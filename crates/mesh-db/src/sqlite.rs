@@ -41,12 +41,14 @@ pub fn pools(name: &'static str, path: &Path, readers: u32) -> Result<(Pool, Poo
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
 }
 
-/// A connection that writes durably.
+/// A connection that writes durably. What moves within the file while rows are added leaves no copy behind, which nobody would ever find and
+/// erase.
 pub fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
+        .pragma("secure_delete", "FAST")
         .busy_timeout(BUSY)
 }

@@ -328,6 +328,7 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             AUDITED_READS.into(),
             "mesh.checkpoint.*".into(),
             "mesh.*.audit.key".into(),
+            "mesh.*.audit.retention".into(),
         ],
         "webhook-dispatcher" => vec![
             "mesh.*.audit.>".into(),

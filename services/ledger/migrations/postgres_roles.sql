@@ -2,11 +2,12 @@
 -- `smesh ledger migrate`; again after an upgrade, which harms nothing. Then make users of your own and put them into a role:
 --   CREATE ROLE mesh_ledger LOGIN PASSWORD '…' IN ROLE ledger_appender;    -- ledger.db.url
 --   CREATE ROLE mesh_reader LOGIN PASSWORD '…' IN ROLE ledger_reader;      -- ledger.db.reader_url, smesh verify, auditors
+--   CREATE ROLE mesh_retention LOGIN PASSWORD '…' IN ROLE ledger_retention;   -- ledger.retention.url, smesh ledger retain
 DO $$
 DECLARE
     name TEXT;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['ledger_appender', 'ledger_reader'] LOOP
+    FOREACH name IN ARRAY ARRAY['ledger_appender', 'ledger_reader', 'ledger_retention'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', name);
         END IF;
@@ -16,10 +17,16 @@ BEGIN
     EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
 END $$;
 
-GRANT SELECT ON entries, payloads, event_index, head, streams, subtrees, checkpoints, checkpoint_keys, _sqlx_migrations TO ledger_appender, ledger_reader;
+GRANT SELECT ON entries, payloads, event_index, head, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys, archives,
+    _sqlx_migrations TO ledger_appender, ledger_reader, ledger_retention;
 
 -- Adds behind the head and moves it; triggers see to the rest.
-GRANT INSERT ON entries, payloads, event_index, streams, subtrees, checkpoints, checkpoint_keys TO ledger_appender;
+GRANT INSERT ON entries, payloads, event_index, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys TO ledger_appender;
 GRANT UPDATE (seq, chain) ON head TO ledger_appender;
-GRANT UPDATE (last_sequence) ON streams TO ledger_appender;
+GRANT UPDATE (last_sequence, last_at, created_at) ON streams TO ledger_appender;
+GRANT DELETE ON streams_ahead TO ledger_appender;
 GRANT EXECUTE ON FUNCTION ledger_add_partitions() TO ledger_appender;
+
+-- Notes what is archived, then takes that out, and nothing else; triggers see to it.
+GRANT INSERT ON archives TO ledger_retention;
+GRANT DELETE ON payloads, event_index TO ledger_retention;

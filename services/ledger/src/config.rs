@@ -16,6 +16,8 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 /// How often what is new is signed.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+/// What is retained at all is retained for a day.
+const SHORTEST_KEPT: Duration = Duration::from_secs(86_400);
 
 /// `[ledger]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,22 @@ pub struct Config {
     pub db: Database,
     /// How it is signed.
     pub checkpoint: CheckpointConfig,
+    /// How long content is kept.
+    pub retention: RetentionConfig,
+}
+
+/// `[ledger.retention]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// How long the content of entries is kept in the database; empty for ever.
+    pub keep: String,
+    /// Where archives go; empty for `archive` in the data directory.
+    pub archive_dir: PathBuf,
+    /// True to write no archive.
+    pub erase: bool,
+    /// The database of `db.url` with a role that may take payloads out; empty to do it as `db.url` says.
+    pub url: String,
 }
 
 /// `[ledger.checkpoint]`
@@ -66,6 +84,35 @@ impl Default for Config {
             max_story: 5000,
             db: Database::default(),
             checkpoint: CheckpointConfig::default(),
+            retention: RetentionConfig::default(),
+        }
+    }
+}
+
+impl RetentionConfig {
+    /// How long the content of entries is kept; `None` for ever.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn keep(&self) -> Result<Option<Duration>, String> {
+        if self.keep.is_empty() {
+            return Ok(None);
+        }
+        match humantime::parse_duration(&self.keep) {
+            Ok(keep) if keep >= SHORTEST_KEPT => Ok(Some(keep)),
+            _ => Err(format!(
+                "ledger.retention.keep: {:?} is not a time of at least 1day, like 400days; empty keeps everything",
+                self.keep
+            )),
+        }
+    }
+
+    /// The folder of archives.
+    pub fn archive_dir(&self, data_dir: &Path) -> PathBuf {
+        if self.archive_dir.as_os_str().is_empty() {
+            data_dir.join("archive")
+        } else {
+            data_dir.join(&self.archive_dir)
         }
     }
 }
@@ -138,6 +185,8 @@ impl Config {
         }
         faults.extend(self.location(Path::new("")).err());
         faults.extend(self.reader_location().err());
+        faults.extend(self.retention.keep().err());
+        faults.extend(self.retention_location().err());
         if faults.is_empty() {
             Ok(())
         } else {
@@ -170,19 +219,36 @@ impl Config {
         Location::parse(&self.db.url, data_dir).map_err(|fault| format!("ledger.db.url: {fault}"))
     }
 
+    /// Where payloads are taken out, if by a role of its own.
+    ///
+    /// # Errors
+    /// If its address is wrong.
+    pub fn dropper(&self) -> Result<Option<Location>, Error> {
+        self.retention_location()
+            .map_err(|fault| Error::Config { fault })
+    }
+
     fn reader_location(&self) -> Result<Option<Location>, String> {
-        if self.db.reader_url.is_empty() {
+        self.of_role("ledger.db.reader_url", &self.db.reader_url)
+    }
+
+    fn retention_location(&self) -> Result<Option<Location>, String> {
+        self.of_role("ledger.retention.url", &self.retention.url)
+    }
+
+    /// The same database for another role.
+    fn of_role(&self, key: &str, url: &str) -> Result<Option<Location>, String> {
+        if url.is_empty() {
             return Ok(None);
         }
-        match Location::parse(&self.db.reader_url, Path::new("")) {
-            Ok(reader @ Location::Postgres(_)) if self.db.url.starts_with("postgres") => {
-                Ok(Some(reader))
+        match Location::parse(url, Path::new("")) {
+            Ok(role @ Location::Postgres(_)) if self.db.url.starts_with("postgres") => {
+                Ok(Some(role))
             }
-            Ok(_) => Err(
-                "ledger.db.reader_url: only PostgreSQL has roles; leave it empty, or set both to postgres://…"
-                    .to_owned(),
-            ),
-            Err(fault) => Err(format!("ledger.db.reader_url: {fault}")),
+            Ok(_) => Err(format!(
+                "{key}: only PostgreSQL has roles; leave it empty, or set ledger.db.url to postgres://…, too"
+            )),
+            Err(fault) => Err(format!("{key}: {fault}")),
         }
     }
 }
@@ -236,5 +302,21 @@ mod tests {
         };
         let faults = config.validate().unwrap_err();
         assert_eq!(faults.len(), 4);
+        for retention in [
+            RetentionConfig {
+                keep: "1h".into(),
+                ..RetentionConfig::default()
+            },
+            RetentionConfig {
+                url: "postgres://r@h/l".into(),
+                ..RetentionConfig::default()
+            },
+        ] {
+            let config = Config {
+                retention,
+                ..Config::default()
+            };
+            assert_eq!(config.validate().unwrap_err().len(), 1);
+        }
     }
 }

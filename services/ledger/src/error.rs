@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mesh_db::Location;
+
+use crate::adapters::FileError;
+
 /// An operation of the ledger that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -41,6 +45,29 @@ pub enum Error {
     /// A checkpoint could not be stored.
     #[error("store checkpoint")]
     Sign(#[source] sqlx::Error),
+    /// A range could not be noted as archived, or its payloads not be taken out.
+    #[error("archive old payloads of the ledger")]
+    Retain(#[source] sqlx::Error),
+    /// The file of an archive could not be written, or is not what it should be.
+    #[error("archive {}", path.display())]
+    Archive {
+        /// The file or its folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: FileError,
+    },
+    /// Something else than a ledger.
+    #[error("open ledger {0}: it has no tables of a ledger; check the address")]
+    NotALedger(Location),
+    /// The tables are those of another version.
+    #[error("open ledger {location}: its tables are those of {whose}")]
+    OtherVersion {
+        /// Where it is.
+        location: Location,
+        /// Of which version, and what to do.
+        whose: &'static str,
+    },
     /// The file of the private key could not be read or written.
     #[error("read or write the key that signs checkpoints, {}", path.display())]
     KeyFile {
@@ -76,6 +103,7 @@ impl Error {
             Self::Database(error) => error.is_away(),
             Self::Append(source)
             | Self::Sign(source)
+            | Self::Retain(source)
             | Self::Read(source)
             | Self::Index(source) => mesh_db::is_away(source),
             Self::TooSlow(_) => true,

@@ -4,6 +4,7 @@
 //! - [`handlers`]: messages of the bus become entries; acknowledged when they are durable.
 //! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
 //! - [`checkpointer`]: signs the Merkle tree over the entries.
+//! - [`retention`]: takes the content of old entries out of the database.
 //! - [`api`]: queries and proofs over REST and gRPC.
 //!
 //! Deliberately absent: replay. The tables leave room for it.
@@ -17,6 +18,8 @@ pub mod error;
 pub mod handlers;
 mod keeper;
 pub mod metrics;
+mod policy;
+pub mod retention;
 
 use std::sync::Arc;
 
@@ -31,11 +34,13 @@ pub use config::{Config, DEFAULTS};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
 pub use mesh_db::Location;
+pub use retention::Retention;
 
 use adapters::KeyFile;
 use api::{Events, Proofs};
 use checkpointer::Checkpointer;
 use handlers::{Appender, Source};
+use policy::Policy;
 
 /// The service, as `mesh-runtime` runs it.
 pub struct LedgerService;
@@ -137,13 +142,35 @@ async fn run(
     };
     let checkpoints = context.health.condition("ledger.checkpoints");
     checkpoints.ok();
+    let retained = context.health.condition("ledger.retention");
+    retained.ok();
+    let policy = policy(&context, &config, &store)?;
+    let cluster = &context.mesh.cluster;
     let (events, audit) = tokio::select! {
         both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
         () = keeper::keep(&store, &reading) => (Ok(()), Ok(())),
         () = checkpointer.keep(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
+        () = policy::keep(&store, &bus, cluster, policy.as_ref(), &retained) => (Ok(()), Ok(())),
     };
     store.close().await;
     events?;
     audit?;
     Ok(())
+}
+
+/// How long content is kept; `None` for ever.
+fn policy(context: &Context, config: &Config, store: &Store) -> Result<Option<Policy>, BoxError> {
+    let Some(keep) = config.retention.keep()? else {
+        return Ok(None);
+    };
+    let location = match config.dropper()? {
+        Some(location) => location,
+        None => store.location().clone(),
+    };
+    let folder = config.retention.archive_dir(&context.mesh.data_dir);
+    Ok(Some(Policy {
+        retention: Retention::new(store.clone(), &location),
+        keep,
+        folder: (!config.retention.erase).then_some(folder),
+    }))
 }

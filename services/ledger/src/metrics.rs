@@ -12,6 +12,7 @@ const HEAD: &str = "ledger_head_sequence";
 const SECONDS: &str = "ledger_append_seconds";
 const CHECKPOINTS: &str = "ledger_checkpoints_total";
 const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
+const ARCHIVED: &str = "ledger_archived_sequence";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
 /// Why no checkpoint is signed.
 const REASONS: [&str; 3] = ["inconsistent", "no_key", "failed"];
@@ -40,6 +41,10 @@ pub fn describe() {
     describe_gauge!(
         CHECKPOINT_SIZE,
         "Entries that the newest checkpoint signed here counts."
+    );
+    describe_gauge!(
+        ARCHIVED,
+        "Sequence of the last entry whose content was archived or erased."
     );
     describe_gauge!(
         CHECKPOINTS_REFUSED,
@@ -74,6 +79,10 @@ pub(crate) fn failed(stream: &'static str) {
 pub(crate) fn checkpoint(size: u64) {
     counter!(CHECKPOINTS).increment(1);
     gauge!(CHECKPOINT_SIZE).set(size as f64);
+}
+
+pub(crate) fn archived(seq: u64) {
+    gauge!(ARCHIVED).set(seq as f64);
 }
 
 /// `None`: nothing stands in the way.

@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// What it did.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -35,6 +35,9 @@ pub mod audit_entry {
         /// The ledger signs with a new key.
         #[prost(message, tag = "14")]
         Key(super::SigningKeyMade),
+        /// The content of old entries was taken out of the ledger's database.
+        #[prost(message, tag = "15")]
+        Retention(super::PayloadsDropped),
     }
 }
 /// Somebody was shown data of other people by an API.
@@ -121,6 +124,25 @@ pub struct SigningKeyMade {
     #[prost(string, tag = "4")]
     pub made_by: ::prost::alloc::string::String,
 }
+/// The ledger noted that the content of a range of entries is no longer kept in its database; their hashes stay.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PayloadsDropped {
+    /// Sequence of the first entry.
+    #[prost(uint64, tag = "1")]
+    pub first_seq: u64,
+    /// Sequence of the last entry.
+    #[prost(uint64, tag = "2")]
+    pub last_seq: u64,
+    /// Name of the file that has the content. Empty if it was erased.
+    #[prost(string, tag = "3")]
+    pub file: ::prost::alloc::string::String,
+    /// SHA-256 of the file, hexadecimal. Empty if there is none.
+    #[prost(string, tag = "4")]
+    pub sha256: ::prost::alloc::string::String,
+    /// Who had it done: a Unix user. Empty for the policy in the configuration.
+    #[prost(string, tag = "5")]
+    pub made_by: ::prost::alloc::string::String,
+}
 /// A message that could not be processed, on `mesh.dead.<service>`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeadLetter {
@@ -205,6 +227,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Key(v) => {
                     struct_ser.serialize_field("key", v)?;
                 }
+                audit_entry::Act::Retention(v) => {
+                    struct_ser.serialize_field("retention", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -225,6 +250,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "delivery",
             "read",
             "key",
+            "retention",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -237,6 +263,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Delivery,
             Read,
             Key,
+            Retention,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -266,6 +293,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "delivery" => Ok(GeneratedField::Delivery),
                             "read" => Ok(GeneratedField::Read),
                             "key" => Ok(GeneratedField::Key),
+                            "retention" => Ok(GeneratedField::Retention),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -342,6 +370,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("key"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Key)
+;
+                        }
+                        GeneratedField::Retention => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("retention"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Retention)
 ;
                         }
                     }
@@ -794,6 +829,176 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.Delivery", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for PayloadsDropped {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.first_seq != 0 {
+            len += 1;
+        }
+        if self.last_seq != 0 {
+            len += 1;
+        }
+        if !self.file.is_empty() {
+            len += 1;
+        }
+        if !self.sha256.is_empty() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.PayloadsDropped", len)?;
+        if self.first_seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("firstSeq", ToString::to_string(&self.first_seq).as_str())?;
+        }
+        if self.last_seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("lastSeq", ToString::to_string(&self.last_seq).as_str())?;
+        }
+        if !self.file.is_empty() {
+            struct_ser.serialize_field("file", &self.file)?;
+        }
+        if !self.sha256.is_empty() {
+            struct_ser.serialize_field("sha256", &self.sha256)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for PayloadsDropped {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "first_seq",
+            "firstSeq",
+            "last_seq",
+            "lastSeq",
+            "file",
+            "sha256",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            FirstSeq,
+            LastSeq,
+            File,
+            Sha256,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "firstSeq" | "first_seq" => Ok(GeneratedField::FirstSeq),
+                            "lastSeq" | "last_seq" => Ok(GeneratedField::LastSeq),
+                            "file" => Ok(GeneratedField::File),
+                            "sha256" => Ok(GeneratedField::Sha256),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = PayloadsDropped;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.PayloadsDropped")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<PayloadsDropped, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut first_seq__ = None;
+                let mut last_seq__ = None;
+                let mut file__ = None;
+                let mut sha256__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::FirstSeq => {
+                            if first_seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("firstSeq"));
+                            }
+                            first_seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::LastSeq => {
+                            if last_seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("lastSeq"));
+                            }
+                            last_seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::File => {
+                            if file__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("file"));
+                            }
+                            file__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Sha256 => {
+                            if sha256__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("sha256"));
+                            }
+                            sha256__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(PayloadsDropped {
+                    first_seq: first_seq__.unwrap_or_default(),
+                    last_seq: last_seq__.unwrap_or_default(),
+                    file: file__.unwrap_or_default(),
+                    sha256: sha256__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.PayloadsDropped", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for Read {

@@ -138,7 +138,8 @@ pub(super) async fn insert(link: Link<'_>, rows: &[Row<'_>]) -> Result<(), sqlx:
 impl Store {
     /// Fills the columns of entries that have none, wherever they are missing: after a migration emptied the table, or an operator did.
     pub(super) async fn complete_index(&self) -> Result<(), Error> {
-        let mut after = 0;
+        // What is archived has no body to read them out of.
+        let mut after = self.archived_to().await?.cast_signed();
         while let Some(last) = self.complete_page(after).await.map_err(Error::Index)? {
             tracing::info!(seq = last, "filling the columns for queries again");
             after = last;

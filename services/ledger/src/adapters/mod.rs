@@ -1,6 +1,9 @@
 //! The database side: no decisions.
 
 mod append;
+pub(crate) mod archive_file;
+mod archives;
+mod export;
 mod index;
 mod key_file;
 mod postgres;
@@ -12,6 +15,8 @@ mod store;
 mod sums;
 mod verify;
 
+pub use archive_file::{FileError, Lines};
+pub use archives::Dropper;
 pub use key_file::KeyFile;
 pub use proof::Signed;
 pub use read::Row;

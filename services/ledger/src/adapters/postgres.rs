@@ -35,6 +35,11 @@ pub(super) fn pools(
     )
 }
 
+/// Takes payloads out.
+pub(super) fn dropping(options: &PgConnectOptions) -> Pool {
+    writers(NAME, options, 1, "60s")
+}
+
 /// Reads only.
 pub(super) fn only_reading(options: &PgConnectOptions) -> Pool {
     readers(NAME, options, 1, "10min")
@@ -46,4 +51,10 @@ pub(super) async fn add_partitions(writer: &PgPool) -> Result<(), sqlx::Error> {
         .execute("SELECT ledger_add_partitions()")
         .await
         .map(drop)
+}
+
+/// The version of the tables.
+pub(super) fn newest_migration() -> i64 {
+    let versions = MIGRATIONS.iter().map(|migration| migration.version);
+    versions.max().unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! The tables of the proof: subtrees of the Merkle tree, checkpoints, and the keys that signed them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use mesh_db::pool::{Access, Link};
 use mesh_db::sql::{Row, Sql};
@@ -8,17 +8,13 @@ use mesh_events::chain::{GENESIS, Hash};
 use mesh_events::merkle::{Frontier, Node};
 
 use super::store::Store;
-use super::verify::payload;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
 use crate::domain::tree::{Block, Blocks, WIDTH, grow};
-use crate::domain::verify::{Payload, Stored};
 use crate::error::Error;
 
 /// Leaves that are read at once.
 const PAGE: u64 = 10_000;
-/// Entries of an export that are read at once.
-const EXPORT_PAGE: u64 = 500;
 
 /// What is stored with a checkpoint: all or nothing.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +66,7 @@ impl Store {
         self.read_checkpoints(&sql).await
     }
 
-    async fn read_checkpoints(&self, sql: &Sql) -> Result<Vec<StoredCheckpoint>, Error> {
+    pub(super) async fn read_checkpoints(&self, sql: &Sql) -> Result<Vec<StoredCheckpoint>, Error> {
         let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
         let rows: Result<Vec<_>, _> = rows.iter().map(checkpoint).collect();
         rows.map_err(Error::Read)
@@ -204,37 +200,6 @@ impl Store {
             .and_then(|chain| chain.try_into().ok()))
     }
 
-    /// Entries after a sequence, up to another, for an export: some of them, in order.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<Stored>, Error> {
-        let to = to.min(after + EXPORT_PAGE).cast_signed();
-        let after = after.cast_signed();
-        let range = |sql: Sql| {
-            sql.push(" WHERE seq > ")
-                .bind(after)
-                .push(" AND seq <= ")
-                .bind(to)
-                .push(" ORDER BY seq")
-        };
-        let entries = range(
-            Sql::new("SELECT seq, ")
-                .bytes("id")
-                .push(", leaf, chain FROM entries"),
-        );
-        let payloads = range(
-            Sql::new("SELECT seq, ")
-                .bytes("cluster")
-                .push(", ")
-                .bytes("subject")
-                .push(", body FROM payloads"),
-        );
-        let entries = self.readers.rows(&entries).await.map_err(Error::Read)?;
-        let payloads = self.readers.rows(&payloads).await.map_err(Error::Read)?;
-        stored(&entries, &payloads).map_err(Error::Read)
-    }
-
     /// Stores a checkpoint and what comes with it. False if another replica was first: then nothing is stored.
     ///
     /// # Errors
@@ -269,26 +234,6 @@ impl Store {
         transaction.commit().await.map_err(Error::Sign)?;
         Ok(true)
     }
-}
-
-fn stored(entries: &[Row], payloads: &[Row]) -> Result<Vec<Stored>, sqlx::Error> {
-    let mut payloads = payloads
-        .iter()
-        .map(|row| Ok((row.get("seq")?, payload(row)?)))
-        .collect::<Result<HashMap<i64, Payload>, sqlx::Error>>()?;
-    entries
-        .iter()
-        .map(|row| {
-            let seq = row.get("seq")?;
-            Ok(Stored {
-                seq,
-                id: row.get("id")?,
-                leaf: row.get("leaf")?,
-                chain: row.get("chain")?,
-                payload: payloads.remove(&seq),
-            })
-        })
-        .collect()
 }
 
 async fn insert_key(link: Link<'_>, key: &StoredKey) -> Result<bool, sqlx::Error> {
@@ -327,7 +272,7 @@ async fn insert_checkpoint(
 }
 
 /// All checkpoints, for a condition and an order.
-fn checkpoints() -> Sql {
+pub(super) fn checkpoints() -> Sql {
     Sql::new("SELECT number, size, root, note, made_at FROM checkpoints")
 }
 

@@ -20,12 +20,30 @@ const INDEX_GUARDS: [&str; 3] = [
     "CREATE TRIGGER IF NOT EXISTS event_index_no_update BEFORE UPDATE ON event_index
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be changed'); END",
     "CREATE TRIGGER IF NOT EXISTS event_index_no_delete BEFORE DELETE ON event_index
+     WHEN NOT EXISTS (SELECT 1 FROM archives a WHERE OLD.seq BETWEEN a.first_seq AND a.last_seq)
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be deleted'); END",
     // As for the other tables: REPLACE fires no DELETE trigger.
     "CREATE TRIGGER IF NOT EXISTS event_index_no_replace BEFORE INSERT ON event_index
      WHEN EXISTS (SELECT 1 FROM event_index WHERE seq = NEW.seq)
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be replaced'); END",
 ];
+
+/// Takes payloads out of a ledger that is there, and writes zeros in their place.
+pub(super) fn dropping(path: &Path) -> Pool {
+    let options = mesh_db::sqlite::options(path)
+        .busy_timeout(PATIENT)
+        .pragma("secure_delete", "ON");
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_lazy_with(options);
+    Pool::Sqlite(pool)
+}
+
+/// Writes the log into the file and cuts it to nothing.
+pub(super) async fn empty_log(pool: &SqlitePool) -> Result<(), sqlx::Error> {
+    let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)");
+    row.execute(pool).await.map(drop)
+}
 
 /// Reads only, and a file that is there.
 pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {
@@ -51,4 +69,10 @@ pub(super) async fn guard_index(writer: &SqlitePool) -> Result<(), sqlx::Error> 
         sqlx::query(guard).execute(writer).await?;
     }
     Ok(())
+}
+
+/// The version of the tables.
+pub(super) fn newest_migration() -> i64 {
+    let versions = MIGRATIONS.iter().map(|migration| migration.version);
+    versions.max().unwrap_or_default()
 }

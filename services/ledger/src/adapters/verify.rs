@@ -1,13 +1,17 @@
 //! Verifying a database: reads page by page, so memory does not grow with the ledger.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use mesh_db::Location;
 use mesh_db::pool::{Access, Connection, Pool};
 use mesh_db::sql::{Row, Sql};
 
+use super::archive_file::{ArchivedPayloads, Unread};
+use super::archives::{archive, archives};
 use super::index::{self, COLUMNS};
 use super::{NAME, postgres, sqlite};
+use crate::domain::archive::{StoredArchive, misplaced};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::note::PublicKey;
 use crate::domain::verify::{
@@ -33,6 +37,15 @@ pub enum VerifyError {
     /// It does not fit together.
     #[error("{0}")]
     Bad(FirstBad),
+    /// The file of an archive cannot be read.
+    #[error("read archive {}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The head is missing.
     #[error("the ledger has no head: it was deleted")]
     NoHead,
@@ -48,6 +61,8 @@ pub struct Trust {
     pub keys: Vec<PublicKey>,
     /// Checkpoints that were kept elsewhere.
     pub kept: Vec<Checkpoint>,
+    /// Folder with the files of archives, whose content is verified too.
+    pub archives: Option<PathBuf>,
 }
 
 /// Computes chain and tree of a ledger again from its bodies. It is only read, and may be in use.
@@ -92,6 +107,7 @@ async fn verify(
     };
     let acquired = pool.acquire().await.map_err(open);
     let mut connection = acquired.map_err(Error::Database)?;
+    is_a_ledger(&mut connection, location).await?;
     let keys = match trust.keys.as_slice() {
         [] => stored_keys(&mut connection).await.map_err(Error::Read)?,
         keys => keys.to_vec(),
@@ -100,19 +116,35 @@ async fn verify(
     for kept in &trust.kept {
         verifier.expect(Mark::kept(kept));
     }
+    let mut files = trust.archives.clone().map(ArchivedPayloads::new);
+    let mut known = Vec::new();
     let mut index_differs = None;
     let mut after = None;
     loop {
         let page = read(&mut connection, after).await.map_err(Error::Read)?;
+        if page.archived_to > archived_to(&known) {
+            known = stored_archives(&mut connection).await?;
+            if let Some(files) = &mut files {
+                files.know(known.clone());
+            }
+        }
         let head = page.head.ok_or(VerifyError::NoHead)?;
         let last = page.entries.last().map(|read| read.entry.seq);
         let full = page.entries.len() == PAGE as usize;
         for row in &page.checkpoints {
             verifier.expect(Mark::stored(row.size, &row.root, &row.note, &keys));
         }
-        for read in page.entries {
+        for mut read in page.entries {
             let seq = read.entry.seq;
-            verifier.next(&read.entry).map_err(VerifyError::Bad)?;
+            let archived = read.entry.payload.is_none() && seq <= page.archived_to;
+            if archived && let Some(files) = &mut files {
+                read.entry.payload = files.payload(&read.entry)?;
+            }
+            match archived && read.entry.payload.is_none() {
+                true => verifier.next_archived(&read.entry),
+                false => verifier.next(&read.entry),
+            }
+            .map_err(VerifyError::Bad)?;
             if read.payload_twice {
                 return Err(bad(seq, Fault::Extra));
             }
@@ -129,7 +161,11 @@ async fn verify(
             continue;
         }
         let end = verifier.last();
-        let verified = verifier.finish(&head).map_err(VerifyError::Bad)?;
+        let mut verified = verifier.finish(&head).map_err(VerifyError::Bad)?;
+        if let Some(archive) = misplaced(&known, end) {
+            return Err(bad(archive.first_seq, Fault::ArchiveMisplaced));
+        }
+        verified.unaudited = unaudited(&mut connection, &known).await?;
         if let Some(seq) = stray(&mut connection, "payloads", end).await? {
             return Err(bad(seq, Fault::Extra));
         }
@@ -148,9 +184,39 @@ const fn bad(seq: i64, what: Fault) -> VerifyError {
     VerifyError::Bad(FirstBad { seq, what })
 }
 
+/// Tables of something else would read as if somebody had tampered with them.
+async fn is_a_ledger(connection: &mut Connection, location: &Location) -> Result<(), Error> {
+    let newest = match location {
+        Location::Sqlite(_) => sqlite::newest_migration(),
+        Location::Postgres(_) => postgres::newest_migration(),
+    };
+    let sql = Sql::new(
+        "SELECT MAX(version) AS version, (SELECT COUNT(*) FROM head) AS heads FROM _sqlx_migrations",
+    );
+    let row = match connection.link().first(&sql).await {
+        Ok(row) => row,
+        Err(sqlx::Error::Database(_)) => return Err(Error::NotALedger(location.clone())),
+        Err(error) => return Err(Error::Read(error)),
+    };
+    let version = row.map(|row| row.get::<Option<i64>>("version")).transpose();
+    let whose = match version.map_err(Error::Read)?.flatten() {
+        Some(version) if version < newest => {
+            "an earlier version; start this one's ledger on it, or run `smesh ledger migrate`"
+        }
+        Some(version) if version > newest => "a later version; verify it with that one",
+        _ => return Ok(()),
+    };
+    Err(Error::OtherVersion {
+        location: location.clone(),
+        whose,
+    })
+}
+
 /// A page and the head at the same moment: entries may be appended meanwhile.
 struct Page {
     head: Option<StoredHead>,
+    /// Up to which entry payloads may be gone.
+    archived_to: i64,
     entries: Vec<Read>,
     /// Those that end with one of these entries; on the last page all that are left.
     checkpoints: Vec<StoredCheckpoint>,
@@ -173,6 +239,11 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
             chain: row.get("chain")?,
         })
     });
+    let archived_to = snapshot
+        .link()
+        .first(&super::archives::archived_to())
+        .await?;
+    let archived_to = archived_to.map_or(Ok(0), |row| row.get("archived_to"))?;
     // The first page has no lower bound: somebody may have put a row before the first. Text is read as bytes, as it may be none any more.
     let mut entries = Sql::new("SELECT seq, ")
         .bytes("id")
@@ -230,7 +301,8 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
                 index::fits(index.first(), &payload.subject, &payload.body)
                     && index.first().is_none_or(|index| same_time(index, stored))
             }
-            _ => false,
+            // Nothing is left of what is archived.
+            _ => index.is_empty(),
         };
         Ok(Read {
             entry: Stored {
@@ -247,6 +319,7 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
     Ok(Page {
         entries: entries.collect::<Result<_, sqlx::Error>>()?,
         head: head.transpose()?,
+        archived_to,
         checkpoints: checkpoints
             .iter()
             .map(checkpoint)
@@ -291,6 +364,36 @@ pub(super) fn payload(row: &Row) -> Result<Payload, sqlx::Error> {
         subject: row.get("subject")?,
         body: row.get("body")?,
     })
+}
+
+impl From<Unread> for VerifyError {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Missing(path, source) => Self::Archive { path, source },
+            Unread::Bad(bad) => Self::Bad(bad),
+        }
+    }
+}
+
+fn archived_to(archives: &[StoredArchive]) -> i64 {
+    archives.last().map_or(0, |archive| archive.last_seq)
+}
+
+async fn stored_archives(connection: &mut Connection) -> Result<Vec<StoredArchive>, Error> {
+    let rows = connection.link().rows(&archives(0)).await;
+    let rows = rows.map_err(Error::Read)?;
+    let rows: Result<Vec<_>, _> = rows.iter().map(archive).collect();
+    rows.map_err(Error::Read)
+}
+
+/// How many of them have no entry in the audit.
+async fn unaudited(connection: &mut Connection, archives: &[StoredArchive]) -> Result<u64, Error> {
+    let ids: Vec<String> = archives.iter().map(StoredArchive::audit_id).collect();
+    let count = ids.len() as u64;
+    let known = Sql::new("SELECT COUNT(*) AS known FROM entries WHERE id").any_of(ids);
+    let row = connection.link().first(&known).await.map_err(Error::Read)?;
+    let known = row.map_or(Ok(0), |row| row.get::<i64>("known"));
+    Ok(count.saturating_sub(known.map_err(Error::Read)?.unsigned_abs()))
 }
 
 /// Queries join on it: another time would hide the entry.

@@ -10,15 +10,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use mesh_events::chain::Hash;
-use mesh_events::merkle::{
-    Frontier, Range, consistency, inclusion, verify_consistency, verify_inclusion,
-};
+use mesh_events::merkle::{Range, consistency, inclusion, verify_consistency, verify_inclusion};
 use mesh_runtime::api::Caller;
 
 use crate::adapters::Store;
 use crate::checkpointer::Checkpointer;
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::export::{self, Header, HexHash};
+use crate::domain::export::Header;
 use crate::domain::keys::StoredKey;
 use crate::domain::tree::blocks;
 use crate::error::Error;
@@ -292,20 +290,7 @@ impl Proofs {
                 format!("{from} is not an entry that is signed; allowed: 1 to {size}"),
             ));
         }
-        let before = Range {
-            start: 0,
-            end: from - 1,
-        };
-        let edge = self.store.blocks(blocks(&[before])).await?;
-        let edge: Frontier = edge.frontier(from - 1).ok_or(ProofError::Broken)?;
-        let chain = self.store.chain(from - 1).await?;
-        let header = Header {
-            export: export::FORMAT.to_owned(),
-            from,
-            chain: HexHash(chain.ok_or(ProofError::Broken)?),
-            edge: edge.peaks().iter().copied().map(HexHash).collect(),
-            checkpoint: newest.note,
-        };
+        let header = self.store.export_header(from, newest.note).await?;
         Ok((header, size))
     }
 }

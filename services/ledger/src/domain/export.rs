@@ -123,7 +123,7 @@ impl Line {
     }
 
     /// The entry; `None` if it is none.
-    fn stored(self) -> Option<Stored> {
+    pub(crate) fn stored(self) -> Option<Stored> {
         let payload = match (self.cluster, self.subject, self.body) {
             (Some(cluster), Some(subject), Some(body)) => Some(Payload {
                 cluster: cluster.into_bytes(),

@@ -1,10 +1,12 @@
 //! The pure core: what an entry is, how the chain grows and is verified, what can be asked. No IO, no async, no clock.
 
 pub mod append;
+pub mod archive;
 pub mod checkpoint;
 pub mod cursor;
 pub mod export;
 pub mod fact;
+pub mod fault;
 pub mod filter;
 pub mod keys;
 pub mod note;

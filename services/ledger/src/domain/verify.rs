@@ -17,12 +17,12 @@
 //! Whoever holds the signing key can write and sign another history: against that helps a checkpoint that was kept elsewhere.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use mesh_events::chain::{self, GENESIS, Hash};
 use mesh_events::merkle::Frontier;
 
 use super::checkpoint::Checkpoint;
+pub use super::fault::{Fault, FirstBad};
 use super::note::PublicKey;
 
 /// An entry as the database has it; nothing about it is trusted.
@@ -84,8 +84,10 @@ pub struct Verified {
     pub head: Hash,
     /// Up to which entry a checkpoint says the same; 0 if none was compared.
     pub signed: u64,
-    /// How many entries have no payload any more, as retention has archived it: only their hashes were checked.
+    /// How many entries have no payload any more, as retention has archived or erased it: only their hashes were checked.
     pub archived: u64,
+    /// How many archives the audit does not name yet: the ledger does that when it runs, so for long there is none.
+    pub unaudited: u64,
 }
 
 /// A checkpoint that the entries are compared with when its size is reached.
@@ -129,100 +131,6 @@ impl Mark {
             claim: Ok(checkpoint.root),
             kept: true,
         }
-    }
-}
-
-/// The first place where the ledger does not fit together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FirstBad {
-    /// Sequence.
-    pub seq: i64,
-    /// What is wrong there.
-    pub what: Fault,
-}
-
-impl fmt::Display for FirstBad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sequence {}: {}", self.seq, self.what)
-    }
-}
-
-/// What is wrong with an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// There is no entry with this sequence, but there are later ones.
-    Missing,
-    /// The entry is there, its payload is not.
-    PayloadMissing,
-    /// Leaf and chain fit each other, the content does not: body, subject, cluster or id was changed.
-    ContentChanged,
-    /// Content and chain fit each other, the leaf does not.
-    LeafChanged,
-    /// Content and leaf fit each other, the chain value does not follow from the one before.
-    ChainBroken,
-    /// Nothing fits: another entry stands here (swapped, inserted or written anew).
-    Replaced,
-    /// The head or a checkpoint says that the ledger goes on, but here it ends.
-    CutOff,
-    /// The head says that the ledger ended before this entry.
-    Extra,
-    /// The entries fit, the chain value of the head does not.
-    HeadChanged,
-    /// The entries fit each other, but not a checkpoint of the ledger's own: from some entry after the last checkpoint that fits, this one or
-    /// a later one, they were written anew.
-    RewrittenUpTo(u64),
-    /// As [`Self::RewrittenUpTo`], by a checkpoint that was kept elsewhere.
-    ForkedUpTo(u64),
-    /// The checkpoint that counts up to here is not signed by a trusted key, or its columns are not what was signed.
-    CheckpointForged,
-    /// The line of an export is none.
-    Unreadable,
-    /// The chain fits from end to end, but the columns for queries are not those of the entry's body: queries hide it or show it to others.
-    IndexDiffers,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::RewrittenUpTo(size) => {
-                return write!(
-                    f,
-                    "the ledger was written anew here or later, up to {size}: the signed checkpoint of {size} entries has another root"
-                );
-            }
-            Self::ForkedUpTo(size) => {
-                return write!(
-                    f,
-                    "the ledger was written anew here or later, up to {size}: the checkpoint of {size} entries that was kept has another root"
-                );
-            }
-            Self::CheckpointForged => {
-                "the checkpoint that ends with this entry is not signed by a key that is trusted: it is forged, or a key is missing"
-            }
-            Self::Missing => "the entry is missing: it was deleted",
-            Self::PayloadMissing => "the entry's payload is missing: it was deleted",
-            Self::ContentChanged => {
-                "the content was changed: body, subject, cluster or id do not give the leaf hash"
-            }
-            Self::LeafChanged => {
-                "the leaf hash was changed: it is not the one of the content that was chained"
-            }
-            Self::ChainBroken => {
-                "the chain is broken: the chain value does not follow from the one before it"
-            }
-            Self::Replaced => {
-                "another entry stands here: it was swapped, inserted or written anew"
-            }
-            Self::CutOff => {
-                "the ledger ends before this entry although its head or a checkpoint counts it: the tail was cut off"
-            }
-            Self::Extra => "the entry is out of order, or not counted by the ledger's head: it was added or moved by hand",
-            Self::Unreadable => "the line of this entry cannot be read",
-            Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
-            Self::IndexDiffers => {
-                "the chain is whole, but the row in event_index is not what the body says: queries cannot be trusted until the index is made anew"
-            }
-        })
     }
 }
 
@@ -417,6 +325,7 @@ impl Verifier {
             head: self.chain,
             signed: self.fits,
             archived: self.archived,
+            unaudited: 0,
         })
     }
 }
@@ -437,171 +346,4 @@ pub fn verify<'a>(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::domain::append::{Head, append};
-    use crate::domain::fact::Fact;
-
-    fn ledger(count: u8) -> (Vec<Stored>, StoredHead) {
-        let facts = (0..count)
-            .map(|n| Fact::for_tests(&format!("id-{n}"), &[n, 1, 2, 3]))
-            .collect();
-        let appended = append(Head::default(), facts, &HashMap::new());
-        let entries = appended
-            .entries
-            .into_iter()
-            .map(|entry| Stored {
-                seq: entry.seq.cast_signed(),
-                id: entry.fact.id.into_bytes(),
-                leaf: entry.leaf.to_vec(),
-                chain: entry.chain.to_vec(),
-                payload: Some(Payload {
-                    cluster: entry.fact.cluster.into_bytes(),
-                    subject: entry.fact.subject.into_bytes(),
-                    body: entry.fact.body.to_vec(),
-                }),
-            })
-            .collect();
-        let head = StoredHead {
-            seq: appended.head.seq.cast_signed(),
-            chain: appended.head.chain.to_vec(),
-        };
-        (entries, head)
-    }
-
-    /// Tampers with an untouched ledger of ten entries and says what is found.
-    fn check(tamper: impl FnOnce(&mut Vec<Stored>, &mut StoredHead), seq: i64, what: Fault) {
-        let (mut entries, mut head) = ledger(10);
-        tamper(&mut entries, &mut head);
-        assert_eq!(verify(&entries, &head), Err(FirstBad { seq, what }));
-    }
-
-    fn payload(entry: &mut Stored) -> &mut Payload {
-        entry.payload.as_mut().unwrap()
-    }
-
-    #[test]
-    fn an_untouched_ledger_is_verified() {
-        for count in [0, 1, 10] {
-            let (entries, head) = ledger(count);
-            let verified = verify(&entries, &head).unwrap();
-            assert_eq!(verified.count, u64::from(count));
-            assert_eq!(verified.head.as_slice(), head.chain.as_slice());
-        }
-    }
-
-    #[test]
-    fn changed_content_is_named() {
-        check(
-            |e, _| payload(&mut e[4]).body[0] ^= 1,
-            5,
-            Fault::ContentChanged,
-        );
-        check(
-            |e, _| payload(&mut e[0]).subject.push(b'x'),
-            1,
-            Fault::ContentChanged,
-        );
-        check(
-            |e, _| payload(&mut e[9]).cluster = "d".into(),
-            10,
-            Fault::ContentChanged,
-        );
-        check(|e, _| e[4].id = "other".into(), 5, Fault::ContentChanged);
-    }
-
-    #[test]
-    fn content_that_is_no_text_is_named() {
-        check(|e, _| e[4].id = vec![0xff], 5, Fault::ContentChanged);
-        check(
-            |e, _| payload(&mut e[4]).subject[0] = 0xff,
-            5,
-            Fault::ContentChanged,
-        );
-        check(
-            |e, _| payload(&mut e[4]).cluster = vec![0xff, b'A'],
-            5,
-            Fault::ContentChanged,
-        );
-    }
-
-    #[test]
-    fn changed_hashes_are_named() {
-        check(|e, _| e[4].leaf[31] ^= 1, 5, Fault::LeafChanged);
-        check(|e, _| e[4].chain[0] ^= 1, 5, Fault::ChainBroken);
-        check(|e, _| e[4].leaf.clear(), 5, Fault::LeafChanged);
-        check(|_, h| h.chain[0] ^= 1, 10, Fault::HeadChanged);
-    }
-
-    #[test]
-    fn swapped_entries_are_named() {
-        check(
-            |e, _| {
-                e.swap(4, 6);
-                e[4].seq = 5;
-                e[6].seq = 7;
-            },
-            5,
-            Fault::Replaced,
-        );
-        check(
-            |e, _| {
-                let other = e[6].payload.clone();
-                e[6].payload = e[4].payload.take();
-                e[4].payload = other;
-            },
-            5,
-            Fault::ContentChanged,
-        );
-    }
-
-    #[test]
-    fn rewritten_entries_break_the_chain() {
-        check(
-            |e, _| {
-                payload(&mut e[4]).body[0] ^= 1;
-                let content = payload(&mut e[4]).clone();
-                e[4].leaf = e[4].leaf_at(5, &content).unwrap().to_vec();
-            },
-            5,
-            Fault::ChainBroken,
-        );
-    }
-
-    #[test]
-    fn missing_and_extra_entries_are_named() {
-        check(|e, _| drop(e.remove(4)), 5, Fault::Missing);
-        check(|e, _| drop(e.remove(0)), 1, Fault::Missing);
-        check(|e, _| e[4].payload = None, 5, Fault::PayloadMissing);
-        check(|e, _| e.truncate(7), 8, Fault::CutOff);
-        check(|e, _| e.clear(), 1, Fault::CutOff);
-        check(|e, _| e.insert(4, e[3].clone()), 4, Fault::Extra);
-        check(
-            |_, h| {
-                let (_, shorter) = ledger(7);
-                *h = shorter;
-            },
-            8,
-            Fault::Extra,
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn any_flipped_bit_is_found_where_it_is(at in 0usize..10, column in 0usize..3, byte: prop::sample::Index, bit in 0u32..8) {
-            let (mut entries, head) = ledger(10);
-            let bytes = match column {
-                0 => &mut payload(&mut entries[at]).body,
-                1 => &mut entries[at].leaf,
-                _ => &mut entries[at].chain,
-            };
-            let byte = byte.index(bytes.len());
-            bytes[byte] ^= 1 << bit;
-            prop_assert_eq!(verify(&entries, &head).unwrap_err().seq, at as i64 + 1);
-        }
-    }
-}
+mod tests;

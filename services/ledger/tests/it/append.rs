@@ -263,9 +263,9 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
             vec!["DROP TRIGGER event_index_no_delete", &delete]
         } else {
             vec![
-                "ALTER TABLE event_index DISABLE TRIGGER event_index_append_only",
+                "ALTER TABLE event_index DISABLE TRIGGER USER",
                 &delete,
-                "ALTER TABLE event_index ENABLE TRIGGER event_index_append_only",
+                "ALTER TABLE event_index ENABLE TRIGGER USER",
             ]
         };
         for statement in statements {

@@ -13,6 +13,7 @@ mod people;
 mod proof;
 mod reads;
 mod restart;
+mod retention;
 mod roles;
 mod sight;
 mod signing;

@@ -100,7 +100,7 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
     let verify = async |keys: &[&PublicKey]| {
         let trust = Trust {
             keys: keys.iter().copied().cloned().collect(),
-            kept: Vec::new(),
+            ..Trust::default()
         };
         verify_database_with(&database.location(), &trust, |_| ()).await
     };
@@ -215,7 +215,7 @@ async fn two_replicas_sign_one_history(database: Database) {
     }
     let trust = Trust {
         keys: ledger.keys().await,
-        kept: Vec::new(),
+        ..Trust::default()
     };
     let verified = verify_database_with(&database.location(), &trust, |_| ())
         .await
@@ -279,6 +279,7 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
     let trust = Trust {
         keys: keys.to_vec(),
         kept: kept.clone(),
+        ..Trust::default()
     };
     let verified = verify_database_with(&database.location(), &trust, |_| ())
         .await

@@ -1,0 +1,318 @@
+//! The file of an archived range: an export, compressed with gzip.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use sha2::{Digest as _, Sha256};
+
+use crate::domain::archive::{StoredArchive, StoredFile, file_name};
+use crate::domain::export::{ExportError, ExportVerifier, Line};
+use crate::domain::note::PublicKey;
+use crate::domain::verify::{Fault, FirstBad, Payload, Stored};
+
+/// The longest line of an export: NATS takes no larger message than 64 MiB.
+const LONGEST_LINE: u64 = 128 << 20;
+/// What the file is called until it is noted. One name, so that what a killed process leaves behind is written over.
+const PARTIAL: &str = "next.partial";
+
+/// Why a file is not what it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another process writes into the folder.
+    #[error("another process archives into this folder")]
+    Busy,
+    /// Its first line proves nothing.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// Its entries do not fit.
+    #[error("{0}")]
+    Bad(FirstBad),
+    /// It is not the file that was noted, or has not everything it should have.
+    #[error("{0}")]
+    Other(&'static str),
+}
+
+/// A file that was read from its first to its last byte, and is the export it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// SHA-256 of the file.
+    pub sha256: Vec<u8>,
+    /// Its length.
+    pub bytes: i64,
+}
+
+/// The folder of archives, with a file that is being written.
+pub struct Partial {
+    folder: PathBuf,
+    file: File,
+}
+
+impl Partial {
+    /// Makes the folder, and keeps other processes out of it.
+    pub fn lock(folder: &Path) -> Result<Self, FileError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join(PARTIAL))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self {
+                folder: folder.to_owned(),
+                file,
+            }),
+            Err(TryLockError::WouldBlock) => Err(FileError::Busy),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(PARTIAL)
+    }
+
+    /// Begins a file anew.
+    pub fn write(&self) -> io::Result<ArchiveWriter> {
+        self.clear()?;
+        let file = BufWriter::new(self.file.try_clone()?);
+        Ok(ArchiveWriter(GzEncoder::new(file, Compression::default())))
+    }
+
+    /// Gives back what it takes of the disk.
+    pub fn clear(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        io::Seek::rewind(&mut &self.file)
+    }
+
+    /// Gives it its name, durably.
+    pub fn rename(self, to: &Path) -> io::Result<()> {
+        std::fs::rename(self.path(), to)?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// Writes lines.
+pub struct ArchiveWriter(GzEncoder<BufWriter<File>>);
+
+impl ArchiveWriter {
+    pub fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        self.0.write_all(text)
+    }
+
+    /// Returns when all of it is on the disk.
+    pub fn finish(self) -> io::Result<()> {
+        let file = self.0.finish()?;
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()
+    }
+}
+
+/// Lines of an export, compressed or not.
+pub struct Lines(Box<dyn BufRead + Send>);
+
+impl Lines {
+    /// Of a file.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::of(BufReader::new(File::open(path)?))
+    }
+
+    /// Of anything.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of(mut reader: impl BufRead + Send + 'static) -> io::Result<Self> {
+        // As RFC 1952 §2.3.1 says how a gzip file begins.
+        let compressed = reader.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+        Ok(Self(if compressed {
+            Box::new(BufReader::new(MultiGzDecoder::new(reader)))
+        } else {
+            Box::new(reader)
+        }))
+    }
+
+    /// Reads the next line into a buffer. False after the last.
+    ///
+    /// # Errors
+    /// If it cannot be read, or what is compressed is damaged.
+    pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
+        line.clear();
+        let mut part = (&mut self.0).take(LONGEST_LINE);
+        Ok(part.read_until(b'\n', line)? > 0)
+    }
+}
+
+/// Counts and hashes what is read through it.
+struct Hashed<R> {
+    inner: R,
+    hash: Sha256,
+    bytes: i64,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.hash.update(&buffer[..read]);
+        self.bytes += read as i64;
+        Ok(read)
+    }
+}
+
+/// Reads a file again that was written: it must be an export of a range, whole, with a checkpoint of one of the keys.
+pub fn check(
+    path: &Path,
+    first_seq: i64,
+    last_seq: i64,
+    keys: &[PublicKey],
+    mut seen: impl FnMut(i64),
+) -> Result<Checked, FileError> {
+    let hashed = Hashed {
+        inner: File::open(path)?,
+        hash: Sha256::new(),
+        bytes: 0,
+    };
+    let mut lines = BufReader::new(MultiGzDecoder::new(BufReader::new(hashed)));
+    let mut line = String::new();
+    lines.read_line(&mut line)?;
+    let mut verifier = ExportVerifier::new(&line, keys, &[])?;
+    if verifier.last() != first_seq - 1 {
+        return Err(FileError::Other("it begins with another entry"));
+    }
+    loop {
+        line.clear();
+        if lines.read_line(&mut line)? == 0 {
+            break;
+        }
+        verifier.next(&line).map_err(FileError::Bad)?;
+        seen(verifier.last());
+    }
+    let verified = verifier.finish().map_err(FileError::Bad)?;
+    if verified.count != last_seq.unsigned_abs() {
+        return Err(FileError::Other("it ends with another entry"));
+    }
+    if verified.archived > 0 {
+        return Err(FileError::Other("it has no content of some entries"));
+    }
+    let hashed = lines.into_inner().into_inner().into_inner();
+    Ok(Checked {
+        sha256: hashed.hash.finalize().to_vec(),
+        bytes: hashed.bytes,
+    })
+}
+
+/// Whether a file has these bytes; false if there is none.
+pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
+    let inner = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let mut hashed = Hashed {
+        inner,
+        hash: Sha256::new(),
+        bytes: 0,
+    };
+    io::copy(&mut hashed, &mut io::sink())?;
+    Ok(hashed.hash.finalize().as_slice() == file.sha256)
+}
+
+/// The payloads in the files of a folder, in the order of their sequence.
+pub struct ArchivedPayloads {
+    folder: PathBuf,
+    archives: Vec<StoredArchive>,
+    open: Option<(i64, Lines)>,
+}
+
+/// Why an archived payload cannot be had.
+#[derive(Debug)]
+pub enum Unread {
+    /// The file is not there.
+    Missing(PathBuf, io::Error),
+    /// It is not what was archived.
+    Bad(FirstBad),
+}
+
+impl ArchivedPayloads {
+    pub const fn new(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            archives: Vec::new(),
+            open: None,
+        }
+    }
+
+    /// Ranges that are noted by now.
+    pub fn know(&mut self, archives: Vec<StoredArchive>) {
+        self.archives = archives;
+    }
+
+    /// The payload of an entry; `None` if it was erased. To be asked in order.
+    pub fn payload(&mut self, entry: &Stored) -> Result<Option<Payload>, Unread> {
+        let seq = entry.seq;
+        let range = |a: &&StoredArchive| a.first_seq <= seq && seq <= a.last_seq;
+        let Some(archive) = self.archives.iter().find(range) else {
+            return Ok(None);
+        };
+        let Some(file) = &archive.file else {
+            return Ok(None);
+        };
+        let bad = |_| {
+            Unread::Bad(FirstBad {
+                seq,
+                what: Fault::ArchiveUnreadable,
+            })
+        };
+        let other = || bad(io::Error::other("not the line of this entry"));
+        let mut line = Vec::new();
+        if self
+            .open
+            .as_ref()
+            .is_none_or(|open| open.0 != archive.number)
+        {
+            let path = self.folder.join(file_name(&file.path));
+            let mut lines = match File::open(&path) {
+                Ok(file) => Lines::of(BufReader::new(file)).map_err(bad)?,
+                Err(error) => return Err(Unread::Missing(path, error)),
+            };
+            // What the first line says is known better: the entries themselves are compared.
+            lines.next(&mut line).map_err(bad)?;
+            self.open = Some((archive.number, lines));
+        }
+        let Some((_, lines)) = &mut self.open else {
+            return Ok(None);
+        };
+        let read = loop {
+            if !lines.next(&mut line).map_err(bad)? {
+                return Err(other());
+            }
+            let read = serde_json::from_slice(&line).ok().and_then(Line::stored);
+            let read = read.ok_or_else(other)?;
+            // What is before it is still in the database, too.
+            if read.seq >= seq {
+                break read;
+            }
+        };
+        let same = read.seq == seq
+            && read.payload.is_some()
+            && (&read.id, &read.leaf, &read.chain) == (&entry.id, &entry.leaf, &entry.chain);
+        // At its end are the checksums of all of it.
+        if !same || (seq == archive.last_seq && lines.next(&mut line).map_err(bad)?) {
+            return Err(other());
+        }
+        Ok(read.payload)
+    }
+}

@@ -1,0 +1,102 @@
+//! What an export is made of.
+
+use std::collections::HashMap;
+
+use mesh_db::sql::{Row, Sql};
+use mesh_events::merkle::Range;
+
+use super::store::Store;
+use super::verify::payload;
+use crate::domain::export::{self, Header, HexHash};
+use crate::domain::tree::blocks;
+use crate::domain::verify::{Payload, Stored};
+use crate::error::Error;
+
+/// Entries of an export that are read at once.
+const PAGE: u64 = 500;
+
+impl Store {
+    /// The first line of an export that begins with an entry and ends with a checkpoint of this note.
+    ///
+    /// # Errors
+    /// If the database cannot be read, or lacks what the line is made of.
+    pub async fn export_header(&self, from: u64, note: String) -> Result<Header, Error> {
+        let before = from - 1;
+        let corrupt = || Error::Corrupt {
+            seq: from.cast_signed(),
+        };
+        let range = Range {
+            start: 0,
+            end: before,
+        };
+        let edge = self.blocks(blocks(&[range])).await?;
+        let edge = edge.frontier(before).ok_or_else(corrupt)?;
+        let chain = self.chain(before).await?.ok_or_else(corrupt)?;
+        Ok(Header {
+            export: export::FORMAT.to_owned(),
+            from,
+            chain: HexHash(chain),
+            edge: edge.peaks().iter().copied().map(HexHash).collect(),
+            checkpoint: note,
+        })
+    }
+
+    /// Entries after a sequence, up to another, for an export: some of them, in order. Those that are archived are without their payload.
+    ///
+    /// # Errors
+    /// If the database cannot be read, or a payload is missing that is not archived.
+    pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<Stored>, Error> {
+        let to = to.min(after + PAGE).cast_signed();
+        let after = after.cast_signed();
+        let range = |sql: Sql| {
+            sql.push(" WHERE seq > ")
+                .bind(after)
+                .push(" AND seq <= ")
+                .bind(to)
+                .push(" ORDER BY seq")
+        };
+        let entries = range(
+            Sql::new("SELECT seq, ")
+                .bytes("id")
+                .push(", leaf, chain FROM entries"),
+        );
+        let payloads = range(
+            Sql::new("SELECT seq, ")
+                .bytes("cluster")
+                .push(", ")
+                .bytes("subject")
+                .push(", body FROM payloads"),
+        );
+        let entries = self.readers.rows(&entries).await.map_err(Error::Read)?;
+        let payloads = self.readers.rows(&payloads).await.map_err(Error::Read)?;
+        let entries = stored(&entries, &payloads).map_err(Error::Read)?;
+        let missing = entries.iter().rfind(|entry| entry.payload.is_none());
+        if let Some(Stored { seq, .. }) = missing {
+            // Asked afterwards: what was taken out in between was noted before.
+            if seq.unsigned_abs() > self.archived_to().await? {
+                return Err(Error::Corrupt { seq: *seq });
+            }
+        }
+        Ok(entries)
+    }
+}
+
+fn stored(entries: &[Row], payloads: &[Row]) -> Result<Vec<Stored>, sqlx::Error> {
+    let mut payloads = payloads
+        .iter()
+        .map(|row| Ok((row.get("seq")?, payload(row)?)))
+        .collect::<Result<HashMap<i64, Payload>, sqlx::Error>>()?;
+    entries
+        .iter()
+        .map(|row| {
+            let seq = row.get("seq")?;
+            Ok(Stored {
+                seq,
+                id: row.get("id")?,
+                leaf: row.get("leaf")?,
+                chain: row.get("chain")?,
+                payload: payloads.remove(&seq),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,168 @@
+//! What is found of each kind of tampering.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::append::{Head, append};
+use crate::domain::fact::Fact;
+
+fn ledger(count: u8) -> (Vec<Stored>, StoredHead) {
+    let facts = (0..count)
+        .map(|n| Fact::for_tests(&format!("id-{n}"), &[n, 1, 2, 3]))
+        .collect();
+    let appended = append(Head::default(), facts, &HashMap::new());
+    let entries = appended
+        .entries
+        .into_iter()
+        .map(|entry| Stored {
+            seq: entry.seq.cast_signed(),
+            id: entry.fact.id.into_bytes(),
+            leaf: entry.leaf.to_vec(),
+            chain: entry.chain.to_vec(),
+            payload: Some(Payload {
+                cluster: entry.fact.cluster.into_bytes(),
+                subject: entry.fact.subject.into_bytes(),
+                body: entry.fact.body.to_vec(),
+            }),
+        })
+        .collect();
+    let head = StoredHead {
+        seq: appended.head.seq.cast_signed(),
+        chain: appended.head.chain.to_vec(),
+    };
+    (entries, head)
+}
+
+/// Tampers with an untouched ledger of ten entries and says what is found.
+fn check(tamper: impl FnOnce(&mut Vec<Stored>, &mut StoredHead), seq: i64, what: Fault) {
+    let (mut entries, mut head) = ledger(10);
+    tamper(&mut entries, &mut head);
+    assert_eq!(verify(&entries, &head), Err(FirstBad { seq, what }));
+}
+
+fn payload(entry: &mut Stored) -> &mut Payload {
+    entry.payload.as_mut().unwrap()
+}
+
+#[test]
+fn an_untouched_ledger_is_verified() {
+    for count in [0, 1, 10] {
+        let (entries, head) = ledger(count);
+        let verified = verify(&entries, &head).unwrap();
+        assert_eq!(verified.count, u64::from(count));
+        assert_eq!(verified.head.as_slice(), head.chain.as_slice());
+    }
+}
+
+#[test]
+fn changed_content_is_named() {
+    check(
+        |e, _| payload(&mut e[4]).body[0] ^= 1,
+        5,
+        Fault::ContentChanged,
+    );
+    check(
+        |e, _| payload(&mut e[0]).subject.push(b'x'),
+        1,
+        Fault::ContentChanged,
+    );
+    check(
+        |e, _| payload(&mut e[9]).cluster = "d".into(),
+        10,
+        Fault::ContentChanged,
+    );
+    check(|e, _| e[4].id = "other".into(), 5, Fault::ContentChanged);
+}
+
+#[test]
+fn content_that_is_no_text_is_named() {
+    check(|e, _| e[4].id = vec![0xff], 5, Fault::ContentChanged);
+    check(
+        |e, _| payload(&mut e[4]).subject[0] = 0xff,
+        5,
+        Fault::ContentChanged,
+    );
+    check(
+        |e, _| payload(&mut e[4]).cluster = vec![0xff, b'A'],
+        5,
+        Fault::ContentChanged,
+    );
+}
+
+#[test]
+fn changed_hashes_are_named() {
+    check(|e, _| e[4].leaf[31] ^= 1, 5, Fault::LeafChanged);
+    check(|e, _| e[4].chain[0] ^= 1, 5, Fault::ChainBroken);
+    check(|e, _| e[4].leaf.clear(), 5, Fault::LeafChanged);
+    check(|_, h| h.chain[0] ^= 1, 10, Fault::HeadChanged);
+}
+
+#[test]
+fn swapped_entries_are_named() {
+    check(
+        |e, _| {
+            e.swap(4, 6);
+            e[4].seq = 5;
+            e[6].seq = 7;
+        },
+        5,
+        Fault::Replaced,
+    );
+    check(
+        |e, _| {
+            let other = e[6].payload.clone();
+            e[6].payload = e[4].payload.take();
+            e[4].payload = other;
+        },
+        5,
+        Fault::ContentChanged,
+    );
+}
+
+#[test]
+fn rewritten_entries_break_the_chain() {
+    check(
+        |e, _| {
+            payload(&mut e[4]).body[0] ^= 1;
+            let content = payload(&mut e[4]).clone();
+            e[4].leaf = e[4].leaf_at(5, &content).unwrap().to_vec();
+        },
+        5,
+        Fault::ChainBroken,
+    );
+}
+
+#[test]
+fn missing_and_extra_entries_are_named() {
+    check(|e, _| drop(e.remove(4)), 5, Fault::Missing);
+    check(|e, _| drop(e.remove(0)), 1, Fault::Missing);
+    check(|e, _| e[4].payload = None, 5, Fault::PayloadMissing);
+    check(|e, _| e.truncate(7), 8, Fault::CutOff);
+    check(|e, _| e.clear(), 1, Fault::CutOff);
+    check(|e, _| e.insert(4, e[3].clone()), 4, Fault::Extra);
+    check(
+        |_, h| {
+            let (_, shorter) = ledger(7);
+            *h = shorter;
+        },
+        8,
+        Fault::Extra,
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_flipped_bit_is_found_where_it_is(at in 0usize..10, column in 0usize..3, byte: prop::sample::Index, bit in 0u32..8) {
+        let (mut entries, head) = ledger(10);
+        let bytes = match column {
+            0 => &mut payload(&mut entries[at]).body,
+            1 => &mut entries[at].leaf,
+            _ => &mut entries[at].chain,
+        };
+        let byte = byte.index(bytes.len());
+        bytes[byte] ^= 1 << bit;
+        prop_assert_eq!(verify(&entries, &head).unwrap_err().seq, at as i64 + 1);
+    }
+}

@@ -1,0 +1,367 @@
+//! Taking the content of old entries out of the database. Their hashes stay, so the ledger can be verified for ever.
+//!
+//! In this order, each step durable before the next: the file is written, read again and verified; the range is noted with the file's hash; the
+//! file gets its name; the payloads are taken out, the oldest first. Killed anywhere and run again, it goes on where it was. The audit's
+//! entry is made from the note by the running ledger (`policy.rs`).
+
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use mesh_db::Location;
+use tokio::sync::watch::Sender;
+
+use crate::adapters::archive_file::{self, ArchiveWriter, Checked, Partial};
+use crate::adapters::{Dropper, FileError, Store};
+use crate::domain::archive::{StoredArchive, StoredFile, file_name, name};
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::export::Line;
+use crate::domain::note::PublicKey;
+use crate::error::Error;
+
+/// Entries of one file, unless the next checkpoint is farther.
+const MOST: u64 = 1_000_000;
+
+/// What is wished for.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Only what was recorded before.
+    pub before: DateTime<Utc>,
+    /// Where files go; `None` to erase.
+    pub folder: Option<PathBuf>,
+    /// Who wishes it; empty for the policy.
+    pub made_by: String,
+}
+
+/// What would be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Up to which entry payloads are archived or erased already.
+    pub archived_to: u64,
+    /// Up to which they would be: an entry that a signed checkpoint ends with.
+    pub to: u64,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Ranges that were noted.
+    pub archives: Vec<StoredArchive>,
+    /// Payloads that were taken out.
+    pub dropped: u64,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Up to this entry is written.
+    pub written: u64,
+    /// Up to this entry is read again in the file.
+    pub checked: u64,
+    /// So many payloads were taken out.
+    pub dropped: u64,
+}
+
+/// Archives and erases.
+#[derive(Clone, Debug)]
+pub struct Retention {
+    store: Store,
+    dropper: Dropper,
+}
+
+impl Retention {
+    /// On a ledger that is open, with a role that may take payloads out.
+    pub fn new(store: Store, location: &Location) -> Self {
+        let dropper = Dropper::connect(location);
+        Self { store, dropper }
+    }
+
+    /// What would be done.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn plan(&self, before: DateTime<Utc>) -> Result<Plan, Error> {
+        let archived_to = self.store.archived_to().await?;
+        let last = self.store.last_before(before).await?;
+        let end = self.store.checkpoint_to_end_with(archived_to, last, last);
+        let to = end
+            .await?
+            .map_or(archived_to, |end| end.size.unsigned_abs());
+        Ok(Plan { archived_to, to })
+    }
+
+    /// Archives or erases, after finishing what was begun before.
+    ///
+    /// # Errors
+    /// If something cannot be read, written or taken out. What is done stays done; run it again.
+    pub async fn run(&self, wish: &Wish, progress: &Sender<Progress>) -> Result<Done, Error> {
+        let mut done = Done::default();
+        let last = self.store.last_before(wish.before).await?;
+        loop {
+            let partial = match &wish.folder {
+                Some(folder) => Some(lock(folder)?),
+                None => None,
+            };
+            let archives = self.store.archives(0).await?;
+            let partial = self.settle(&archives, partial).await?;
+            done.dropped += self.drop_all(progress).await?;
+            let number = archives.last().map_or(1, |last| last.number + 1);
+            let from = archives.last().map_or(1, |last| last.last_seq + 1);
+            let end = self
+                .store
+                .checkpoint_to_end_with((from - 1).unsigned_abs(), MOST, last)
+                .await?;
+            let Some(end) = end else {
+                if let Some(partial) = partial {
+                    remove(&partial);
+                }
+                return Ok(done);
+            };
+            let mut archive = StoredArchive {
+                number,
+                first_seq: from,
+                last_seq: end.size,
+                file: None,
+                signed_by: String::new(),
+                made_at: Utc::now().timestamp_micros(),
+                made_by: wish.made_by.clone(),
+            };
+            let keys = self.keys().await?;
+            archive.signed_by = signer(&end, &keys)?;
+            if let Some(partial) = &partial {
+                let path = partial.path().with_file_name(name(from, end.size));
+                if path.exists() {
+                    return Err(unfit(
+                        &path,
+                        "it is there already, but this ledger did not note it; move it away",
+                    ));
+                }
+                let checked = match self.write(&archive, &end, &keys, partial, progress).await {
+                    Ok(checked) => checked,
+                    Err(error) => {
+                        // A full disk is not kept full by half a file.
+                        remove(partial);
+                        return Err(error);
+                    }
+                };
+                let path = std::path::absolute(&path).unwrap_or(path);
+                archive.file = Some(StoredFile {
+                    path: path.to_string_lossy().into_owned(),
+                    sha256: checked.sha256,
+                    bytes: checked.bytes,
+                });
+            }
+            self.dropper.note(&archive).await?;
+            tracing::info!(
+                first_seq = archive.first_seq,
+                last_seq = archive.last_seq,
+                file = archive.file.as_ref().map(|file| file.path.as_str()),
+                "old payloads are archived or erased"
+            );
+            if let (Some(partial), Some(file)) = (partial, &archive.file) {
+                let path = Path::new(&file.path);
+                partial.rename(path).map_err(io(path))?;
+            }
+            done.archives.push(archive);
+        }
+    }
+
+    /// Finishes what was begun: every file whose range still has payloads is where it should be, and has the bytes that were noted.
+    async fn settle(
+        &self,
+        archives: &[StoredArchive],
+        partial: Option<Partial>,
+    ) -> Result<Option<Partial>, Error> {
+        let Some(first) = self.store.first_undropped().await? else {
+            return Ok(partial);
+        };
+        let mut partial = partial;
+        for archive in archives {
+            let Some(file) = &archive.file else { continue };
+            if archive.last_seq < first {
+                continue;
+            }
+            let noted = PathBuf::from(&file.path);
+            let mut places = vec![noted.clone()];
+            if let Some(partial) = &partial {
+                places.push(partial.path().with_file_name(file_name(&file.path)));
+            }
+            let mut found = false;
+            for place in &places {
+                found = found || is(place, file).await?;
+            }
+            if found {
+                continue;
+            }
+            // Killed before it had its name.
+            match partial.take() {
+                Some(left) if is(&left.path(), file).await? => {
+                    let path = left.path().with_file_name(file_name(&file.path));
+                    let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+                    left.rename(&path).map_err(io(&path))?;
+                    partial = Some(lock(&folder)?);
+                }
+                _ => {
+                    return Err(unfit(
+                        &noted,
+                        "this archive is noted, but it is not there as it was written; its payloads stay in the database until it is",
+                    ));
+                }
+            }
+        }
+        Ok(partial)
+    }
+
+    async fn drop_all(&self, progress: &Sender<Progress>) -> Result<u64, Error> {
+        let mut dropped = 0;
+        if self.store.first_undropped().await?.is_none() {
+            return Ok(dropped);
+        }
+        loop {
+            let some = self.dropper.drop_some().await?;
+            if some == 0 {
+                break;
+            }
+            dropped += some;
+            progress.send_modify(|progress| progress.dropped += some);
+        }
+        self.dropper.forget().await?;
+        Ok(dropped)
+    }
+
+    /// Writes a file, and reads it again.
+    async fn write(
+        &self,
+        archive: &StoredArchive,
+        end: &StoredCheckpoint,
+        keys: &[PublicKey],
+        partial: &Partial,
+        progress: &Sender<Progress>,
+    ) -> Result<Checked, Error> {
+        let path = partial.path();
+        let from = archive.first_seq.unsigned_abs();
+        let to = archive.last_seq.unsigned_abs();
+        let header = self.store.export_header(from, end.note.clone()).await?;
+        let mut writer = partial.write().map_err(io(&path))?;
+        writer = write(writer, vec![header]).await.map_err(io(&path))?;
+        let mut after = from - 1;
+        while after < to {
+            let mut lines = Vec::new();
+            for entry in self.store.entries(after, to).await? {
+                let seq = entry.seq;
+                let corrupt = |_| Error::Corrupt { seq };
+                if entry.payload.is_none() {
+                    return Err(Error::Corrupt { seq });
+                }
+                lines.push(Line::of(entry).map_err(corrupt)?);
+                after = seq.unsigned_abs();
+            }
+            if lines.is_empty() {
+                return Err(Error::Corrupt {
+                    seq: (after + 1).cast_signed(),
+                });
+            }
+            writer = write(writer, lines).await.map_err(io(&path))?;
+            progress.send_modify(|progress| progress.written = after);
+        }
+        let finish = move || writer.finish();
+        blocking(finish).await.map_err(io(&path))?;
+        let (first, last, keys) = (archive.first_seq, archive.last_seq, keys.to_vec());
+        let (read, progress) = (path.clone(), progress.clone());
+        let check = move || {
+            let seen = |seq: i64| {
+                if seq % 1000 == 0 {
+                    progress.send_modify(|progress| progress.checked = seq.unsigned_abs());
+                }
+            };
+            Ok(archive_file::check(&read, first, last, &keys, seen))
+        };
+        let checked = blocking(check).await.map_err(io(&path))?;
+        checked.map_err(file_error(&path))
+    }
+
+    async fn keys(&self) -> Result<Vec<PublicKey>, Error> {
+        let keys = self.store.checkpoint_keys().await?;
+        Ok(keys
+            .iter()
+            .filter_map(|key| key.vkey.parse().ok())
+            .collect())
+    }
+
+    /// Closes the connections it made.
+    pub async fn close(&self) {
+        self.dropper.close().await;
+    }
+}
+
+/// The key that signed a checkpoint.
+fn signer(end: &StoredCheckpoint, keys: &[PublicKey]) -> Result<String, Error> {
+    let inconsistent = |why: String| {
+        Error::Inconsistent(format!(
+            "the checkpoint of {} entries is not what was signed: {why}",
+            end.size
+        ))
+    };
+    let (_, signed_by) =
+        Checkpoint::open(&end.note, keys).map_err(|error| inconsistent(error.to_string()))?;
+    Ok(signed_by
+        .first()
+        .map_or_else(String::new, |key| key.to_string()))
+}
+
+/// Writes values as lines, off the threads that others wait for.
+async fn write<T: serde::Serialize + Send + 'static>(
+    mut writer: ArchiveWriter,
+    lines: Vec<T>,
+) -> std::io::Result<ArchiveWriter> {
+    blocking(move || {
+        for line in &lines {
+            let mut text = serde_json::to_vec(line)?;
+            text.push(b'\n');
+            writer.write(&text)?;
+        }
+        Ok(writer)
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+async fn is(path: &Path, file: &StoredFile) -> Result<bool, Error> {
+    let (read, file) = (path.to_owned(), file.clone());
+    blocking(move || archive_file::is(&read, &file))
+        .await
+        .map_err(io(path))
+}
+
+fn lock(folder: &Path) -> Result<Partial, Error> {
+    Partial::lock(folder).map_err(file_error(folder))
+}
+
+fn remove(partial: &Partial) {
+    let path = partial.path();
+    if let Err(error) = partial.clear().and_then(|()| std::fs::remove_file(&path)) {
+        tracing::debug!(%error, path = %path.display(), "remove what is left of an archive");
+    }
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Archive {
+        path,
+        source: FileError::Io(source),
+    }
+}
+
+fn file_error(path: &Path) -> impl FnOnce(FileError) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Archive { path, source }
+}
+
+fn unfit(path: &Path, fault: &'static str) -> Error {
+    file_error(path)(FileError::Other(fault))
+}

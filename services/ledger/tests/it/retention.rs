@@ -1,0 +1,596 @@
+//! Old content is archived or erased: the chain stays whole, nothing is lost on the way, and only who may do it does it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use ledger::adapters::{KeyFile, Lines};
+use ledger::checkpointer::Checkpointer;
+use ledger::domain::archive::{StoredArchive, file_name};
+use ledger::domain::export::ExportVerifier;
+use ledger::domain::fact::Fact;
+use ledger::domain::note::PublicKey;
+use ledger::domain::verify::{Fault, Verified};
+use ledger::retention::{Done, Plan, Progress, Retention, Wish};
+use ledger::{Error, POSTGRES_ROLES, Store, Trust, VerifyError, verify_database_with};
+use mesh_events::EventType;
+use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::{NatsServer, Postgres, psql};
+use tempfile::TempDir;
+use tokio::sync::watch::Sender;
+
+use crate::support::{Database, Process, admin, bus, fact, of_user, on_both, serve};
+
+on_both!(
+    archived_content_leaves_the_database_and_stays_provable,
+    erased_content_is_gone_and_the_chain_is_whole,
+    interrupted_anywhere_it_goes_on,
+    killed_again_and_again_it_loses_nothing_and_does_nothing_twice,
+    an_archive_that_was_changed_is_found,
+    content_goes_only_after_its_archive_is_noted,
+);
+
+/// A ledger whose checkpoints are made when the test says so.
+struct Ledger {
+    database: Database,
+    store: Store,
+    folder: TempDir,
+    _nats: NatsServer,
+    checkpointer: Checkpointer,
+    jobs: u32,
+}
+
+impl Ledger {
+    async fn new(database: Database) -> Self {
+        let nats = NatsServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let store = database.store().await;
+        let key = KeyFile::new(folder.path().join("ledger.key"));
+        let bus = bus(&nats, "admin").await;
+        Self {
+            checkpointer: Checkpointer::new(store.clone(), bus, key, "example.org/l", CLUSTER),
+            database,
+            store,
+            folder,
+            _nats: nats,
+            jobs: 0,
+        }
+    }
+
+    /// Appends events of a user and signs them.
+    async fn append(&mut self, user: &str, count: u32) {
+        let jobs = self.jobs + 1..=self.jobs + count;
+        self.jobs += count;
+        let facts: Vec<Fact> = jobs
+            .map(|id| fact(&of_user(user, EventType::JobSubmitted, build::job(id))))
+            .collect();
+        for batch in facts.chunks(500) {
+            let last = u64::from(self.jobs);
+            self.store.append("S", last, batch.to_vec()).await.unwrap();
+        }
+        self.checkpointer.sign_if_new().await.unwrap();
+    }
+
+    fn archives(&self) -> PathBuf {
+        self.folder.path().join("archive")
+    }
+
+    fn retention(&self) -> Retention {
+        Retention::new(self.store.clone(), &self.database.location())
+    }
+
+    async fn retain(&self, folder: Option<PathBuf>, before: DateTime<Utc>) -> Result<Done, Error> {
+        let wish = Wish {
+            before,
+            folder,
+            made_by: "root".into(),
+        };
+        let retention = self.retention();
+        let done = retention
+            .run(&wish, &Sender::new(Progress::default()))
+            .await;
+        retention.close().await;
+        done
+    }
+
+    async fn archive_all(&self) -> Result<Done, Error> {
+        self.retain(Some(self.archives()), Utc::now() + TimeDelta::hours(1))
+            .await
+    }
+
+    async fn verify(&self, archives: bool) -> Result<Verified, VerifyError> {
+        let trust = Trust {
+            archives: archives.then(|| self.archives()),
+            ..Trust::default()
+        };
+        verify_database_with(&self.database.location(), &trust, |_| ()).await
+    }
+
+    async fn keys(&self) -> Vec<PublicKey> {
+        let keys = self.store.checkpoint_keys().await.unwrap();
+        keys.iter().map(|key| key.vkey.parse().unwrap()).collect()
+    }
+
+    async fn count(&self, table: &str) -> i64 {
+        let mut outsider = self.database.outsider().await;
+        let count = format!("SELECT count(*) FROM {table}");
+        outsider.numbers(&count).await[0]
+    }
+
+    /// Every range is archived once, every payload is in a file or in the database, and all of it verifies.
+    async fn is_whole(&self) -> Vec<StoredArchive> {
+        let archives = self.store.archives(0).await.unwrap();
+        let mut next = 1;
+        for archive in &archives {
+            assert_eq!(archive.first_seq, next);
+            next = archive.last_seq + 1;
+            let file = self
+                .archives()
+                .join(file_name(&archive.file.as_ref().unwrap().path));
+            verify_file(&file, &self.keys().await, archive);
+        }
+        assert_eq!(
+            (
+                self.verify(true).await.unwrap().count,
+                self.verify(true).await.unwrap().archived
+            ),
+            (u64::from(self.jobs), 0)
+        );
+        archives
+    }
+}
+
+/// With nothing but public keys.
+fn verify_file(path: &Path, keys: &[PublicKey], archive: &StoredArchive) {
+    let (mut lines, mut line) = (Lines::open(path).unwrap(), Vec::new());
+    assert!(lines.next(&mut line).unwrap());
+    let mut verifier = ExportVerifier::new(str::from_utf8(&line).unwrap(), keys, &[]).unwrap();
+    assert_eq!(verifier.last(), archive.first_seq - 1);
+    while lines.next(&mut line).unwrap() {
+        verifier.next(str::from_utf8(&line).unwrap()).unwrap();
+    }
+    let verified = verifier.finish().unwrap();
+    assert_eq!(verified.count, archive.last_seq.unsigned_abs());
+    assert_eq!(verified.archived, 0);
+}
+
+async fn archived_content_leaves_the_database_and_stays_provable(database: Database) {
+    mesh_runtime::install_tls();
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 700).await;
+    let before = Utc::now();
+    // Recorded later: stays.
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    ledger.append("bob", 50).await;
+    let plan = ledger.retention().plan(before).await.unwrap();
+    assert_eq!(
+        plan,
+        Plan {
+            archived_to: 0,
+            to: 700
+        }
+    );
+    let done = ledger
+        .retain(Some(ledger.archives()), before)
+        .await
+        .unwrap();
+    assert_eq!((done.archives.len(), done.dropped), (1, 700));
+    let archive = &ledger.is_whole().await[0];
+    assert_eq!((archive.first_seq, archive.last_seq), (1, 700));
+    assert_eq!(archive.made_by, "root");
+    let keys = ledger.keys().await;
+    assert_eq!(archive.signed_by, keys[0].to_string());
+
+    // Alone the database has their hashes only, and says so.
+    let verified = ledger.verify(false).await.unwrap();
+    assert_eq!((verified.count, verified.archived), (750, 700));
+    assert_eq!((verified.signed, verified.unaudited), (750, 1));
+    assert_eq!(ledger.count("payloads").await, 50);
+    assert_eq!(ledger.count("event_index").await, 50);
+    assert_eq!(ledger.count("entries").await, 750);
+    let url = serve(&ledger.store, admin(), 1000, 1000).await;
+    let page = reqwest::get(format!("{url}/v1/events?limit=1000")).await;
+    let page: serde_json::Value = page.unwrap().json().await.unwrap();
+    assert_eq!(page["entries"][0]["seq"], 701);
+
+    // Opened again nothing is filled in; what comes again is still known; nothing more is due.
+    ledger.store.close().await;
+    ledger.store = ledger.database.store().await;
+    assert_eq!(ledger.count("event_index").await, 50);
+    let again = fact(&of_user("alice", EventType::JobSubmitted, build::job(1)));
+    let again = ledger.store.append("S", 750, vec![again]).await.unwrap();
+    assert_eq!(again.entries.len(), 0);
+    let done = ledger
+        .retain(Some(ledger.archives()), before)
+        .await
+        .unwrap();
+    assert_eq!(done, Done::default());
+    assert_eq!(ledger.archive_all().await.unwrap().archives.len(), 1);
+    assert_eq!(ledger.is_whole().await.len(), 2);
+    assert_eq!(ledger.count("payloads").await, 0);
+    let left: Vec<_> = std::fs::read_dir(ledger.archives()).unwrap().collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+async fn erased_content_is_gone_and_the_chain_is_whole(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("forget-this-person", 600).await;
+    ledger.append("alice", 10).await;
+    // First into an archive, which is then deleted; the rest without one.
+    let middle = Utc::now() + TimeDelta::hours(1);
+    let done = ledger.retain(None, middle).await.unwrap();
+    assert_eq!((done.archives[0].file.is_none(), done.dropped), (true, 610));
+    let verified = ledger.verify(false).await.unwrap();
+    assert_eq!((verified.count, verified.archived), (610, 610));
+    // An archive folder brings nothing back.
+    assert_eq!(ledger.verify(true).await.unwrap().archived, 610);
+    if ledger.database.is_sqlite() {
+        let entries = std::fs::read_dir(ledger.database.folder.path()).unwrap();
+        for entry in entries {
+            let path = entry.unwrap().path();
+            let bytes = std::fs::read(&path).unwrap();
+            let name = b"forget-this-person".as_slice();
+            let left = bytes.windows(name.len()).any(|part| part == name);
+            assert!(!left, "{} still has the name", path.display());
+        }
+    }
+    ledger.append("bob", 5).await;
+    assert_eq!(ledger.verify(false).await.unwrap().archived, 610);
+}
+
+/// The states that a kill between two steps leaves.
+async fn interrupted_anywhere_it_goes_on(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 300).await;
+    let partial = ledger.archives().join("next.partial");
+    std::fs::create_dir(ledger.archives()).unwrap();
+    // While it wrote.
+    std::fs::write(&partial, b"half a file").unwrap();
+    // While it took payloads out: those that are left are taken out of a range that is noted.
+    let mut outsider = ledger.database.outsider().await;
+    outsider
+        .execute("CREATE TABLE kept_payloads AS SELECT * FROM payloads")
+        .await;
+    outsider
+        .execute("CREATE TABLE kept_index AS SELECT * FROM event_index")
+        .await;
+    assert_eq!(ledger.archive_all().await.unwrap().dropped, 300);
+    let archive = ledger.is_whole().await.remove(0);
+    let file = ledger
+        .archives()
+        .join(file_name(&archive.file.as_ref().unwrap().path));
+    outsider.drop_guards().await;
+    for half in ["seq > 150", "seq > 0"] {
+        for table in ["payloads", "index"] {
+            let into = table.replace("index", "event_index");
+            outsider.execute(&format!("DELETE FROM {into}")).await;
+        }
+        for table in ["payloads", "index"] {
+            let into = table.replace("index", "event_index");
+            outsider
+                .execute(&format!(
+                    "INSERT INTO {into} SELECT * FROM kept_{table} WHERE {half}"
+                ))
+                .await;
+        }
+        // Verified as it is.
+        assert_eq!(ledger.verify(false).await.unwrap().count, 300);
+        if half == "seq > 0" {
+            // Noted, but the file had not got its name yet.
+            std::fs::rename(&file, &partial).unwrap();
+        }
+        let done = ledger.archive_all().await.unwrap();
+        assert!(done.archives.is_empty() && done.dropped > 0, "{done:?}");
+        assert_eq!(ledger.is_whole().await, [archive.clone()]);
+        assert!(!partial.exists());
+    }
+
+    // A noted file that is not there any more: what it should have is not taken out.
+    outsider
+        .execute("INSERT INTO payloads SELECT * FROM kept_payloads")
+        .await;
+    let moved = ledger.folder.path().join("moved");
+    std::fs::rename(&file, &moved).unwrap();
+    let error = ledger.archive_all().await.unwrap_err();
+    assert!(
+        mesh_runtime::chain(&error).contains("is noted, but"),
+        "{error}"
+    );
+    assert_eq!(ledger.count("payloads").await, 300);
+    std::fs::rename(&moved, &file).unwrap();
+    assert_eq!(ledger.archive_all().await.unwrap().dropped, 300);
+}
+
+async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    for part in 0..8 {
+        ledger.append(&format!("user{part}"), 500).await;
+    }
+    // Recorded so long ago that the policy is due.
+    let mut outsider = ledger.database.outsider().await;
+    let triggers = match ledger.database.is_sqlite() {
+        true => [
+            "DROP TRIGGER payloads_no_update",
+            "DROP TRIGGER event_index_no_update",
+        ],
+        false => [
+            "ALTER TABLE payloads DISABLE TRIGGER USER",
+            "ALTER TABLE event_index DISABLE TRIGGER USER",
+        ],
+    };
+    for trigger in triggers {
+        outsider.execute(trigger).await;
+    }
+    for table in ["payloads", "event_index"] {
+        let old = format!("UPDATE {table} SET recorded_at = 1763760000000000 + seq");
+        outsider.execute(&old).await;
+    }
+    if !ledger.database.is_sqlite() {
+        for table in ["payloads", "event_index"] {
+            let back = format!("ALTER TABLE {table} ENABLE TRIGGER USER");
+            outsider.execute(&back).await;
+        }
+    }
+    let nats = NatsServer::start().await;
+    let policy = format!(
+        "[ledger.retention]\nkeep = \"30days\"\narchive_dir = {:?}",
+        ledger.archives()
+    );
+    let mut process = Process::spawn(&nats, &ledger.database.url, &policy);
+    let mut kills = 0;
+    while ledger.count("payloads WHERE seq <= 4000").await > 0 {
+        // Somewhere in what takes some hundred milliseconds.
+        let after = std::time::Duration::from_millis(rand::random_range(50..600));
+        if kills < 12 {
+            tokio::time::sleep(after).await;
+            process.restart();
+            kills += 1;
+        }
+        // What the audit says of it comes on top.
+        assert!(ledger.verify(false).await.unwrap().count >= 4000);
+    }
+    process.restart();
+    process
+        .until("the audit knows it", async |_| {
+            ledger.verify(false).await.is_ok_and(|v| v.unaudited == 0)
+        })
+        .await;
+    drop(process);
+    ledger.store.close().await;
+    ledger.store = ledger.database.store().await;
+    let audited = ledger.store.head().await.unwrap().seq - 4000;
+    let archives = ledger.store.archives(0).await.unwrap();
+    assert_eq!(audited, archives.len() as u64, "each is told once");
+    ledger.jobs += audited as u32;
+    assert_eq!(ledger.is_whole().await, archives);
+}
+
+async fn an_archive_that_was_changed_is_found(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 200).await;
+    ledger.archive_all().await.unwrap();
+    let archive = ledger.is_whole().await.remove(0);
+    let file = ledger
+        .archives()
+        .join(file_name(&archive.file.unwrap().path));
+    let whole = std::fs::read(&file).unwrap();
+
+    // Its end, one bit of it, the file.
+    for cut in [whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&file, &whole[..cut]).unwrap();
+        let found = ledger.verify(true).await.unwrap_err();
+        assert!(
+            matches!(&found, VerifyError::Bad(bad) if bad.what == Fault::ArchiveUnreadable),
+            "{found:?}"
+        );
+    }
+    for _ in 0..20 {
+        let mut flipped = whole.clone();
+        // Behind the header of RFC 1952, which has a time and a name that nobody needs.
+        let byte = rand::random_range(10..whole.len());
+        flipped[byte] ^= 1 << rand::random_range(0..8);
+        std::fs::write(&file, &flipped).unwrap();
+        let found = ledger.verify(true).await;
+        assert!(matches!(found, Err(VerifyError::Bad(_))), "byte {byte}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let missing = ledger.verify(true).await.unwrap_err();
+    assert!(missing.to_string().contains("read archive"), "{missing}");
+    // Of another content, compressed properly: named as the entry.
+    std::fs::write(&file, &whole).unwrap();
+    let (mut lines, mut line, mut text) = (Lines::open(&file).unwrap(), Vec::new(), Vec::new());
+    while lines.next(&mut line).unwrap() {
+        let line = String::from_utf8(line.clone()).unwrap();
+        let other = match line.contains("\"seq\":150,") {
+            true => line.replace("\"subject\":\"slurm.", "\"subject\":\"slurn."),
+            false => line,
+        };
+        text.extend(other.into_bytes());
+    }
+    std::fs::write(&file, &text).unwrap();
+    match ledger.verify(true).await {
+        Err(VerifyError::Bad(bad)) => assert_eq!((bad.seq, bad.what), (150, Fault::ContentChanged)),
+        other => panic!("{other:?}"),
+    }
+    // None of it matters to who does not ask for the files.
+    assert_eq!(ledger.verify(false).await.unwrap().archived, 200);
+}
+
+async fn content_goes_only_after_its_archive_is_noted(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 20).await;
+    ledger.append("alice", 20).await;
+    let mut outsider = ledger.database.outsider().await;
+    let bytes = format!("x'{}'", "00".repeat(32));
+    let note = |number: i64, first: i64, last: i64| {
+        format!(
+            "INSERT INTO archives (number, first_seq, last_seq, path, sha256, bytes, signed_by, made_at, made_by) VALUES ({number}, {first}, {last}, 'f', {bytes}, 1, 'k', 1, '')"
+        )
+    };
+    for refused in [
+        "DELETE FROM payloads WHERE seq = 1",
+        "DELETE FROM event_index WHERE seq = 1",
+        // Not from the beginning, without a checkpoint, with a hole before it, empty.
+        &note(1, 2, 20),
+        &note(1, 1, 19),
+        &note(2, 1, 20),
+        &note(1, 21, 20),
+    ] {
+        assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
+    }
+    outsider.execute(&note(1, 1, 20)).await;
+    for refused in [
+        "UPDATE archives SET made_by = 'x'",
+        "DELETE FROM archives",
+        "DELETE FROM payloads WHERE seq = 21",
+        "DELETE FROM payloads WHERE seq > 10",
+        "DELETE FROM event_index WHERE seq = 21",
+        &note(2, 22, 40),
+    ] {
+        assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
+    }
+    outsider
+        .execute("DELETE FROM event_index WHERE seq = 3")
+        .await;
+    outsider.execute("DELETE FROM payloads WHERE seq = 3").await;
+    let verified = ledger.verify(false).await.unwrap();
+    assert_eq!((verified.archived, verified.unaudited), (1, 1));
+    outsider.drop_guards().await;
+    outsider
+        .execute("DELETE FROM payloads WHERE seq = 25")
+        .await;
+    match ledger.verify(false).await {
+        Err(VerifyError::Bad(bad)) => assert_eq!((bad.seq, bad.what), (25, Fault::PayloadMissing)),
+        other => panic!("{other:?}"),
+    }
+    // Somebody who also writes the table of archives is not believed everything.
+    outsider.execute("UPDATE archives SET last_seq = 99").await;
+    match ledger.verify(false).await {
+        Err(VerifyError::Bad(bad)) => assert_eq!(bad.what, Fault::ArchiveMisplaced),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
+    let mut ledger = Ledger::new(Database::of(Postgres::shared().await)).await;
+    ledger.append("alice", 100).await;
+    let url = ledger.database.url.clone();
+    psql(&url, POSTGRES_ROLES);
+    psql(
+        &url,
+        "CREATE ROLE r_appender LOGIN IN ROLE ledger_appender; CREATE ROLE r_reader LOGIN IN ROLE ledger_reader;
+         CREATE ROLE r_retention LOGIN IN ROLE ledger_retention",
+    );
+    let of = |role: &str| Database {
+        folder: tempfile::tempdir().unwrap(),
+        url: url.replace("//postgres@", &format!("//{role}@")),
+    };
+    let wish = Wish {
+        before: Utc::now() + TimeDelta::hours(1),
+        folder: Some(ledger.archives()),
+        made_by: String::new(),
+    };
+    let progress = Sender::new(Progress::default());
+    for role in ["r_appender", "r_reader"] {
+        let location = of(role).location();
+        let retention = Retention::new(Store::connect(&location, None, 1).unwrap(), &location);
+        let error = retention.run(&wish, &progress).await.unwrap_err();
+        assert!(matches!(error, Error::Retain(_)), "{role}: {error:?}");
+        let mut outsider = of(role).outsider().await;
+        for refused in [
+            "DELETE FROM payloads",
+            "DELETE FROM event_index",
+            "DELETE FROM archives",
+        ] {
+            assert!(
+                outsider.try_execute(refused).await.is_err(),
+                "{role}: {refused}"
+            );
+        }
+    }
+    assert_eq!(ledger.count("payloads").await, 100);
+    let mut outsider = of("r_retention").outsider().await;
+    let partition = format!("payloads_{}", Utc::now().format("%Y_%m"));
+    for refused in [
+        "DELETE FROM payloads",
+        "DELETE FROM event_index",
+        "DELETE FROM entries",
+        "UPDATE entries SET leaf = chain",
+        "UPDATE payloads SET body = '\\x00'",
+        "TRUNCATE payloads",
+        "INSERT INTO entries SELECT seq + 1000, 'x', leaf, chain FROM entries",
+        "UPDATE head SET seq = 1000",
+        "DELETE FROM checkpoints",
+        "INSERT INTO checkpoints SELECT number + 1, size, root, note || 'x', made_at FROM checkpoints",
+        "DROP TRIGGER payloads_only_archived ON payloads",
+        "SET session_replication_role = replica",
+        &format!("DELETE FROM {partition}"),
+    ] {
+        assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
+    }
+    let location = of("r_retention").location();
+    let retention = Retention::new(Store::connect(&location, None, 1).unwrap(), &location);
+    let done = retention.run(&wish, &progress).await.unwrap();
+    assert_eq!((done.archives.len(), done.dropped), (1, 100));
+    assert!(
+        outsider
+            .try_execute("UPDATE archives SET made_by = 'x'")
+            .await
+            .is_err()
+    );
+    assert_eq!(ledger.is_whole().await.len(), 1);
+}
+
+/// A file system of its own, too small for an archive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_full_while_an_archive_is_written_loses_nothing() {
+    let mut ledger = Ledger::new(Database::sqlite()).await;
+    // Incompressible, so that it takes more than there is.
+    ledger.append("alice", 1).await;
+    let mut facts = Vec::new();
+    for id in 2..200 {
+        let mut job = build::job(id);
+        job.comment = (0..2000)
+            .map(|_| char::from(rand::random_range(b'a'..=b'z')))
+            .collect();
+        facts.push(fact(&of_user("alice", EventType::JobSubmitted, job)));
+    }
+    ledger.store.append("S", 200, facts).await.unwrap();
+    ledger.checkpointer.sign_if_new().await.unwrap();
+    ledger.jobs = 199;
+    std::fs::create_dir(ledger.archives()).unwrap();
+    let disk = Disk::mount(&ledger.archives());
+    let error = ledger.archive_all().await.unwrap_err();
+    assert!(
+        mesh_runtime::chain(&error).contains("No space left"),
+        "{error:?}"
+    );
+    assert_eq!(ledger.count("payloads").await, 199);
+    assert_eq!(ledger.store.archived_to().await.unwrap(), 0);
+    let left: Vec<_> = std::fs::read_dir(ledger.archives()).unwrap().collect();
+    assert!(left.is_empty(), "nothing is left there: {left:?}");
+    drop(disk);
+    assert_eq!(ledger.archive_all().await.unwrap().dropped, 199);
+    ledger.is_whole().await;
+}
+
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: &Path) -> Self {
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .arg(at)
+            .status()
+            .expect("mount, of the package of that name");
+        assert!(status.success(), "mounting needs root");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}

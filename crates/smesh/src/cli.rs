@@ -444,7 +444,7 @@ pub struct Verify {
     /// Ledger database [default: as the configuration says]
     #[arg(long, value_name = "FILE")]
     pub database: Option<PathBuf>,
-    /// An export of `smesh ledger export`; - is standard input. Needs --key
+    /// An export of `smesh ledger export`, or an archive of `smesh ledger retain`; - is standard input. Needs --key
     #[arg(
         long,
         value_name = "FILE",
@@ -461,6 +461,9 @@ pub struct Verify {
     /// A checkpoint that was kept
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Vec<PathBuf>,
+    /// Folder with the archives of the ledger: verify what is archived there, too [default: only its hashes]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "remote"])]
+    pub archive: Option<PathBuf>,
 }
 
 /// `smesh ledger`
@@ -486,6 +489,37 @@ pub enum Ledger {
     Key(LedgerKey),
     /// Write the entries into a file that `smesh verify --export` verifies anywhere
     Export(LedgerExport),
+    /// Take the content of old entries out of the database, into a file that proves it
+    Retain(LedgerRetain),
+    /// List what was archived or erased
+    Archives,
+}
+
+/// `smesh ledger retain`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Archives what is older, up to the last entry that a signed checkpoint covers, then takes it out of the database. Hashes stay, so `smesh verify`
+works as before; with --archive DIR it verifies the archives, too. Each archive is verified alone by `smesh verify --export FILE --key KEY`.
+Whatever interrupts it, run it again. It works on the database itself, also while the ledger runs: as the user of `smesh up`, on PostgreSQL
+with a role of ledger_retention (ledger.retention.url). The running ledger puts the act into the audit.
+
+  smesh ledger retain --before 400days --archive-dir /srv/archive
+  smesh ledger retain --before 2025-01-01T00:00:00Z --erase        nothing is kept but hashes
+
+To erase what is archived, delete the file.")]
+pub struct LedgerRetain {
+    /// What was recorded before: RFC 3339, or how long ago (400days)
+    #[arg(long, value_name = "TIME")]
+    pub before: String,
+    /// Folder for the archives; made if it is not there [default: as the configuration says]
+    #[arg(long, value_name = "DIR", conflicts_with = "erase")]
+    pub archive_dir: Option<PathBuf>,
+    /// Write no archive: the content is gone for ever
+    #[arg(long)]
+    pub erase: bool,
+    /// Only tell what would be done
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `smesh ledger key`

@@ -12,6 +12,7 @@ mod job;
 mod ledger;
 mod node;
 mod price;
+mod retention;
 mod stats;
 mod verify;
 pub mod wait;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ledger::Store;
 use tokio_util::sync::CancellationToken;
 
-use super::checkpoints;
+use super::{checkpoints, retention};
 use crate::cli::{Global, Ledger, LedgerKey};
 use crate::error::Error;
 use crate::{settings, show};
@@ -30,6 +30,8 @@ pub(super) async fn run(global: &Global, args: Ledger) -> Result<ExitCode, Error
         Ledger::Key(LedgerKey::Show) => checkpoints::keys(global).await?,
         Ledger::Key(LedgerKey::Rotate) => checkpoints::rotate(global).await?,
         Ledger::Export(args) => checkpoints::export(global, &args).await?,
+        Ledger::Retain(args) => retention::retain(global, args).await?,
+        Ledger::Archives => retention::list(global).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

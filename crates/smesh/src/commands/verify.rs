@@ -1,7 +1,6 @@
 //! `smesh verify`: chain and tree of the ledger, computed again and compared with signed checkpoints.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _};
+use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -16,9 +15,6 @@ use crate::cli::{self, Global};
 use crate::client::Query;
 use crate::error::Error;
 use crate::{settings, show};
-
-/// The longest line of an export: NATS takes no larger message than 64 MiB.
-const LONGEST_LINE: u64 = 128 << 20;
 
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
     let trust = trust(&args)?;
@@ -73,26 +69,20 @@ fn export(
     bar: &ProgressBar,
 ) -> Result<Result<Verified, FirstBad>, Error> {
     let io = |source| Error::io("read", path, source);
-    let mut reader: Box<dyn BufRead> = if path == Path::new("-") {
-        Box::new(std::io::stdin().lock())
+    let mut text = if path == Path::new("-") {
+        ledger::adapters::Lines::of(BufReader::new(std::io::stdin()))
     } else {
-        Box::new(BufReader::new(File::open(path).map_err(io)?))
-    };
+        ledger::adapters::Lines::open(path)
+    }
+    .map_err(io)?;
     let mut lines = Lines::new(trust, bar);
     let mut line = Vec::new();
-    loop {
-        line.clear();
-        let read = reader
-            .by_ref()
-            .take(LONGEST_LINE)
-            .read_until(b'\n', &mut line);
-        if read.map_err(io)? == 0 {
-            return lines.finish();
-        }
+    while text.next(&mut line).map_err(io)? {
         if let Err(bad) = lines.take(&line)? {
             return Ok(Err(bad));
         }
     }
+    lines.finish()
 }
 
 async fn remote(
@@ -192,7 +182,11 @@ fn trust(args: &cli::Verify) -> Result<Trust, Error> {
             ))
         })?);
     }
-    Ok(Trust { keys, kept })
+    Ok(Trust {
+        keys,
+        kept,
+        archives: args.archive.clone(),
+    })
 }
 
 fn report(
@@ -217,7 +211,7 @@ fn report(
             if global.json {
                 show::line(serde_json::json!({
                     "verified": true, "entries": verified.count, "head": head,
-                    "signed": verified.signed, "archived": verified.archived,
+                    "signed": verified.signed, "archived": verified.archived, "unaudited_archives": verified.unaudited,
                 }))?;
             } else {
                 let signed = match verified.signed {
@@ -230,8 +224,14 @@ fn report(
                 ))?;
                 if verified.archived > 0 {
                     show::line(format!(
-                        "of {} of them only the hashes are here: their content is archived",
+                        "of {} of them only the hashes are here: their content is archived or erased (smesh ledger archives)",
                         verified.archived
+                    ))?;
+                }
+                if verified.unaudited > 0 {
+                    show::line(format!(
+                        "{} archives are not in the audit yet, which a running ledger mends within seconds",
+                        verified.unaudited
                     ))?;
                 }
             }

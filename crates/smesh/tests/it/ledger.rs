@@ -93,6 +93,60 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn old_content_is_archived_while_the_ledger_runs() {
+    let mesh = with_an_event_of_alice(|_| {}).await;
+    mesh.wait_until("it is signed", || {
+        mesh.run(&["ledger", "checkpoint"]).status.success()
+    });
+    let json = |args: &[&str]| -> Value {
+        let output = mesh.run(&[args, &["--json"]].concat());
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
+    let wrong = mesh.run(&["ledger", "retain", "--before", "yesterday"]);
+    assert!(stderr(&wrong).contains("--before"), "{}", stderr(&wrong));
+    let retain = [
+        "ledger",
+        "retain",
+        "--before",
+        "1ms",
+        "--archive-dir",
+        "old",
+    ];
+    let plan = json(&[&retain[..], &["--dry-run"]].concat());
+    assert!(plan["to"].as_u64().unwrap() >= 1, "{plan}");
+    assert!(!mesh.path("old").exists());
+    let done = json(&retain);
+    assert!(done["payloads_dropped"].as_u64().unwrap() >= 1, "{done}");
+    let archives = json(&["ledger", "archives"]);
+    let file = archives["archives"][0]["path"].as_str().unwrap().to_owned();
+    assert_eq!(archives["archives"][0]["made_by"], "root");
+
+    let alone = json(&["verify", "--export", &file, "--key", keys.trim()]);
+    assert_eq!(
+        (&alone["verified"], &alone["archived"]),
+        (&Value::Bool(true), &0.into())
+    );
+    assert!(json(&["verify"])["archived"].as_u64().unwrap() >= 1);
+    assert_eq!(json(&["verify", "--archive", "old"])["archived"], 0);
+    mesh.wait_until("the audit says it", || {
+        let listed = mesh.run(&["events", "--type", "audit.retention", "--json"]);
+        stdout(&listed).contains("ledger-000000000001-")
+    });
+    assert_eq!(
+        json(&["verify", "--archive", "old"])["unaudited_archives"],
+        0
+    );
+    let gone = mesh.run(&["verify", "--database", "smesh"]);
+    let said = stderr(&gone);
+    assert!(
+        !gone.status.success() && said.contains("no tables of a ledger"),
+        "{said}"
+    );
+}
+
 /// The export with another body in its first entry.
 fn with_another_body(export: &str) -> String {
     let mut lines: Vec<String> = export.lines().map(str::to_owned).collect();

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use mesh_bus::Bus;
+use mesh_events::proto::mesh::job::v1::ExitCode;
 use mesh_events::{EventType, RunKey};
 use mesh_runtime::Condition;
 use slurm_types::TaskSet;
@@ -274,6 +275,15 @@ impl Collector {
                 let in_flux = sighting.in_flux();
                 snapshot::keep_allocation(&mut sighting.job, &last, in_flux);
             }
+        }
+        if let Some(told) = core.book.get(&sighting.run)
+            && sighting.end_kind().is_some()
+        {
+            // Also where what was seen last is not remembered any more.
+            let code = told
+                .exit_code
+                .map(|(code, signal)| ExitCode { code, signal });
+            sighting.job.exit_code = sighting.job.exit_code.or(code);
         }
         let sweep = if let Cause::Sweep(number) = cause {
             Some(*number)

@@ -8,53 +8,76 @@ use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source, event::Pay
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 use tracing::Span;
 
+use super::outbox::PATIENCE;
 use super::{Collector, Core};
-use crate::adapters::fenced::ENDLESS;
+use crate::adapters::fenced::{FIRST_PAUSE, pause};
 use crate::adapters::store::Meta;
 use crate::{Error, metrics};
 
 impl Collector {
-    /// Tells something about capture itself.
+    /// Tells something about capture itself. As long as it cannot be stored others have their turn in between: an end that a hook rings for
+    /// need not wait for it.
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
     pub async fn capture(&self, kind: EventType, what: CaptureEvent) -> Result<(), Error> {
-        let mut core = self.core.lock().await;
-        self.capture_locked(&mut core, kind, what, None).await
+        let mut delay = FIRST_PAUSE;
+        loop {
+            let mut core = self.core.lock().await;
+            if self
+                .capture_locked(&mut core, kind, what.clone(), None)
+                .await?
+            {
+                return Ok(());
+            }
+            drop(core);
+            pause(&self.shutdown, &mut delay).await?;
+        }
     }
 
-    /// Like [`Collector::capture`], for who has the books already. With a shard, it is stored in one write with the runs of that shard.
+    /// The same for who has the books already, once. With a shard, it is stored in one write with the runs of that shard. Returns whether it was
+    /// told: what cannot be stored is not.
     pub(super) async fn capture_locked(
         &self,
         core: &mut Core,
         kind: EventType,
         what: CaptureEvent,
         shard: Option<u32>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         core.must_not_be_ahead()?;
         core.ahead = true;
+        let before = core.meta.clone();
         note_absence(&mut core.meta, kind, &what);
         let event = self.counted(core, kind, what);
         let Core {
-            store, meta, book, ..
-        } = core;
-        if let Some(shard) = shard {
+            store,
+            meta,
+            book,
+            dirty,
+            ..
+        } = &mut *core;
+        let stored = if let Some(shard) = shard {
             let outbox = [(shard, event.clone())];
             let shards = BTreeSet::from([shard]);
-            store.write(book, &shards, &outbox, ENDLESS).await?;
-            store.write_meta(meta, &[], ENDLESS).await?;
             // Its outbox is emptied with the next write.
-            core.dirty.insert(shard);
+            dirty.insert(shard);
+            store.write(book, &shards, &outbox, PATIENCE).await?
+                && store.write_meta(meta, &[], PATIENCE).await?
         } else {
             let outbox = std::slice::from_ref(&event);
-            store.write_meta(meta, outbox, ENDLESS).await?;
+            store.write_meta(meta, outbox, PATIENCE).await?
+        };
+        if stored {
+            metrics::fact(kind);
+            let span = span(&event);
+            self.bus
+                .publish_all_traced(vec![(event, span)], &self.shutdown)
+                .await?;
+        } else {
+            core.meta = before;
         }
-        let span = span(&event);
-        self.bus
-            .publish_all_traced(vec![(event, span)], &self.shutdown)
-            .await?;
         core.ahead = false;
-        Ok(())
+        Ok(stored)
     }
 
     /// An event about capture with the next number of its kind.
@@ -68,7 +91,6 @@ impl Collector {
         *count += 1;
         let n = *count;
         let now = timestamp(Utc::now());
-        metrics::fact(kind);
         Event {
             id: EventId::sampled(&self.cluster, &key, kind, n).to_string(),
             cluster: self.cluster.clone(),

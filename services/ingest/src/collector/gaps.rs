@@ -1,9 +1,12 @@
 //! What no source knows: told as `capture.gap_closed`, never passed over in silence.
 
+use std::collections::BTreeSet;
+
 use chrono::Utc;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, RunKey, timestamp};
 
+use super::outbox::Before;
 use super::{Collector, Core, Unproven};
 use crate::adapters::store::Store;
 use crate::domain::End;
@@ -25,7 +28,7 @@ impl Collector {
         {
             return Ok(true);
         }
-        let accounting = self.accounting_says(core.unproven.remove(&raw_id).as_ref());
+        let accounting = self.accounting_says(core.unproven.get(&raw_id));
         let now = Utc::now().timestamp();
         for run in core.book.by_raw_id(raw_id) {
             let Some(tracked) = core
@@ -35,31 +38,44 @@ impl Collector {
             else {
                 continue;
             };
+            let before = Before::from([(run.clone(), Some(tracked.clone()))]);
             tracked.end = Some(End {
                 event: String::new(),
                 at: now,
                 inferred: true,
             });
-            core.last.remove(&run);
             let message = format!(
                 "{} is gone from the controller, and {accounting}",
                 run.entity_key()
             );
-            self.gap(&mut core, &run, lost(&run, message)).await?;
+            let what = not_shown(message, how_it_ended(&run));
+            if !self.gap(&mut core, &run, what, before).await? {
+                return Ok(true);
+            }
+            note_lost(&run);
+            core.last.remove(&run);
         }
+        core.unproven.remove(&raw_id);
         Ok(false)
     }
 
-    /// Tells a gap together with what the books say of the run.
+    /// Tells a gap together with what the books say of the run. Returns whether it was: what cannot be stored is taken back.
     pub(super) async fn gap(
         &self,
         core: &mut Core,
         run: &RunKey,
         what: CaptureEvent,
-    ) -> Result<(), Error> {
+        before: Before,
+    ) -> Result<bool, Error> {
         let shard = core.book.get(run).map(Store::shard_of);
-        self.capture_locked(core, EventType::CaptureGapClosed, what, shard)
-            .await
+        let told = self
+            .capture_locked(core, EventType::CaptureGapClosed, what, shard)
+            .await?;
+        if !told {
+            let runs: BTreeSet<RunKey> = before.keys().cloned().collect();
+            core.take_back(&runs.iter().collect(), before);
+        }
+        Ok(told)
     }
 
     /// What accounting says of something that was waited for in vain.
@@ -92,10 +108,18 @@ pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEven
 
 /// The end of a run that the books have as over is in no record.
 pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
+    note_lost(run);
+    not_shown(message, how_it_ended(run))
+}
+
+fn note_lost(run: &RunKey) {
     metrics::lost();
     tracing::warn!(
         run = run.entity_key(),
         "the end of this run is in no record of Slurm"
     );
-    not_shown(message, format!("how and when {} ended", run.entity_key()))
+}
+
+fn how_it_ended(run: &RunKey) -> String {
+    format!("how and when {} ended", run.entity_key())
 }

@@ -14,7 +14,7 @@ use crate::domain::{Fact, FactId, Tracked};
 use crate::{Error, metrics};
 
 /// How long a write is tried that everybody else waits for.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was remembered of runs before something was decided about them.
 pub(super) type Before = BTreeMap<RunKey, Option<Tracked>>;
@@ -133,7 +133,7 @@ impl Collector {
 
 impl Core {
     /// Remembers of these runs what was remembered before.
-    fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: Before) {
+    pub(super) fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: Before) {
         for (run, tracked) in before {
             if !runs.contains(&run) {
                 continue;
@@ -211,11 +211,8 @@ impl Told {
         }
     }
 
-    /// Events about capture are counted where they get their numbers.
     fn count(&self) {
-        if !self.is_capture()
-            && let Ok(kind) = self.event.kind()
-        {
+        if let Ok(kind) = self.event.kind() {
             metrics::fact(kind);
         }
     }

@@ -126,8 +126,9 @@ impl Collector {
             let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
             let message = format!("{tasks} are gone from the controller, and {accounting}");
             let not_recoverable = format!("whether {tasks} were cancelled, and when");
-            self.gap(&mut core, array, not_shown(message, not_recoverable))
-                .await?;
+            let what = not_shown(message, not_recoverable);
+            let before = Before::from([before]);
+            return Ok(!self.gap(&mut core, array, what, before).await? || ask);
         }
         Ok(ask)
     }

@@ -11,6 +11,7 @@ use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
 use super::gaps::not_shown;
+use super::outbox::Before;
 use super::{Collector, Core, Reading};
 use crate::adapters::store::Store;
 use crate::config::Config;
@@ -178,18 +179,14 @@ impl Collector {
         let Some(first) = runs.first() else {
             return Ok(());
         };
-        metrics::usage_lost(runs.len());
-        let mut shards = BTreeSet::new();
+        let mut before = Before::new();
         for run in runs {
-            core.last.remove(run);
             if let Some(tracked) = core.book.get_mut(run) {
+                before.insert(run.clone(), Some(tracked.clone()));
                 tracked.owes_usage = false;
-                shards.insert(Store::shard_of(tracked));
-                core.owing
-                    .note(run, tracked, Utc::now().timestamp(), &self.config);
+                core.dirty.insert(Store::shard_of(tracked));
             }
         }
-        core.dirty.extend(shards);
         let mut named: Vec<String> = runs.iter().take(NAMED).map(RunKey::entity_key).collect();
         if runs.len() > NAMED {
             named.push(format!("{} more", runs.len() - NAMED));
@@ -197,8 +194,21 @@ impl Collector {
         let named = named.join(", ");
         let message = format!("accounting has no ended record of {named}");
         let not_recoverable = format!("what {named} used");
-        self.gap(core, first, not_shown(message, not_recoverable))
-            .await
+        let what = not_shown(message, not_recoverable);
+        let told = self.gap(core, first, what, before).await?;
+        let now = Utc::now().timestamp();
+        for run in runs {
+            if !told {
+                core.owing.postpone(run, Instant::now());
+            } else if let Some(tracked) = core.book.get(run) {
+                core.owing.note(run, tracked, now, &self.config);
+                core.last.remove(run);
+            }
+        }
+        if told {
+            metrics::usage_lost(runs.len());
+        }
+        Ok(())
     }
 }
 

@@ -275,6 +275,8 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
         inferred,
     });
     teller.next.owes_usage = teller.next.started.is_some();
+    let code = sighting.job.exit_code.map(|code| (code.code, code.signal));
+    teller.next.exit_code = code.filter(|_| teller.next.owes_usage);
     let tasks = (sighting.entity == EntityKind::Array)
         .then(|| cancelled_tasks(teller.next, sighting))
         .flatten();
@@ -352,7 +354,7 @@ fn usage(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<
     if !next.owes_usage || sighting.job.usage.is_none() {
         return;
     }
-    next.owes_usage = false;
+    (next.owes_usage, next.exit_code) = (false, None);
     let mut teller = Teller {
         run,
         next,

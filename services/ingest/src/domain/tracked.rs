@@ -62,6 +62,9 @@ pub struct Tracked {
     /// It ran and is over, and accounting has not told yet what it used.
     #[serde(rename = "u", default, skip_serializing_if = "is_false")]
     pub owes_usage: bool,
+    /// Exit code and signal of the end, as long as what it used is owed: accounting of 22.05 has no codes over REST.
+    #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<(u32, u32)>,
     /// Time of the last suspend that was told.
     #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<i64>,

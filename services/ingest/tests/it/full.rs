@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use async_nats::jetstream;
+use mesh_events::Event;
 use mesh_testkit::wait_for;
 
 use crate::bell::ring;
 use crate::cluster;
 use crate::mesh::Mesh;
+use crate::stand_in::StandIn;
+use crate::users::{FAST, baseline};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const STATE: &str = "ingest.state";
@@ -26,8 +29,11 @@ async fn limit(mesh: &Mesh, bytes: Option<i64>) {
 async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let ingest = mesh.ingest(cluster, "sweep_interval = \"500ms\"").await;
+    let stand_in = StandIn::new(cluster);
+    let settings = format!("sweep_interval = \"500ms\"\n{FAST}");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
     let ingest = ingest.ready().await;
+    baseline(&mesh).await;
     let before = cluster.sbatch(&["--hold"], "true").await;
     mesh.wait_story(before, "submitted held").await;
 
@@ -40,6 +46,11 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     })
     .await;
     ring(&mesh, "JobSubmit", held, &[]).await;
+    // And so must that slurmdbd is away.
+    let away =
+        "echo 'sacctmgr: error: Problem talking to the database: Connection refused' >&2; exit 1";
+    stand_in.lie("sacctmgr", away);
+    stand_in.wait_calls("sacctmgr", 1).await;
     // A start and an end that are rung for need not: Slurm remembers them.
     let runs = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(runs, "RUNNING").await;
@@ -50,10 +61,14 @@ async fn a_full_bucket_keeps_no_start_and_no_end_from_being_told() {
     ring(&mesh, "EpilogSlurmctld", runs, &[]).await;
     mesh.wait_story(runs, "submitted started cancelled").await;
     assert_eq!(mesh.story(held), "");
+    let away = |event: &Event| event.r#type == "capture.source_down";
+    assert!(!mesh.events().iter().any(away));
     assert!(ingest.context.health.problems().contains_key(STATE));
 
     limit(&mesh, None).await;
     mesh.wait_story(held, "submitted held").await;
+    mesh.wait_event("slurmdbd is away", away).await;
+    stand_in.truth("sacctmgr");
     let ingest = ingest.ready().await;
     mesh.assert_no_duplicates();
     for job in [before, held] {

@@ -14,9 +14,14 @@ use crate::mesh::Mesh;
 const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"30s\"";
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Waits until both have told this of a job. Over REST sweeps are half a minute apart: hooks ring.
+/// Waits until both have told this of a job.
 async fn both_tell(commands: &Mesh, rest: &Mesh, job: u32, story: &str) {
     commands.wait_story(job, story).await;
+    told_over_rest(rest, job, story).await;
+}
+
+/// Waits until this is told of a job. Over REST sweeps are half a minute apart: hooks ring.
+async fn told_over_rest(rest: &Mesh, job: u32, story: &str) {
     let mut rings = Vec::new();
     wait_for(
         &format!("over REST of job {job}: {story}"),
@@ -119,4 +124,24 @@ async fn slurmrestd_tells_the_facts_that_the_commands_tell() {
     rest.assert_no_duplicates();
     over_rest.stop().await;
     by_commands.stop().await;
+}
+
+/// Accounting of 22.05 has no exit codes over REST: that of the end is remembered until what the run used is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_used_has_its_exit_code_after_a_restart() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let slow = FAST.replace("usage_after = \"1s\"", "usage_after = \"1h\"");
+    let ingest = mesh.ingest_over_rest(cluster, &slow).await.ready().await;
+    let job = cluster.sbatch(&[], "exit 3").await;
+    told_over_rest(&mesh, job, "submitted started failed").await;
+    ingest.stop().await;
+    let ingest = mesh.ingest_over_rest(cluster, FAST).await.ready().await;
+    wait_for("what it used", DEADLINE, async || {
+        (mesh.updates_of(job).len() == 1).then_some(())
+    })
+    .await;
+    let update = mesh.updates_of(job).remove(0);
+    assert_eq!(update.job().unwrap().exit_code.unwrap().code, 3);
+    ingest.stop().await;
 }

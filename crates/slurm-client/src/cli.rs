@@ -1,9 +1,11 @@
 //! The questions of [`Slurm`](crate::Slurm), asked by Slurm's commands.
 
 mod access;
+mod accounting;
+mod jobs;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,22 +14,14 @@ use std::{
 };
 
 use chrono::DateTime;
-use slurm_types::{JobId, JobRef, UnixTime};
+use slurm_types::{JobId, UnixTime};
 
+pub(crate) use self::jobs::{belongs_to, sort_into};
 use crate::{
-    AccountingRecord, Config, Error, JobRecord, JobsAnswer, NodeRecord, PartitionRecord, Ping,
-    Query, Sweep, UsageRecord,
-    command::{Output, Runner},
-    error::excerpt,
-    metrics,
-    parse::{self, FreeTexts, JobsText, Separator},
+    Config, Error, NodeRecord, PartitionRecord, Ping, Sweep, command::Runner, error::excerpt,
+    metrics, parse,
 };
 
-/// Up to so many jobs are asked for one by one, however long the queue is; more in one answer with every job in it.
-const ONE_BY_ONE: usize = 16;
-/// One more for each so many jobs of the queue: one `scontrol show job` costs about 10 ms, `scontrol show jobs` of 10,000 jobs
-/// 400 ms (22.05).
-const JOBS_PER_QUESTION: usize = 250;
 /// Ids per `squeue -j` and `sacct -j`: 11 bytes each at most, far below the limit of an argument (128 KiB).
 const IDS_PER_COMMAND: usize = 1_000;
 
@@ -80,159 +74,6 @@ impl Cli {
             rows,
             unread_lines,
         })
-    }
-
-    /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
-    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
-        // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
-        self.jobs_asked_again(ids, ONE_BY_ONE).await
-    }
-
-    /// The same, but who is missing in a list is only said to be.
-    pub(crate) async fn jobs_listed(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
-        self.jobs_asked_again(ids, 0).await
-    }
-
-    async fn jobs_asked_again(&self, ids: &[JobId], again: usize) -> Result<JobsAnswer, Error> {
-        let ids: BTreeSet<JobId> = ids.iter().copied().collect();
-        let mut answer = JobsAnswer::default();
-        if ids.is_empty() {
-            return Ok(answer);
-        }
-        if ids.len() <= self.one_by_one() {
-            let (texts, outputs) =
-                tokio::try_join!(self.free_texts(&ids), self.ask_one_by_one(&ids))?;
-            for (id, output) in outputs {
-                read_one(id, output, &texts, &mut answer)?;
-            }
-            return Ok(answer);
-        }
-        let (texts, output) = tokio::try_join!(
-            self.free_texts(&ids),
-            self.runner.run("scontrol", &["-o", "-d", "show", "jobs"])
-        )?;
-        let (mut rest, mut unclear) = sort_into(&mut answer, &ids, parse::jobs(&output, &texts));
-        let later = rest.split_off(rest.len().min(again));
-        for id in later {
-            match unclear.remove(&id) {
-                Some(problem) => answer.unclear.push((id, problem)),
-                None => answer.unlisted.push(id),
-            }
-        }
-        let by_id: BTreeSet<JobId> = rest.into_iter().collect();
-        for (id, output) in self.ask_one_by_one(&by_id).await? {
-            read_one(id, output, &texts, &mut answer)?;
-        }
-        Ok(answer)
-    }
-
-    /// How many jobs are asked for one by one at most.
-    fn one_by_one(&self) -> usize {
-        let queue = self.queue.load(Ordering::Relaxed);
-        (1 + queue / JOBS_PER_QUESTION).min(ONE_BY_ONE)
-    }
-
-    async fn ask_one_by_one(&self, ids: &BTreeSet<JobId>) -> Result<Vec<(JobId, Output)>, Error> {
-        let mut outputs = Vec::with_capacity(ids.len());
-        for id in ids {
-            let question = ["-o", "-d", "show", "job", &id.to_string()];
-            outputs.push((*id, self.runner.run_any("scontrol", &question).await?));
-        }
-        Ok(outputs)
-    }
-
-    /// What users wrote, by columns that cannot be forged.
-    async fn free_texts(&self, ids: &BTreeSet<JobId>) -> Result<HashMap<JobId, FreeTexts>, Error> {
-        let separator = Separator::random();
-        let format = separator.join(&["%A", "%U", "%k", "%o", "%Z", "%j"]);
-        let mut arguments = vec!["-h", "-a", "-t", "all", "-o", &format];
-        let list = join(ids);
-        if ids.len() <= IDS_PER_COMMAND {
-            arguments.extend(["-j", &list]);
-        }
-        let output = self.runner.run_any("squeue", &arguments).await?;
-        if output.status != 0 {
-            // squeue says so if it knows none of the ids.
-            if output.stderr.contains("Invalid job id specified") {
-                return Ok(HashMap::new());
-            }
-            let error = Error::from_stderr("squeue", output.status, &output.stderr);
-            metrics::failed("squeue", error.kind());
-            return Err(error);
-        }
-        let rows = parse::delimited(&output.stdout, &separator, 6).ok_or_else(|| {
-            malformed(
-                "squeue",
-                "the answer has not the columns asked for",
-                &output.stdout,
-            )
-        })?;
-        Ok(rows.into_iter().filter_map(|row| free_text(&row)).collect())
-    }
-
-    /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
-    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
-        match query {
-            Query::Window { start, end } => {
-                let (start, end) = (local_time(*start)?, end.map(local_time).transpose()?);
-                let end = end.as_deref().unwrap_or("now");
-                self.runs(&["-S", &start, "-E", end]).await
-            }
-            Query::Jobs(ids) => {
-                let ids: Vec<JobId> = ids
-                    .iter()
-                    .copied()
-                    .collect::<BTreeSet<_>>()
-                    .into_iter()
-                    .collect();
-                let mut records = Vec::new();
-                for some in ids.chunks(IDS_PER_COMMAND) {
-                    records.extend(self.runs(&["-j", &join(some)]).await?);
-                }
-                Ok(records)
-            }
-        }
-    }
-
-    async fn runs(&self, which: &[&str]) -> Result<Vec<AccountingRecord>, Error> {
-        let fields = parse::ACCOUNTING_FIELDS.join(",");
-        let which = [&["-a", "-X"], which].concat();
-        self.sacct(&fields, &which, parse::accounting).await
-    }
-
-    /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
-    /// tasks along, unless it is asked for as a task.
-    pub(crate) async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
-        let mut records = Vec::new();
-        for some in jobs.chunks(IDS_PER_COMMAND) {
-            let list: Vec<String> = some.iter().map(JobRef::to_string).collect();
-            let which = ["-a", "-j", &list.join(",")];
-            records.extend(
-                self.sacct(&parse::usage_fields(), &which, parse::usage)
-                    .await?,
-            );
-        }
-        Ok(records)
-    }
-
-    async fn sacct<T>(
-        &self,
-        fields: &str,
-        which: &[&str],
-        read: impl FnOnce(&str, &Separator) -> Option<(Vec<T>, usize)>,
-    ) -> Result<Vec<T>, Error> {
-        let separator = Separator::random();
-        let format = format!("--format={fields}");
-        let delimiter = format!("--delimiter={}", separator.as_str());
-        let mut arguments = vec!["-D", "-P", "-n", "--noconvert", &delimiter, &format];
-        arguments.extend(which);
-        let output = self.runner.run("sacct", &arguments).await?;
-        let (records, unread) = read(&output, &separator).ok_or_else(|| {
-            malformed("sacct", "the answer has not the columns asked for", &output)
-        })?;
-        metrics::unread("sacct", unread);
-        // The answer has the shape that only sacct can give it. A row without an id is nobody's, and holds up no other.
-        Ok(records)
     }
 
     /// Every node the controller shows, hidden partitions included. Slurm 22.05 leaves out cloud nodes that are powered down.
@@ -301,96 +142,6 @@ impl Cli {
     }
 }
 
-/// Reads the answer about one job.
-fn read_one(
-    id: JobId,
-    output: Output,
-    texts: &HashMap<JobId, FreeTexts>,
-    answer: &mut JobsAnswer,
-) -> Result<(), Error> {
-    if output.status != 0 {
-        if output.stderr.contains("Invalid job id specified") {
-            answer.missing.push(id);
-            return Ok(());
-        }
-        let error = Error::from_stderr("scontrol", output.status, &output.stderr);
-        metrics::failed("scontrol", error.kind());
-        return Err(error);
-    }
-    let JobsText { records, unclear } = parse::jobs(&output.stdout, texts);
-    let before = answer.found.len();
-    answer
-        .found
-        .extend(records.into_iter().filter(|record| belongs_to(record, id)));
-    for (unclear_id, problem) in unclear {
-        metrics::unread("scontrol", 1);
-        answer.unclear.push((unclear_id, problem.to_owned()));
-    }
-    if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id) {
-        answer
-            .unclear
-            .push((id, "the answer holds no record of it".to_owned()));
-    }
-    Ok(())
-}
-
-/// Takes records of jobs asked for out of the answer about all jobs; returns the ids of which there is no clear one, and of those
-/// that have one why it is not clear.
-pub(crate) fn sort_into(
-    answer: &mut JobsAnswer,
-    ids: &BTreeSet<JobId>,
-    text: JobsText,
-) -> (Vec<JobId>, BTreeMap<JobId, String>) {
-    let JobsText { records, unclear } = text;
-    let mut seen: BTreeSet<JobId> = BTreeSet::new();
-    for record in records {
-        let roots: Vec<JobId> = [record.job_id, record.array_job_id, record.het_job_id]
-            .into_iter()
-            .flatten()
-            .filter(|id| ids.contains(id))
-            .collect();
-        if !roots.is_empty() {
-            seen.extend(roots);
-            answer.found.push(record);
-        }
-    }
-    // Alone, a record may be clear.
-    let unclear = unclear.into_iter().map(|(id, problem)| {
-        seen.remove(&id);
-        (id, problem.to_owned())
-    });
-    let unclear: BTreeMap<JobId, String> = unclear.filter(|(id, _)| ids.contains(id)).collect();
-    let rest: Vec<JobId> = ids.difference(&seen).copied().collect();
-    (rest, unclear)
-}
-
-pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
-    [record.job_id, record.array_job_id, record.het_job_id].contains(&Some(id))
-}
-
-fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
-    let [id, uid, comment, command, work_dir, name] = row[..] else {
-        return None;
-    };
-    let texts = FreeTexts {
-        uid: uid.trim().parse().ok(),
-        name: name.to_owned(),
-        comment: unless_null(comment),
-        command: unless_null(command),
-        work_dir: unless_null(work_dir),
-    };
-    Some((id.trim().parse().ok()?, texts))
-}
-
-/// A user's text exactly as it is; white space counts.
-fn unless_null(value: &str) -> String {
-    if value == "(null)" {
-        String::new()
-    } else {
-        value.to_owned()
-    }
-}
-
 /// A list whose every record was read, and that is not empty: a cluster has nodes and partitions.
 fn complete<T>(
     command: &'static str,
@@ -421,13 +172,6 @@ fn malformed(command: &'static str, problem: &'static str, output: &str) -> Erro
     error
 }
 
-fn join<'a>(ids: impl IntoIterator<Item = &'a JobId>) -> String {
-    ids.into_iter()
-        .map(JobId::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
-}
-
 /// sacct reads times in the zone of its environment, which is UTC here.
 fn local_time(time: UnixTime) -> Result<String, Error> {
     DateTime::from_timestamp(time.as_secs(), 0)
@@ -436,6 +180,13 @@ fn local_time(time: UnixTime) -> Result<String, Error> {
             command: "sacct",
             problem: "asked for a time that is no date",
         })
+}
+
+fn join<'a>(ids: impl IntoIterator<Item = &'a JobId>) -> String {
+    ids.into_iter()
+        .map(JobId::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 pub(crate) fn now() -> UnixTime {

@@ -5,6 +5,7 @@
 //! id and the same count: what was sampled, what carries the time at which ingest noticed it, and suspends, resumes and resizes, of which
 //! Slurm keeps the last.
 
+mod absorb;
 mod capture;
 mod debt;
 mod gaps;
@@ -18,10 +19,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_events::proto::mesh::job::v1::ExitCode;
-use mesh_events::{EventType, RunKey};
+use mesh_events::RunKey;
 use mesh_runtime::Condition;
 use slurm_types::TaskSet;
 use tokio::sync::{Mutex, MutexGuard, Notify};
@@ -29,23 +29,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 pub use self::debt::Debt;
-use self::gaps::lost;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
-use self::outbox::{Before, Told};
 pub use self::usage::Due;
 use self::usage::Owing;
+use crate::Error;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
-use crate::domain::{self, Ask, Book, Look, Record, Sighting, observe, snapshot};
-use crate::envelope::{Cause, Frame, other_run};
+use crate::domain::{Book, Sighting};
 use crate::identity::IdentityMap;
-use crate::{Error, metrics};
-
-/// An outbox must fit into a value of a bucket, together with the runs of its shard: 1 MiB.
-const MOST_IN_OUTBOX: usize = 256 * 1_024;
-/// All outboxes together, as long as they are in memory only.
-const MOST_IN_OUTBOXES: usize = 16 << 20;
 
 /// A reading on its way into the books.
 pub struct Reading {
@@ -106,27 +98,6 @@ struct UnprovenTasks {
     unproven: Unproven,
     /// Those that were missing when the wait began. Later ones wait for themselves.
     tasks: TaskSet,
-}
-
-/// What readings told, before it is published.
-#[derive(Default)]
-struct Batch {
-    told: Vec<Told>,
-    /// What the books had of runs of which something is told that must be stored first.
-    before: Before,
-    /// What goes through outboxes, by shard.
-    outbox_bytes: HashMap<u32, usize>,
-    /// The same in all of them.
-    outboxes_bytes: usize,
-    /// The same in the fullest.
-    fullest_bytes: usize,
-}
-
-impl Batch {
-    /// Whether it must be told before more is taken in.
-    const fn is_full(&self) -> bool {
-        self.outboxes_bytes > MOST_IN_OUTBOXES || self.fullest_bytes > MOST_IN_OUTBOX
-    }
 }
 
 /// The books, behind one lock.
@@ -228,171 +199,6 @@ impl Collector {
         self.core.lock().await
     }
 
-    /// Takes readings in: decides, publishes, remembers. Returns when all facts are stored by JetStream.
-    ///
-    /// # Errors
-    /// If told to stop, or if another ingest took over.
-    pub async fn absorb(&self, cause: &Cause, readings: Vec<Reading>) -> Result<Asks, Error> {
-        let mut core = self.core.lock().await;
-        let now = Utc::now();
-        let mut asks = Asks::default();
-        let mut batch = Batch::default();
-        for reading in readings {
-            self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
-            if batch.is_full() {
-                let full = std::mem::take(&mut batch);
-                self.publish(&mut core, full.told, full.before).await?;
-            }
-        }
-        metrics::unproven(core.unproven.len() + core.unproven_tasks.len());
-        self.publish(&mut core, batch.told, batch.before).await?;
-        Ok(asks)
-    }
-
-    fn take_in(
-        &self,
-        core: &mut Core,
-        cause: &Cause,
-        now: DateTime<Utc>,
-        reading: Reading,
-        asks: &mut Asks,
-        batch: &mut Batch,
-    ) {
-        let Reading {
-            mut sighting,
-            digest,
-            inferred,
-            links,
-        } = reading;
-        if let Some((last, owner)) = core.last.get(&sighting.run) {
-            // The controller's record is complete while the job runs; what the others leave open was seen before.
-            if sighting.record != Record::Controller {
-                snapshot::fill(&mut sighting.job, &last);
-                if sighting.owner.user.is_empty() {
-                    sighting.owner = owner;
-                }
-            } else if sighting.completing {
-                let in_flux = sighting.in_flux();
-                snapshot::keep_allocation(&mut sighting.job, &last, in_flux);
-            }
-        }
-        if let Some(told) = core.book.get(&sighting.run)
-            && sighting.end_kind().is_some()
-        {
-            // Also where what was seen last is not remembered any more.
-            let code = told
-                .exit_code
-                .map(|(code, signal)| ExitCode { code, signal });
-            sighting.job.exit_code = sighting.job.exit_code.or(code);
-        }
-        let sweep = if let Cause::Sweep(number) = cause {
-            Some(*number)
-        } else {
-            None
-        };
-        if sweep.is_some() {
-            core.note_id(&sighting);
-        }
-        let accounting = self.accounting_says(core.unproven.get(&sighting.raw_id));
-        let look = Look {
-            now: now.timestamp(),
-            sweep,
-            // What was submitted since then is told in full, also by the very first sweep.
-            first_start: !core.meta.baseline_done
-                && sweep.is_some()
-                && sighting.run.submit_time < core.meta.capture_since,
-            given_up: core
-                .unproven
-                .get(&sighting.raw_id)
-                .is_some_and(|unproven| self.given_up(unproven)),
-            inferred,
-        };
-        let decision = observe(&core.book, &sighting, &look);
-        if decision.asks.contains(&Ask::Accounting) {
-            asks.accounting.insert(sighting.raw_id);
-            core.unproven
-                .entry(sighting.raw_id)
-                .or_insert_with(Unproven::now);
-        } else if !decision.changes.is_empty() && sighting.end_kind().is_none() {
-            core.unproven.remove(&sighting.raw_id);
-        }
-        if decision.asks.contains(&Ask::Again) {
-            asks.again.insert(sighting.raw_id);
-        }
-        let frame = Frame {
-            now,
-            cause,
-            late_after: self.late_after(),
-            usage_after: self.usage_after(),
-            identities: &self.identities,
-        };
-        let before = batch.told.len();
-        let started = |fact: &&domain::Fact| fact.kind == EventType::JobStarted;
-        asks.starts += decision.facts.iter().filter(started).count();
-        for fact in &decision.facts {
-            let own = fact.run == sighting.run
-                || (fact.run.attempt > 0 && fact.run.submit_time == sighting.run.submit_time);
-            let (job, owner) = if own {
-                (sighting.job.clone(), sighting.owner.clone())
-            } else {
-                let last = core.last.get(&fact.run);
-                last.unwrap_or_else(|| (other_run(fact, &sighting), sighting.owner.clone()))
-            };
-            batch.told.push(Told::new(
-                fact,
-                frame.event(fact, &sighting, job, &owner),
-                sighting.raw_id,
-                &links,
-            ));
-        }
-        for run in &decision.lost {
-            let message = format!(
-                "{} is over, its id belongs to another job, and {accounting}",
-                run.entity_key()
-            );
-            // In one write with the run, which the books have as over.
-            let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
-            batch.told.push(Told::capture(run.clone(), gap));
-        }
-        let new = &batch.told[before..];
-        if new.iter().any(Told::is_stored_first) {
-            let bytes = new.iter().map(Told::outbox_bytes).sum::<usize>();
-            batch.outboxes_bytes += bytes;
-            let shard = Store::shard_of_record(sighting.raw_id);
-            let in_shard = batch.outbox_bytes.entry(shard).or_default();
-            *in_shard += bytes;
-            batch.fullest_bytes = batch.fullest_bytes.max(*in_shard);
-        }
-        for (run, mut tracked) in decision.changes {
-            batch
-                .before
-                .entry(run.clone())
-                .or_insert_with(|| core.book.get(&run).cloned());
-            if let Some(digest) = digest.filter(|_| {
-                run.job_id == sighting.run.job_id && run.task_id == sighting.run.task_id
-            }) {
-                tracked.digest = digest;
-            }
-            if tracked.over() {
-                core.unproven.remove(&tracked.raw_id);
-            }
-            if tracked.closed() {
-                core.last.remove(&run);
-                core.unproven_tasks.remove(&run);
-            } else if run == sighting.run && !is_known_to_accounting_only(core, &sighting) {
-                // Accounting knows less of a run than was seen of it.
-                core.last
-                    .insert(run.clone(), &sighting.job, &sighting.owner);
-            }
-            core.dirty.insert(Store::shard_of(&tracked));
-            if self.config.accounting {
-                core.owing
-                    .note(&run, &tracked, now.timestamp(), &self.config);
-            }
-            core.book.put(run, tracked);
-        }
-    }
-
     /// Whether the proof of something was waited for long enough.
     fn given_up(&self, unproven: &Unproven) -> bool {
         let waited = unproven.since.elapsed();
@@ -414,10 +220,4 @@ impl Collector {
         let limit = self.config.usage_after + self.config.proof_patience;
         i64::try_from(limit.as_secs()).unwrap_or(i64::MAX)
     }
-}
-
-/// Whether accounting, which has told the end of a run, will tell what it used no less completely than all that was seen of it.
-fn is_known_to_accounting_only(core: &Core, sighting: &Sighting) -> bool {
-    let over = sighting.record == Record::Accounting && sighting.end_kind().is_some();
-    over && !core.last.has(&sighting.run)
 }

@@ -8,6 +8,7 @@ mod derive;
 mod evidence;
 mod observe;
 mod rows;
+mod running;
 mod sighting;
 pub mod snapshot;
 #[cfg(test)]

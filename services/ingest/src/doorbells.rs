@@ -9,6 +9,7 @@
 
 mod reader;
 mod strangers;
+mod waiting;
 
 use std::time::Duration;
 

@@ -178,21 +178,20 @@ mod tests {
         }
     }
 
+    /// What the only run used, of which every step has reported.
+    fn complete(records: &[UsageRecord]) -> Usage {
+        let settled = usages("c", records);
+        match &settled[..] {
+            [only] if only.complete => only.sighting.job.usage.clone().unwrap(),
+            _ => panic!("{settled:?}"),
+        }
+    }
+
     #[test]
     fn the_peak_is_the_largest_step_and_efficiency_is_of_what_was_allocated() {
         let steps = vec![step("batch", 10 << 20, 1), step("0", 60 << 20, 2)];
         let record = part("COMPLETED", 100, 120, "cpu=2,mem=480M,node=1", steps);
-        let settled = usages("c", &[record]);
-        let [
-            Settled {
-                sighting,
-                complete: true,
-            },
-        ] = &settled[..]
-        else {
-            panic!("{settled:?}")
-        };
-        let usage = sighting.job.usage.clone().unwrap();
+        let usage = complete(&[record]);
         assert_eq!(
             (usage.cpu_seconds, usage.elapsed_seconds, usage.steps),
             (5, 10, 2)
@@ -221,17 +220,7 @@ mod tests {
         // As 22.05 has it: from the start of the run.
         after.record.start = before.record.start;
         after.record.elapsed_secs = Some(20);
-        let settled = usages("c", &[before, after]);
-        let [
-            Settled {
-                sighting,
-                complete: true,
-            },
-        ] = &settled[..]
-        else {
-            panic!("{settled:?}")
-        };
-        let usage = sighting.job.usage.clone().unwrap();
+        let usage = complete(&[before, after]);
         assert_eq!((usage.cpu_seconds, usage.elapsed_seconds), (11, 20));
         assert_eq!(usage.cpu_efficiency_permille, Some(220));
         assert_eq!(

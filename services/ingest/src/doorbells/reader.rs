@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slurm_client::{JobsAnswer, Slurm};
-use slurm_types::{JobBaseState, JobId};
+use slurm_types::JobId;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::waiting::{Waiting, is_settled, merge, note};
 use super::{NEW_JOBS, Ring, Strangers, finish, postpone};
 use crate::collector::{Collector, Reading};
-use crate::domain::{Book, Sighting, Tracked};
+use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::proof::Question;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
@@ -25,17 +26,6 @@ const MOST_AT_ONCE: usize = 2_000;
 const FEW: usize = 4;
 /// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
 const LOOKS: u32 = 8;
-
-/// A job somebody waits for.
-struct Waiting {
-    rings: Vec<Ring>,
-    due: Instant,
-    looks: u32,
-    /// Whether nobody had heard of it; `None` until it is looked up.
-    stranger: Option<bool>,
-    /// The array on whose word it is asked for, until it is known whether that is true.
-    vouched_by: Option<u32>,
-}
 
 /// Reads jobs from the controller on demand.
 pub struct Reader {
@@ -314,75 +304,4 @@ impl Reader {
             tracing::debug!("stopping, the question is asked again at the next start");
         }
     }
-}
-
-/// Whether all who ring came again with an end that was told meanwhile.
-fn is_settled(job: &Waiting, book: &Book) -> bool {
-    let is_told = |end: &Sighting| book.get(&end.run).is_some_and(Tracked::over);
-    let settled = |ring: &Ring| ring.comes_again && ring.end.as_deref().is_some_and(is_told);
-    !job.rings.is_empty() && job.rings.iter().all(settled)
-}
-
-fn note(waiting: &mut HashMap<u32, Waiting>, ring: Ring) {
-    let job = waiting.entry(ring.job_id).or_insert_with(|| Waiting {
-        rings: Vec::new(),
-        due: Instant::now(),
-        looks: 0,
-        stranger: None,
-        vouched_by: None,
-    });
-    job.due = Instant::now();
-    job.looks = 0;
-    job.rings.push(ring);
-}
-
-/// Puts the controller's records and jobcomp's evidence together, oldest run first. Also tells whether they contradict each other: then
-/// the evidence counts for nothing, since slurmctld writes its own record before it calls jobcomp, and this one was read afterwards.
-fn merge(job: &mut Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
-    let mut contradicted = false;
-    let mut sightings = found;
-    for ring in &mut job.rings {
-        // Used once: a later look must not meet it again.
-        let Some(end) = ring.end.take() else { continue };
-        let Some(position) = sightings
-            .iter()
-            .position(|sighting| sighting.run == end.run)
-        else {
-            // The job is already in another run; this is the end of the one before. A run that the controller
-            // should still have is not there: not believed.
-            if sightings
-                .iter()
-                .any(|sighting| sighting.run.submit_time > end.run.submit_time)
-            {
-                sightings.push(*end);
-            } else {
-                contradicted = true;
-            }
-            continue;
-        };
-        if sightings[position].in_flux() {
-            let sighting = sightings.swap_remove(position);
-            sightings.push(sighting.completed_by(&end));
-        } else if sightings[position].end_kind().is_none() {
-            // A run that was requeued in its first second may keep its submit time (22.05).
-            let restarted = end.requeued
-                && sightings[position]
-                    .restarts
-                    .is_some_and(|restarts| restarts > 0);
-            match sightings[position].base {
-                Some(JobBaseState::Pending) if restarted => sightings.insert(position, *end),
-                _ => contradicted = true,
-            }
-        }
-    }
-    sightings.sort_by_key(|sighting| sighting.run.submit_time);
-    let links = || job.rings.iter().map(|ring| ring.span.clone()).collect();
-    let readings = sightings
-        .into_iter()
-        .map(|sighting| Reading {
-            links: links(),
-            ..Reading::new(sighting)
-        })
-        .collect();
-    (readings, contradicted)
 }

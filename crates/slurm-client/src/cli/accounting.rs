@@ -1,0 +1,76 @@
+//! Questions about accounting: `sacct`.
+
+use std::collections::BTreeSet;
+
+use slurm_types::{JobId, JobRef};
+
+use super::{Cli, IDS_PER_COMMAND, join, local_time, malformed};
+use crate::parse::{self, Separator};
+use crate::{AccountingRecord, Error, Query, UsageRecord, metrics};
+
+impl Cli {
+    /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
+    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+        match query {
+            Query::Window { start, end } => {
+                let (start, end) = (local_time(*start)?, end.map(local_time).transpose()?);
+                let end = end.as_deref().unwrap_or("now");
+                self.runs(&["-S", &start, "-E", end]).await
+            }
+            Query::Jobs(ids) => {
+                let ids: Vec<JobId> = ids
+                    .iter()
+                    .copied()
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect();
+                let mut records = Vec::new();
+                for some in ids.chunks(IDS_PER_COMMAND) {
+                    records.extend(self.runs(&["-j", &join(some)]).await?);
+                }
+                Ok(records)
+            }
+        }
+    }
+
+    async fn runs(&self, which: &[&str]) -> Result<Vec<AccountingRecord>, Error> {
+        let fields = parse::ACCOUNTING_FIELDS.join(",");
+        let which = [&["-a", "-X"], which].concat();
+        self.sacct(&fields, &which, parse::accounting).await
+    }
+
+    /// Every run of these jobs with its steps and what they used. A task of an array that has the array's own id brings the array's other
+    /// tasks along, unless it is asked for as a task.
+    pub(crate) async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+        let mut records = Vec::new();
+        for some in jobs.chunks(IDS_PER_COMMAND) {
+            let list: Vec<String> = some.iter().map(JobRef::to_string).collect();
+            let which = ["-a", "-j", &list.join(",")];
+            records.extend(
+                self.sacct(&parse::usage_fields(), &which, parse::usage)
+                    .await?,
+            );
+        }
+        Ok(records)
+    }
+
+    async fn sacct<T>(
+        &self,
+        fields: &str,
+        which: &[&str],
+        read: impl FnOnce(&str, &Separator) -> Option<(Vec<T>, usize)>,
+    ) -> Result<Vec<T>, Error> {
+        let separator = Separator::random();
+        let format = format!("--format={fields}");
+        let delimiter = format!("--delimiter={}", separator.as_str());
+        let mut arguments = vec!["-D", "-P", "-n", "--noconvert", &delimiter, &format];
+        arguments.extend(which);
+        let output = self.runner.run("sacct", &arguments).await?;
+        let (records, unread) = read(&output, &separator).ok_or_else(|| {
+            malformed("sacct", "the answer has not the columns asked for", &output)
+        })?;
+        metrics::unread("sacct", unread);
+        // The answer has the shape that only sacct can give it. A row without an id is nobody's, and holds up no other.
+        Ok(records)
+    }
+}

@@ -1,0 +1,128 @@
+//! What one source leaves open, from another one or from what was seen of the same run before.
+
+use mesh_events::proto::mesh::job::v1::Job;
+
+use crate::domain::sighting::Sighting;
+
+/// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp tells.
+pub(in crate::domain) fn complete(job: &mut Job, evidence: &Sighting) {
+    let end = &evidence.job;
+    job.state.clone_from(&end.state);
+    job.end_time = end.end_time;
+    job.exit_code.clone_from(&end.exit_code);
+    job.derived_exit_code.clone_from(&end.derived_exit_code);
+    if !end.nodes.is_empty() {
+        job.nodes.clone_from(&end.nodes);
+        job.node_count = end.node_count;
+        job.start_time = end.start_time;
+    }
+}
+
+/// Keeps what was last seen of the allocation of a run that is COMPLETING: the controller's record has only the nodes whose epilogs still
+/// run then, in the end none, and, where the state hides whether it was requeued (`in_flux`), the start may be the next run's
+/// (seen on 22.05).
+pub fn keep_allocation(job: &mut Job, last: &Job, in_flux: bool) {
+    if !last.nodes.is_empty() {
+        job.nodes.clone_from(&last.nodes);
+        job.node_count = last.node_count;
+        job.batch_host.clone_from(&last.batch_host);
+        job.allocations.clone_from(&last.allocations);
+        if in_flux {
+            job.start_time = last.start_time;
+        }
+    }
+}
+
+/// Fills what a source leaves open with what was last seen of the same run.
+pub fn fill(job: &mut Job, last: &Job) {
+    macro_rules! texts { ($($field:ident),*) => { $(if job.$field.is_empty() { job.$field.clone_from(&last.$field); })* } }
+    texts!(
+        name,
+        partition,
+        qos,
+        reservation,
+        nodes,
+        batch_host,
+        req_tres,
+        alloc_tres,
+        dependency,
+        features,
+        licenses
+    );
+    texts!(
+        work_dir,
+        std_out,
+        std_err,
+        comment,
+        admin_comment,
+        group,
+        wckey,
+        display_id,
+        failed_node,
+        allocations
+    );
+    if job.state == last.state {
+        // What was seen at the end itself is better: sacct of 22.05 prints exit codes above 127 without 128, and the reason it waited for.
+        job.exit_code = last.exit_code.or(job.exit_code);
+        job.derived_exit_code = last.derived_exit_code.or(job.derived_exit_code);
+        if !last.reason.is_empty() {
+            job.reason.clone_from(&last.reason);
+            job.reason_description.clone_from(&last.reason_description);
+        }
+    }
+    if job.array.is_none() {
+        job.array.clone_from(&last.array);
+    }
+    if job.het.is_none() {
+        job.het = last.het;
+    }
+    job.submit_time = job.submit_time.or(last.submit_time);
+    job.eligible_time = job.eligible_time.or(last.eligible_time);
+    job.start_time = job.start_time.or(last.start_time);
+    job.time_limit_minutes = job.time_limit_minutes.or(last.time_limit_minutes);
+    job.deadline = job.deadline.or(last.deadline);
+    job.exclusive |= last.exclusive;
+    job.requeueable |= last.requeueable;
+    job.batch |= last.batch;
+    job.restarts = job.restarts.max(last.restarts);
+    if job.node_count == 0 {
+        job.node_count = last.node_count;
+    }
+    if job.priority == 0 {
+        job.priority = last.priority;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::snapshot::seconds;
+
+    fn seen(nodes: &str, start: i64) -> Job {
+        Job {
+            nodes: nodes.to_owned(),
+            node_count: 2,
+            start_time: Some(seconds(start)),
+            ..Job::default()
+        }
+    }
+
+    #[test]
+    fn a_run_whose_epilogs_run_keeps_its_allocation() {
+        let check = |in_flux: bool, start: i64| {
+            let mut job = seen("n2", 30);
+            job.node_count = 1;
+            keep_allocation(&mut job, &seen("n[1-2]", 10), in_flux);
+            assert_eq!(job, seen("n[1-2]", start), "in flux: {in_flux}");
+        };
+        check(true, 10);
+        check(false, 30);
+    }
+
+    #[test]
+    fn what_was_never_seen_running_keeps_what_the_record_has() {
+        let mut job = seen("n1", 30);
+        keep_allocation(&mut job, &Job::default(), true);
+        assert_eq!(job, seen("n1", 30));
+    }
+}

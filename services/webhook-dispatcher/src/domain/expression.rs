@@ -87,10 +87,15 @@ impl Expression {
             .eval(Value::from(Serde(&sample)))
             .map_err(|error| InvalidExpression::Fails(problem(&error)))?;
         drop(compiled);
-        Ok(Self {
+        Ok(Self::checked(text))
+    }
+
+    /// An expression that was checked when it was saved; one that was not and is none has no value.
+    pub fn checked(text: &str) -> Self {
+        Self {
             text: text.into(),
-            environment: Arc::new(environment),
-        })
+            environment: Arc::new(environment()),
+        }
     }
 
     /// True if it holds for an event with these fields.

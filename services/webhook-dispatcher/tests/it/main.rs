@@ -6,6 +6,7 @@ mod api;
 mod bounds;
 mod database;
 mod delivery;
+mod formats;
 mod harness;
 mod process;
 mod restart;

@@ -138,9 +138,7 @@ impl GitHub {
         self.inputs
             .iter()
             .map(|(name, text)| {
-                let value = Expression::new(text)
-                    .ok()
-                    .and_then(|expression| expression.text(fields));
+                let value = Expression::checked(text).text(fields);
                 // What the event does not have is an empty input.
                 (name.as_str(), cut(&value.unwrap_or_default(), 2_000))
             })

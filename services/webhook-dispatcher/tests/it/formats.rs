@@ -1,0 +1,471 @@
+//! Bodies for 10,000 jobs, checked by the targets' own libraries and schemas, and by the limits that only their documentation knows.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
+use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
+use mesh_events::{Event, EventType, timestamp};
+use mesh_testkit::Receiver;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use serde_json::{Value, json};
+use url::Url;
+use webhook_dispatcher::domain::format::{Content, Format, Kept, Step};
+use webhook_dispatcher::domain::{message, sample};
+
+use crate::harness::{Mesh, SECRET, event, signed};
+
+const JOBS: usize = 10_000;
+
+/// What is folded into names, paths and reasons.
+const PIECES: &[&str] = &[
+    "train",
+    "resnet-50",
+    " ",
+    "_",
+    "é",
+    "数据",
+    "😀",
+    "👩‍🔬",
+    "𝕏",
+    "<!channel>",
+    "<@U012>",
+    "@everyone",
+    "@here",
+    "<@&1>",
+    "](https://evil.example/)",
+    "[x](",
+    "```",
+    "`",
+    "**",
+    "~~",
+    "||",
+    "# ",
+    "> ",
+    "&amp;",
+    "&",
+    "<",
+    ">",
+    "\"",
+    "'",
+    "\\",
+    "\n",
+    "\r",
+    "\t",
+    "\u{0}",
+    "\u{7f}",
+    "\u{202e}",
+    "\u{2028}",
+    "\u{feff}",
+    "{{DATE(2020-01-01T00:00:00Z)}}",
+    "${x}",
+    "{{ 7*7 }}",
+    "{% if %}",
+    "https://evil.example/a?b=c",
+    ":x:",
+    "<t:0:R>",
+    "%00",
+    "n[1-4096]",
+    "/scratch/",
+];
+
+/// Bodies are made and checked here; the first faults are shown.
+fn checked(program: &mut Command, lines: &[Value]) {
+    let mut child = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start the checks; scripts/setup installs what they need");
+    let mut stdin = child.stdin.take().unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let (faults, count): (Vec<_>, Vec<_>) =
+        said.lines().partition(|line| !line.starts_with("checked "));
+    assert!(
+        faults.is_empty(),
+        "{} faults: {:#?}",
+        faults.len(),
+        &faults[..faults.len().min(5)]
+    );
+    assert_eq!(count, [format!("checked {}", lines.len())]);
+}
+
+fn tools() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/webhook-sdks")
+}
+
+fn sdks(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/sdks")
+        .join(name)
+}
+
+fn node() -> Command {
+    let mut command = Command::new("node");
+    command.arg(sdks("check.mjs")).arg(tools());
+    command
+}
+
+fn python() -> Command {
+    let mut command = Command::new(tools().join("venv/bin/python"));
+    command.arg(sdks("check.py"));
+    command
+}
+
+fn words(rng: &mut StdRng) -> String {
+    // Most names are short, some have 10,000 characters and more.
+    let (pieces, times) = match rng.random_range(0..60) {
+        0..3 => (0, 1),
+        3 => (8, rng.random_range(100..500)),
+        4..8 => (12, rng.random_range(2..20)),
+        _ => (rng.random_range(1..5), 1),
+    };
+    let block: String = (0..pieces).map(|_| *PIECES.choose(rng).unwrap()).collect();
+    block.repeat(times)
+}
+
+fn hosts(rng: &mut StdRng) -> String {
+    match rng.random_range(0..10) {
+        0 => words(rng),
+        1 => (0..rng.random_range(1_000..5_000))
+            .map(|n| format!("rack{}-n{n},", n % 40))
+            .collect(),
+        _ => format!("n[1-{}]", rng.random_range(2..64)),
+    }
+}
+
+fn job(rng: &mut StdRng) -> Job {
+    let at = |seconds: i64| {
+        Some(timestamp(
+            DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(1_763_760_000 + seconds),
+        ))
+    };
+    let link = [
+        "",
+        "https://ci.example.org/runs/7?a=b&c=(d)|e",
+        "see http://a.example/<x>",
+    ]
+    .choose(rng)
+    .unwrap();
+    Job {
+        name: words(rng),
+        partition: words(rng),
+        nodes: hosts(rng),
+        node_count: rng.random_range(0..5_000),
+        failed_node: words(rng),
+        reason: words(rng),
+        req_tres: format!("cpu=4,mem={}", words(rng)),
+        alloc_tres: words(rng),
+        work_dir: words(rng),
+        std_out: words(rng),
+        std_err: words(rng),
+        comment: format!("{link} {}", words(rng)),
+        display_id: if rng.random_bool(0.1) {
+            words(rng)
+        } else {
+            "1230_4".into()
+        },
+        submit_time: at(0),
+        start_time: rng.random_bool(0.8).then(|| at(60).unwrap()),
+        end_time: rng
+            .random_bool(0.8)
+            .then(|| at(rng.random_range(60..10_000_000)).unwrap()),
+        time_limit_minutes: rng.random_bool(0.5).then(|| rng.random_range(1..1_000_000)),
+        exit_code: rng.random_bool(0.8).then(|| ExitCode {
+            code: rng.random_range(0..256),
+            signal: rng.random_range(0..65),
+        }),
+        ..sample::job()
+    }
+}
+
+fn generated(rng: &mut StdRng) -> (Event, Option<CostEvent>) {
+    let kind = *EventType::ALL.choose(rng).unwrap();
+    let mut event = sample::event(kind);
+    event.cluster = if rng.random_bool(0.05) {
+        words(rng)
+    } else {
+        "hpc1".into()
+    };
+    if let Some(owner) = &mut event.owner {
+        owner.user = words(rng);
+        owner.account = words(rng);
+        owner.identity.as_mut().unwrap().name = words(rng);
+    }
+    event.actor = Some(Actor {
+        kind: ActorKind::Admin.into(),
+        user: words(rng),
+        ..Actor::default()
+    });
+    match event.payload.as_mut().unwrap() {
+        Payload::Job(payload) => payload.job = Some(job(rng)),
+        Payload::Cost(payload) => payload.job = Some(job(rng)),
+        Payload::Queue(payload) => {
+            payload.job = Some(job(rng));
+            let explanation = payload.explanation.as_mut().unwrap();
+            explanation.summary = words(rng);
+            explanation.advice = words(rng);
+            explanation.actor = words(rng);
+        }
+        Payload::Node(payload) => {
+            payload.cause = words(rng);
+            let node = payload.node.as_mut().unwrap();
+            node.name = words(rng);
+            node.reason = words(rng);
+            node.partitions = (0..rng.random_range(0..50)).map(|_| words(rng)).collect();
+        }
+        Payload::User(payload) => {
+            payload.user = words(rng);
+            payload.account = words(rng);
+            payload.before = words(rng);
+            payload.after = words(rng);
+        }
+        Payload::Capture(payload) => {
+            payload.source = words(rng);
+            payload.message = words(rng);
+            payload.not_recoverable = words(rng);
+        }
+    }
+    let money = |micros| {
+        Some(Money {
+            micros,
+            currency: if micros % 7 == 0 {
+                "<!channel>".into()
+            } else {
+                "EUR".into()
+            },
+        })
+    };
+    let cost = rng.random_bool(0.5).then(|| CostEvent {
+        burn_rate: money(rng.random_range(0..i64::MAX)),
+        total: money(rng.random_range(0..1_000_000_000)),
+        problem: words(rng),
+        ..CostEvent::default()
+    });
+    (event, cost)
+}
+
+fn format(text: &str) -> Format {
+    serde_json::from_str(text).unwrap()
+}
+
+fn units(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.encode_utf16().count(),
+        Value::Array(values) => values.iter().map(units).sum(),
+        Value::Object(values) => values.values().map(units).sum(),
+        _ => 0,
+    }
+}
+
+fn strings<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => found.push(text),
+        Value::Array(values) => values.iter().for_each(|value| strings(value, found)),
+        Value::Object(values) => values.values().for_each(|value| strings(value, found)),
+        _ => {}
+    }
+}
+
+/// What no library checks.
+fn check(target: &str, text: &str, body: &Value) {
+    let mut found = Vec::new();
+    strings(body, &mut found);
+    match target {
+        "slack" => {
+            assert!(units(body) <= 13_000, "{} in all", units(body));
+            for text in found {
+                let ours = |rest: &&str| rest.starts_with("!date^") || rest.starts_with("http");
+                // The heading is plain text, where `<` is only itself.
+                let heading = body["blocks"][0]["text"]["text"] == text;
+                assert!(
+                    heading || text.split('<').skip(1).all(|rest| ours(&rest)),
+                    "{text}"
+                );
+            }
+        }
+        "teams" => {
+            assert!(text.len() <= 28_000, "{} bytes", text.len());
+            assert!(found.iter().all(|text| !text.contains("{{")), "{text}");
+        }
+        "discord" => {
+            let embed = &body["embeds"][0];
+            assert!(units(embed) <= 6_000, "{} in all", units(embed));
+            assert_eq!(body["allowed_mentions"], json!({"parse": []}));
+            for field in embed["fields"].as_array().unwrap_or(&Vec::new()) {
+                assert!(
+                    !field["value"].as_str().unwrap().trim().is_empty(),
+                    "{field}"
+                );
+            }
+        }
+        "pagerduty" => assert!(text.len() <= 512_000, "{} bytes", text.len()),
+        _ => assert!(text.len() <= 65_000, "{} bytes", text.len()),
+    }
+}
+
+/// The bodies of one event in every format.
+fn bodies(
+    event: &Event,
+    cost: Option<&CostEvent>,
+    formats: &[(&'static str, Format)],
+) -> Vec<Value> {
+    let address = Url::parse("https://target.example/").unwrap();
+    let content = Content::Event { event, cost };
+    let kind = event.kind().unwrap();
+    let mut lines = Vec::new();
+    for (target, format) in formats {
+        if !format.takes(kind, event) {
+            continue;
+        }
+        let step = format.begin(&address, &content, &Kept::new()).unwrap();
+        let Step::Send(request, _) = step else {
+            panic!("nothing to send: {step:?}")
+        };
+        let body: Value = serde_json::from_str(&request.body).unwrap();
+        check(target, &request.body, &body);
+        lines.push(json!({"target": target, "body": body}));
+    }
+    lines
+}
+
+#[test]
+fn bodies_for_any_job_keep_to_the_rules_of_their_targets() {
+    let key = "0123456789abcdef0123456789abcdef";
+    let formats = [
+        ("slack", Format::Slack),
+        ("teams", Format::Teams),
+        ("discord", Format::Discord),
+        (
+            "pagerduty",
+            format(&format!(
+                r#"{{"type": "pagerduty", "routing_key": "{key}"}}"#
+            )),
+        ),
+        (
+            "github-repository",
+            format(r#"{"type": "github", "token": "t", "repository": "a/b"}"#),
+        ),
+        (
+            "github-workflow",
+            format(
+                r#"{"type": "github", "token": "t", "repository": "a/b", "workflow": "w.yml", "ref": "main",
+                    "inputs": {"name": "job.name", "nodes": "job.nodes", "cost": "cost.total", "type": "type", "all": "job"}}"#,
+            ),
+        ),
+    ];
+    let mut rng = StdRng::seed_from_u64(5);
+    let mut lines = Vec::new();
+    for _ in 0..JOBS {
+        let (event, cost) = generated(&mut rng);
+        lines.extend(bodies(&event, cost.as_ref(), &formats));
+    }
+    for (target, format) in &formats[..3] {
+        for message in [
+            message::Message::away(u64::MAX, &words(&mut rng)),
+            message::Message::test(&words(&mut rng), "c"),
+        ] {
+            let content = Content::Message {
+                id: "m",
+                message: &message,
+            };
+            let address = Url::parse("https://target.example/").unwrap();
+            let Ok(Step::Send(request, _)) = format.begin(&address, &content, &Kept::new()) else {
+                panic!("nothing to send")
+            };
+            let body: Value = serde_json::from_str(&request.body).unwrap();
+            check(target, &request.body, &body);
+            lines.push(json!({"target": target, "body": body}));
+        }
+    }
+    assert!(lines.len() > 4 * JOBS, "{}", lines.len());
+    let (slack, others): (Vec<_>, Vec<_>) = lines
+        .into_iter()
+        .partition(|line| line["target"] == "slack");
+    std::thread::scope(|scope| {
+        scope.spawn(|| checked(&mut python(), &slack));
+        checked(&mut node(), &others);
+    });
+}
+
+#[test]
+fn the_checks_see_faults() {
+    let broken = [
+        json!({"target": "teams", "body": {"type": "message", "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "content": {"type": "AdaptiveCard", "version": "1.4", "body": [{"type": "Nope"}]}}]}}),
+        json!({"target": "discord", "body": {"embeds": [{"title": "x".repeat(257)}]}}),
+        json!({"target": "pagerduty", "body": {"routing_key": "k", "event_action": "open"}}),
+        json!({"target": "github-workflow", "body": {"ref": "main", "inputs": {"n": 1}}}),
+        json!({"target": "signature", "secret": SECRET, "headers": {}, "body": "{}"}),
+    ];
+    for line in broken {
+        let seen = std::panic::catch_unwind(|| checked(&mut node(), std::slice::from_ref(&line)));
+        assert!(seen.is_err(), "{line}");
+    }
+    let long = json!({"type": "section", "text": {"type": "mrkdwn", "text": "x".repeat(3_001)}});
+    let broken = [
+        json!({"target": "slack", "body": {"text": "x", "blocks": [long]}}),
+        json!({"target": "signature", "secret": SECRET, "headers": {}, "body": "{}"}),
+    ];
+    for line in broken {
+        let seen = std::panic::catch_unwind(|| checked(&mut python(), std::slice::from_ref(&line)));
+        assert!(seen.is_err(), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receivers_with_the_standard_libraries_verify_and_read_what_arrives() {
+    let receiver = Receiver::start().await;
+    let mesh = Mesh::start(&[signed("pipeline", &receiver.url("/"), "types = [\"*\"]")]).await;
+    let mut events = Vec::new();
+    for job in 1..=20 {
+        let mut event = event(EventType::JobFailed, job);
+        if let Some(Payload::Job(payload)) = &mut event.payload {
+            payload.job.as_mut().unwrap().name = PIECES.concat();
+        }
+        mesh.publish(&event).await;
+        events.push(event);
+    }
+    mesh.wait_for_count("pipeline", "delivered", 20).await;
+    let mut lines = Vec::new();
+    for received in receiver.received() {
+        let names = [
+            "webhook-id",
+            "webhook-timestamp",
+            "webhook-signature",
+            "content-type",
+        ];
+        let headers: serde_json::Map<String, Value> = names
+            .iter()
+            .map(|name| ((*name).to_owned(), received.header(name).into()))
+            .collect();
+        let body = String::from_utf8(received.body.clone()).unwrap();
+        lines.push(
+            json!({"target": "signature", "secret": SECRET, "headers": headers, "body": body}),
+        );
+        let sent = events
+            .iter()
+            .find(|event| event.id == received.header("webhook-id"))
+            .unwrap();
+        let expected = json!({
+            "id": sent.id,
+            "source": format!("/clusters/{}", sent.cluster),
+            "type": format!("org.slurm-mesh.{}.v1", sent.r#type),
+            "subject": sent.entity_key(),
+        });
+        lines.push(
+            json!({"target": "cloudevent", "headers": headers, "body": body, "expected": expected}),
+        );
+    }
+    checked(&mut python(), &lines);
+    lines.retain(|line| line["target"] == "signature");
+    checked(&mut node(), &lines);
+}

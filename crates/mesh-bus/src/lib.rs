@@ -28,7 +28,7 @@ pub use endpoint::EndpointConsumer;
 pub use follow::Start;
 pub use lease::{Candidate, Lease, Role};
 pub use message::Message;
-pub use publish::Published;
+pub use publish::{Published, Replayed};
 pub use state::ClusterState;
 
 /// What can go wrong on the bus.

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
+use bytes::Bytes;
 use futures_util::{TryStreamExt as _, stream};
-use mesh_events::cloudevents::Attributes;
+use mesh_events::cloudevents::{Attributes, HEADER_REPLAY};
 use mesh_events::{Event, subject};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +27,17 @@ pub struct Published {
     pub duplicate: bool,
 }
 
+/// A recorded event, to be told once more.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// Subject it was recorded from.
+    pub original: String,
+    /// The event.
+    pub event: Event,
+    /// Its bytes as they are recorded.
+    pub body: Bytes,
+}
+
 impl Bus {
     /// Publishes an event and waits until JetStream has stored it.
     ///
@@ -41,8 +53,47 @@ impl Bus {
         for (name, value) in Attributes::of(event).map_err(invalid)?.headers() {
             headers.insert(name, value);
         }
-        self.send(subject, &event.id, headers, event.encode_to_vec())
+        self.send(subject, &event.id, headers, event.encode_to_vec().into())
             .await
+    }
+
+    /// Publishes events once more, with the bytes that are recorded: on the subjects of a replay, in this order, and each once for
+    /// the replay. Returns when JetStream has stored all of them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if one can never be published, else [`Error::Publish`]: try again with the same events.
+    pub async fn publish_replayed(
+        &self,
+        replay: &str,
+        endpoint: Option<&str>,
+        events: Vec<Replayed>,
+    ) -> Result<(), Error> {
+        let mut sent = Vec::with_capacity(events.len());
+        for Replayed {
+            original,
+            event,
+            body,
+        } in events
+        {
+            let attributes = Attributes::of(&event).map_err(|source| Error::Invalid {
+                id: event.id.clone(),
+                reason: source.to_string(),
+            })?;
+            let mut headers = HeaderMap::new();
+            for (name, value) in attributes.headers() {
+                headers.insert(name, value);
+            }
+            headers.insert(HEADER_REPLAY, replay);
+            let subject = subject::replay(replay, endpoint, &original);
+            let id = format!("{replay}:{}", event.id);
+            // Sent one after the other, and acknowledged together.
+            let acknowledged = self.begin(subject.clone(), &id, headers, body).await;
+            sent.push((subject, id, acknowledged));
+        }
+        for (subject, id, acknowledged) in sent {
+            Self::stored(subject, &id, acknowledged).await?;
+        }
+        Ok(())
     }
 
     /// Publishes a message that is no event (audit entry, dead letter) and waits until JetStream has stored it.
@@ -55,24 +106,41 @@ impl Bus {
         id: &str,
         body: Vec<u8>,
     ) -> Result<Published, Error> {
-        self.send(subject, id, HeaderMap::new(), body).await
+        self.send(subject, id, HeaderMap::new(), body.into()).await
     }
 
     async fn send(
         &self,
         subject: String,
         id: &str,
-        mut headers: HeaderMap,
-        body: Vec<u8>,
+        headers: HeaderMap,
+        body: Bytes,
     ) -> Result<Published, Error> {
+        let acknowledged = self.begin(subject.clone(), id, headers, body).await;
+        Self::stored(subject, id, acknowledged).await
+    }
+
+    /// Sends a message; the answer is awaited by [`Self::stored`].
+    async fn begin(
+        &self,
+        subject: String,
+        id: &str,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<PublishAckFuture, PublishError> {
         headers.insert(async_nats::header::NATS_MESSAGE_ID, id);
         trace::inject(&mut headers);
-        let acknowledged = async {
-            self.jetstream
-                .publish_with_headers(subject.clone(), headers, body.into())
-                .await?
-                .await
-        };
+        self.jetstream
+            .publish_with_headers(subject, headers, body)
+            .await
+    }
+
+    async fn stored(
+        subject: String,
+        id: &str,
+        acknowledged: Result<PublishAckFuture, PublishError>,
+    ) -> Result<Published, Error> {
+        let acknowledged = async { acknowledged?.await };
         match acknowledged.await {
             Ok(ack) => {
                 metrics::published(if ack.duplicate { "duplicate" } else { "stored" });

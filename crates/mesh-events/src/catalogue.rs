@@ -21,6 +21,8 @@ pub const MESH_AUDIT: &str = "MESH_AUDIT";
 pub const MESH_CHECKPOINTS: &str = "MESH_CHECKPOINTS";
 /// Messages that could not be processed.
 pub const MESH_DEAD: &str = "MESH_DEAD";
+/// Events of the ledger, told once more.
+pub const MESH_REPLAY: &str = "MESH_REPLAY";
 
 /// State of `ingest`: last-seen jobs and counters, in shards.
 pub const BUCKET_INGEST: &str = "mesh_ingest";
@@ -69,7 +71,8 @@ pub const STREAMS: &[Stream] = &[
     },
     Stream {
         name: MESH_HOOKS,
-        subjects: &["mesh.*.hook.>"],
+        // Not `mesh.*.hook.>`: it overlaps with replays, and the server refuses streams that overlap.
+        subjects: &["mesh.*.hook.*"],
         work_queue: true,
         max_age: DAY.saturating_mul(7),
         max_bytes: GIB,
@@ -77,7 +80,7 @@ pub const STREAMS: &[Stream] = &[
     },
     Stream {
         name: MESH_AUDIT,
-        subjects: &["mesh.*.audit.>"],
+        subjects: &["mesh.*.audit.*"],
         work_queue: false,
         max_age: DAY.saturating_mul(14),
         max_bytes: GIB,
@@ -94,12 +97,21 @@ pub const STREAMS: &[Stream] = &[
     },
     Stream {
         name: MESH_DEAD,
-        // Not `mesh.dead.>`: it overlaps with `mesh.*.hook.>`, and the server refuses streams that overlap.
+        // Not `mesh.dead.>`: it overlaps with `mesh.*.hook.*`, and the server refuses streams that overlap.
         subjects: &["mesh.dead.*"],
         work_queue: false,
         max_age: DAY.saturating_mul(30),
         max_bytes: GIB,
         summary: "Messages that could not be processed, with the reason.",
+    },
+    // After MESH_HOOKS and MESH_AUDIT, whose subjects of former versions overlap with these.
+    Stream {
+        name: MESH_REPLAY,
+        subjects: &["mesh.replay.*.slurm.>", "mesh.replay.*.webhook.*.slurm.>"],
+        work_queue: false,
+        max_age: DAY.saturating_mul(3),
+        max_bytes: GIB.saturating_mul(2),
+        summary: "Events of the ledger that somebody asked for once more. A replay waits while it is full.",
     },
 ];
 
@@ -171,6 +183,15 @@ pub const CONSUMERS: &[Consumer] = &[
         filters: &[],
         ack_wait: LEDGER_ACK_WAIT,
         max_ack_pending: 8192,
+    },
+    // Any dispatcher takes them: they are written into its database at once.
+    Consumer {
+        stream: MESH_REPLAY,
+        name: "webhook-dispatcher",
+        per_cluster: false,
+        filters: &["mesh.replay.*.webhook.>"],
+        ack_wait: MINUTE,
+        max_ack_pending: 256,
     },
 ];
 
@@ -329,6 +350,8 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "mesh.checkpoint.*".into(),
             "mesh.*.audit.key".into(),
             "mesh.*.audit.retention".into(),
+            "mesh.*.audit.replay".into(),
+            "mesh.replay.>".into(),
         ],
         "webhook-dispatcher" => vec![
             "mesh.*.audit.>".into(),
@@ -354,6 +377,12 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             format!("$JS.API.CONSUMER.INFO.{MESH_CHECKPOINTS}.*"),
             format!("$JS.API.CONSUMER.MSG.NEXT.{MESH_CHECKPOINTS}.*"),
             format!("$JS.API.STREAM.INFO.{MESH_CHECKPOINTS}"),
+            // Whoever asked for a replay follows it here.
+            format!("$JS.API.CONSUMER.CREATE.{MESH_REPLAY}"),
+            format!("$JS.API.CONSUMER.CREATE.{MESH_REPLAY}.>"),
+            format!("$JS.API.CONSUMER.INFO.{MESH_REPLAY}.*"),
+            format!("$JS.API.CONSUMER.MSG.NEXT.{MESH_REPLAY}.*"),
+            format!("$JS.API.STREAM.INFO.{MESH_REPLAY}"),
         ],
         _ => Vec::new(),
     };

@@ -14,6 +14,9 @@ pub const CONTENT_TYPE_JSON: &str = "application/cloudevents+json";
 /// The `dataschema` of every event: names the message of this contract.
 pub const DATA_SCHEMA: &str = "urn:slurm-mesh:mesh.event.v1.Event";
 
+/// Header of events that are told once more: the extension attribute `replayid`, id of the replay.
+pub const HEADER_REPLAY: &str = "ce-replayid";
+
 /// CloudEvents attributes of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {

@@ -111,6 +111,28 @@ pub fn checkpoint(origin: &str) -> String {
     format!("mesh.checkpoint.{}", token(origin))
 }
 
+/// Subject of an event that is told once more: for everybody, or for one webhook endpoint.
+pub fn replay(id: &str, endpoint: Option<&str>, original: &str) -> String {
+    let id = token(id);
+    match endpoint {
+        None => format!("mesh.replay.{id}.{original}"),
+        Some(endpoint) => format!("mesh.replay.{id}.webhook.{}.{original}", token(endpoint)),
+    }
+}
+
+/// The parts of a replay's subject: its id, the endpoint it is for, and the subject of the original.
+pub fn replayed(subject: &str) -> Option<(String, Option<String>, &str)> {
+    let (id, rest) = subject.strip_prefix("mesh.replay.")?.split_once('.')?;
+    let id = name(id).ok()?;
+    match rest.strip_prefix("webhook.") {
+        None => Some((id, None, rest)),
+        Some(rest) => {
+            let (endpoint, original) = rest.split_once('.')?;
+            Some((id, Some(name(endpoint).ok()?), original))
+        }
+    }
+}
+
 /// Subject of an audit entry.
 pub fn audit(cluster: &str, kind: &str) -> String {
     format!("mesh.{}.audit.{}", token(cluster), token(kind))
@@ -145,6 +167,20 @@ mod tests {
             if let Ok(name) = name(&text) {
                 prop_assert_eq!(token(&name), text);
             }
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_replays_subject_come_back() {
+        let original = "slurm.c.job.started.cpu.alice";
+        let id = "0b7e1a52-5f5a-4c1e-9d3b-0c6f0f2b7a11";
+        for endpoint in [None, Some("ci.example"), Some("slurm")] {
+            let subject = replay(id, endpoint, original);
+            let parts = (id.to_owned(), endpoint.map(str::to_owned), original);
+            assert_eq!(replayed(&subject), Some(parts), "{subject}");
+        }
+        for other in [original, "mesh.replay.x", "mesh.replay.x.webhook.y"] {
+            assert_eq!(replayed(other), None, "{other}");
         }
     }
 

@@ -97,6 +97,9 @@ pub enum Command {
     Events(Events),
     /// Write what happened to a file: NDJSON or CSV
     Export(Export),
+    /// Have recorded events told once more, on the bus or to a webhook endpoint
+    #[command(subcommand)]
+    Replay(Replay),
     /// Sum up what happened: how often, how long jobs waited, what they cost
     Stats(Stats),
     /// Tell a job's story: its runs and what happened to each
@@ -269,6 +272,86 @@ pub struct Export {
     /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// `smesh replay`
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+For a consumer that was away too long, or had a fault: events come again as they were, with the same ids, beside what happens now. They are
+on NATS below mesh.replay.<id>., marked by the header ce-replayid, for three days; never on slurm.>, so nobody else notices.
+
+You have told what you may see: your own jobs, your accounts' as a coordinator, everything as an auditor or administrator. Who had what told
+is in the audit (smesh events --type audit.replay).
+
+Examples:
+  smesh replay start --since 7days --type 'job.*' --wait      and meanwhile:  nats stream view MESH_REPLAY
+  smesh replay start --from 1200 --to 3400 --to-endpoint pipeline --rate 50
+  smesh replay list --state running")]
+pub enum Replay {
+    /// Begin a replay; it goes on by itself, also after a crash
+    Start(Box<ReplayStart>),
+    /// List your replays (administrators and auditors: all), the newest first
+    List {
+        /// Only those in this state: running, done, failed, cancelled
+        #[arg(long, value_name = "STATE")]
+        state: Option<String>,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// Show how a replay stands
+    Show {
+        /// Its id
+        id: String,
+        /// Return when it has ended; exit status 1 if it was not done then
+        #[arg(long)]
+        wait: bool,
+    },
+    /// End a replay before it is done; what it has told stays told
+    Cancel {
+        /// Its id
+        id: String,
+    },
+}
+
+/// `smesh replay start`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Tells what the filter chooses, oldest first, up to the end of the ledger as it is now. A consumer that may see an event twice knows it by its
+id. After a crash, what was under way is told again within seconds; NATS drops what it has already.
+
+A webhook endpoint gets the events that its own filter lets through, whatever their age, each again although it had it before; its
+requests have the attribute replayid. Only administrators have events told to an endpoint.
+
+Examples:
+  smesh replay start --job 123_4
+  smesh replay start --user alice --since 2026-11-01 --until 2026-11-08 --wait
+  smesh replay start --from 1200 --to 3400 --to-endpoint pipeline --rate 50
+  smesh replay start --type job.failed --key nightly-2026-11-22 --json      repeated, it is the same replay
+
+Exit status with --wait: 0 everything was told; 1 it failed or was cancelled. Ctrl-C ends the waiting, not the replay.")]
+pub struct ReplayStart {
+    /// Which events.
+    #[command(flatten)]
+    pub filter: Filter,
+    /// From this sequence of the ledger on
+    #[arg(long, value_name = "SEQ")]
+    pub from: Option<u64>,
+    /// Up to this sequence [default: the last one now]
+    #[arg(long, value_name = "SEQ")]
+    pub to: Option<u64>,
+    /// Only for this webhook endpoint [default: on the bus]
+    #[arg(long, value_name = "NAME")]
+    pub to_endpoint: Option<String>,
+    /// Events in a second at most [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// A text of your own: the same command with the same key begins one replay
+    #[arg(long, value_name = "TEXT")]
+    pub key: Option<String>,
+    /// Return when it has ended, and show how far it is
+    #[arg(long)]
+    pub wait: bool,
 }
 
 /// `smesh stats`

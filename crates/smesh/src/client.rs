@@ -7,7 +7,7 @@ use futures_util::Stream;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -139,6 +139,23 @@ impl Client {
         self.ask(Method::POST, path, &Query::new()).await
     }
 
+    /// Sends a JSON document, if there is one, with more headers.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send_json(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[(&'static str, String)],
+    ) -> Result<Value, Error> {
+        let body = body.map(ToString::to_string).unwrap_or_default();
+        let none = Query::new();
+        let response = self.send_with(method, path, &none, body, headers).await?;
+        self.document(response).await
+    }
+
     /// What keeps the services from being ready, by condition; empty when they are.
     ///
     /// # Errors
@@ -165,6 +182,10 @@ impl Client {
 
     async fn ask(&self, method: Method, path: &str, query: &Query) -> Result<Value, Error> {
         let response = self.send(method, path, query).await?;
+        self.document(response).await
+    }
+
+    async fn document(&self, response: Response<Incoming>) -> Result<Value, Error> {
         let status = response.status();
         let body = response
             .into_body()
@@ -227,6 +248,18 @@ impl Client {
         path: &str,
         query: &Query,
     ) -> Result<Response<Incoming>, Error> {
+        self.send_with(method, path, query, String::new(), &[])
+            .await
+    }
+
+    async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        query: &Query,
+        body: String,
+        headers: &[(&'static str, String)],
+    ) -> Result<Response<Incoming>, Error> {
         let (io, host): (Box<dyn Io>, &str) = match &self.address {
             Address::Unix(socket) => (
                 Box::new(
@@ -267,8 +300,14 @@ impl Client {
         if let Address::Tcp { token, .. } = &self.address {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.expose_secret()));
         }
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
         let request = request
-            .body(Full::<Bytes>::default())
+            .body(Full::new(Bytes::from(body)))
             .map_err(|error| Error::Usage(error.to_string()))?;
         sender
             .send_request(request)

@@ -12,6 +12,7 @@ mod job;
 mod ledger;
 mod node;
 mod price;
+mod replay;
 mod retention;
 mod stats;
 mod verify;
@@ -38,6 +39,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Up(args) => Box::pin(up::run(global, args)).await,
         Command::Events(args) => events::run(global, args).await,
         Command::Export(args) => export::run(global, args).await,
+        Command::Replay(args) => replay::run(global, args).await,
         Command::Stats(args) => stats::run(global, args).await,
         Command::Job(args) => job::run(global, &args).await,
         Command::Node(args) => node::run(global, &args).await,

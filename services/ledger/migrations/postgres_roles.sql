@@ -17,11 +17,12 @@ BEGIN
     EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
 END $$;
 
-GRANT SELECT ON entries, payloads, event_index, head, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys, archives,
+GRANT SELECT ON entries, payloads, event_index, head, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys, archives, replays,
     _sqlx_migrations TO ledger_appender, ledger_reader, ledger_retention;
 
 -- Adds behind the head and moves it; triggers see to the rest.
 GRANT INSERT ON entries, payloads, event_index, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys TO ledger_appender;
+GRANT INSERT, UPDATE, DELETE ON replays TO ledger_appender;
 GRANT UPDATE (seq, chain) ON head TO ledger_appender;
 GRANT UPDATE (last_sequence, last_at, created_at) ON streams TO ledger_appender;
 GRANT DELETE ON streams_ahead TO ledger_appender;

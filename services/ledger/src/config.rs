@@ -8,6 +8,7 @@ use mesh_events::subject;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::note::PrivateKey;
+use crate::domain::replay::Limits;
 use crate::error::Error;
 
 /// The section, every key with its default and a comment.
@@ -35,6 +36,41 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// How long content is kept.
     pub retention: RetentionConfig,
+    /// How events are told once more.
+    pub replay: ReplayConfig,
+}
+
+/// `[ledger.replay]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReplayConfig {
+    /// Events in a second, if nothing else is asked for.
+    pub rate: u32,
+    /// Events in a second that may be asked for.
+    pub max_rate: u32,
+    /// Replays of one caller that may run at the same time.
+    pub max_running: u32,
+}
+
+impl Default for ReplayConfig {
+    fn default() -> Self {
+        Self {
+            rate: 1000,
+            max_rate: 10_000,
+            max_running: 4,
+        }
+    }
+}
+
+impl ReplayConfig {
+    /// How much may be asked for.
+    pub const fn limits(&self) -> Limits {
+        Limits {
+            rate: self.rate,
+            max_rate: self.max_rate,
+            max_running: self.max_running,
+        }
+    }
 }
 
 /// `[ledger.retention]`
@@ -85,6 +121,7 @@ impl Default for Config {
             db: Database::default(),
             checkpoint: CheckpointConfig::default(),
             retention: RetentionConfig::default(),
+            replay: ReplayConfig::default(),
         }
     }
 }
@@ -173,6 +210,10 @@ impl Config {
         within("max_page", self.max_page.into(), 10_000);
         within("max_story", self.max_story.into(), 100_000);
         within("db.readers", self.db.readers.into(), 64);
+        let replay = &self.replay;
+        within("replay.max_rate", replay.max_rate.into(), 100_000);
+        within("replay.rate", replay.rate.into(), replay.max_rate.into());
+        within("replay.max_running", replay.max_running.into(), 100);
         let interval = self.checkpoint.interval;
         if interval < SHORTEST_INTERVAL || interval > LONGEST_INTERVAL {
             faults.push(format!(

@@ -68,6 +68,12 @@ pub enum Error {
         /// Of which version, and what to do.
         whose: &'static str,
     },
+    /// How a replay stands could not be stored.
+    #[error("store replay")]
+    Replay(#[source] sqlx::Error),
+    /// A stored replay cannot be read: the database was changed from outside.
+    #[error("read replay {0}: it is not what was stored; delete its row of the table replays")]
+    CorruptReplay(String),
     /// The file of the private key could not be read or written.
     #[error("read or write the key that signs checkpoints, {}", path.display())]
     KeyFile {
@@ -104,6 +110,7 @@ impl Error {
             Self::Append(source)
             | Self::Sign(source)
             | Self::Retain(source)
+            | Self::Replay(source)
             | Self::Read(source)
             | Self::Index(source) => mesh_db::is_away(source),
             Self::TooSlow(_) => true,

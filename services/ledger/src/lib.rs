@@ -5,9 +5,8 @@
 //! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
 //! - [`checkpointer`]: signs the Merkle tree over the entries.
 //! - [`retention`]: takes the content of old entries out of the database.
-//! - [`api`]: queries and proofs over REST and gRPC.
-//!
-//! Deliberately absent: replay. The tables leave room for it.
+//! - [`replayer`]: tells recorded events once more.
+//! - [`api`]: queries, proofs and replays over REST and gRPC.
 
 pub mod adapters;
 pub mod api;
@@ -19,6 +18,7 @@ pub mod handlers;
 mod keeper;
 pub mod metrics;
 mod policy;
+pub mod replayer;
 pub mod retention;
 
 use std::sync::Arc;
@@ -30,17 +30,18 @@ use mesh_runtime::{BoxError, Context, Service, Started};
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{Progress, Store, Trust, VerifyError, verify_database, verify_database_with};
-pub use config::{Config, DEFAULTS};
+pub use config::{Config, DEFAULTS, ReplayConfig};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
 pub use mesh_db::Location;
 pub use retention::Retention;
 
 use adapters::KeyFile;
-use api::{Events, Proofs};
+use api::{Events, Proofs, Replays};
 use checkpointer::Checkpointer;
 use handlers::{Appender, Source};
 use policy::Policy;
+use replayer::Replayer;
 
 /// The service, as `mesh-runtime` runs it.
 pub struct LedgerService;
@@ -83,13 +84,17 @@ impl Service for LedgerService {
             &context.mesh.cluster,
         );
         let proofs = Arc::new(Proofs::new(store.clone(), checkpointer.clone()));
+        let replayer = Replayer::new(store.clone(), bus.clone(), &context.mesh.cluster);
+        let replays = Replays::new(store.clone(), replayer.clone(), config.replay.limits());
         let others = api::router(Arc::new(events)).merge(api::export_router(Arc::clone(&proofs)));
         let router = context
             .audited(&bus, others)
-            .merge(api::proof_router(proofs));
+            .merge(api::proof_router(proofs))
+            .merge(api::replay_router(Arc::new(replays)));
+        let tasks = (checkpointer, replayer);
         Ok(Started {
             router,
-            run: Box::pin(run(context, bus, store, config, checkpointer, prepared)),
+            run: Box::pin(run(context, bus, store, config, tasks, prepared)),
         })
     }
 }
@@ -109,7 +114,7 @@ async fn run(
     bus: Bus,
     store: Store,
     config: Config,
-    checkpointer: Checkpointer,
+    (checkpointer, replayer): (Checkpointer, Replayer),
     prepared: bool,
 ) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
@@ -146,12 +151,16 @@ async fn run(
     retained.ok();
     let policy = policy(&context, &config, &store)?;
     let cluster = &context.mesh.cluster;
+    let stop = shutdown.child_token();
+    let replaying = tokio::spawn(replayer.keep(stop.clone()));
     let (events, audit) = tokio::select! {
         both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
         () = keeper::keep(&store, &reading) => (Ok(()), Ok(())),
         () = checkpointer.keep(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
         () = policy::keep(&store, &bus, cluster, policy.as_ref(), &retained) => (Ok(()), Ok(())),
     };
+    stop.cancel();
+    replaying.await?;
     store.close().await;
     events?;
     audit?;

@@ -14,6 +14,8 @@ const CHECKPOINTS: &str = "ledger_checkpoints_total";
 const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
 const ARCHIVED: &str = "ledger_archived_sequence";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
+const REPLAYED: &str = "ledger_replayed_total";
+const REPLAYS: &str = "ledger_replays_running";
 /// Why no checkpoint is signed.
 const REASONS: [&str; 3] = ["inconsistent", "no_key", "failed"];
 
@@ -50,6 +52,8 @@ pub fn describe() {
         CHECKPOINTS_REFUSED,
         "1 while no checkpoint is signed, by reason: inconsistent (it would contradict one that was signed: act), no_key, failed."
     );
+    describe_counter!(REPLAYED, "Events that were told once more.");
+    describe_gauge!(REPLAYS, "Replays that this process works on.");
     describe_histogram!(SECONDS, "Time to store one batch durably, in seconds.");
 }
 
@@ -91,4 +95,12 @@ pub(crate) fn checkpoints_refused(because: Option<&str>) {
         let refused = because == Some(reason);
         gauge!(CHECKPOINTS_REFUSED, "reason" => reason).set(f64::from(u8::from(refused)));
     }
+}
+
+pub(crate) fn replayed(events: usize) {
+    counter!(REPLAYED).increment(events as u64);
+}
+
+pub(crate) fn replays(running: usize) {
+    gauge!(REPLAYS).set(running as f64);
 }

@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// What it did.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -38,7 +38,53 @@ pub mod audit_entry {
         /// The content of old entries was taken out of the ledger's database.
         #[prost(message, tag = "15")]
         Retention(super::PayloadsDropped),
+        /// Somebody had recorded events told once more.
+        #[prost(message, tag = "20")]
+        Replay(super::Replay),
     }
+}
+/// A replay began or ended. Where it gives data of other people there is an entry of kind `read` beside each.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Replay {
+    /// Id of the replay.
+    #[prost(string, tag = "1")]
+    pub replay_id: ::prost::alloc::string::String,
+    /// Who asked for it: a Unix user, `token:<name>`, or the name or subject of an OIDC identity.
+    #[prost(string, tag = "2")]
+    pub by: ::prost::alloc::string::String,
+    /// `user`, `coordinator`, `auditor` or `admin`.
+    #[prost(string, tag = "3")]
+    pub role: ::prost::alloc::string::String,
+    /// How they were known: `unix`, `token` or `oidc`.
+    #[prost(string, tag = "4")]
+    pub authentication: ::prost::alloc::string::String,
+    /// Which events, as JSON with the names of the filters.
+    #[prost(string, tag = "5")]
+    pub filter: ::prost::alloc::string::String,
+    /// First sequence of the range.
+    #[prost(uint64, tag = "6")]
+    pub from_seq: u64,
+    /// Last sequence of the range.
+    #[prost(uint64, tag = "7")]
+    pub to_seq: u64,
+    /// Webhook endpoint it is for. Empty for the bus.
+    #[prost(string, tag = "8")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// `begin` or `end`.
+    #[prost(string, tag = "9")]
+    pub phase: ::prost::alloc::string::String,
+    /// At its end: `done`, `cancelled` or `failed`. Empty at its beginning.
+    #[prost(string, tag = "10")]
+    pub outcome: ::prost::alloc::string::String,
+    /// Events that were told. 0 at its beginning.
+    #[prost(uint64, tag = "11")]
+    pub sent: u64,
+    /// Who cancelled it. Empty if nobody did.
+    #[prost(string, tag = "12")]
+    pub cancelled_by: ::prost::alloc::string::String,
+    /// Why it failed. Empty if it did not.
+    #[prost(string, tag = "13")]
+    pub error: ::prost::alloc::string::String,
 }
 /// Somebody was shown data of other people by an API.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -230,6 +276,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Retention(v) => {
                     struct_ser.serialize_field("retention", v)?;
                 }
+                audit_entry::Act::Replay(v) => {
+                    struct_ser.serialize_field("replay", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -251,6 +300,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "read",
             "key",
             "retention",
+            "replay",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -264,6 +314,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Read,
             Key,
             Retention,
+            Replay,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -294,6 +345,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "read" => Ok(GeneratedField::Read),
                             "key" => Ok(GeneratedField::Key),
                             "retention" => Ok(GeneratedField::Retention),
+                            "replay" => Ok(GeneratedField::Replay),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -377,6 +429,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("retention"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Retention)
+;
+                        }
+                        GeneratedField::Replay => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replay"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Replay)
 ;
                         }
                     }
@@ -1304,6 +1363,317 @@ impl<'de> serde::Deserialize<'de> for Read {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.Read", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Replay {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.replay_id.is_empty() {
+            len += 1;
+        }
+        if !self.by.is_empty() {
+            len += 1;
+        }
+        if !self.role.is_empty() {
+            len += 1;
+        }
+        if !self.authentication.is_empty() {
+            len += 1;
+        }
+        if !self.filter.is_empty() {
+            len += 1;
+        }
+        if self.from_seq != 0 {
+            len += 1;
+        }
+        if self.to_seq != 0 {
+            len += 1;
+        }
+        if !self.endpoint.is_empty() {
+            len += 1;
+        }
+        if !self.phase.is_empty() {
+            len += 1;
+        }
+        if !self.outcome.is_empty() {
+            len += 1;
+        }
+        if self.sent != 0 {
+            len += 1;
+        }
+        if !self.cancelled_by.is_empty() {
+            len += 1;
+        }
+        if !self.error.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.Replay", len)?;
+        if !self.replay_id.is_empty() {
+            struct_ser.serialize_field("replayId", &self.replay_id)?;
+        }
+        if !self.by.is_empty() {
+            struct_ser.serialize_field("by", &self.by)?;
+        }
+        if !self.role.is_empty() {
+            struct_ser.serialize_field("role", &self.role)?;
+        }
+        if !self.authentication.is_empty() {
+            struct_ser.serialize_field("authentication", &self.authentication)?;
+        }
+        if !self.filter.is_empty() {
+            struct_ser.serialize_field("filter", &self.filter)?;
+        }
+        if self.from_seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSeq", ToString::to_string(&self.from_seq).as_str())?;
+        }
+        if self.to_seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toSeq", ToString::to_string(&self.to_seq).as_str())?;
+        }
+        if !self.endpoint.is_empty() {
+            struct_ser.serialize_field("endpoint", &self.endpoint)?;
+        }
+        if !self.phase.is_empty() {
+            struct_ser.serialize_field("phase", &self.phase)?;
+        }
+        if !self.outcome.is_empty() {
+            struct_ser.serialize_field("outcome", &self.outcome)?;
+        }
+        if self.sent != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("sent", ToString::to_string(&self.sent).as_str())?;
+        }
+        if !self.cancelled_by.is_empty() {
+            struct_ser.serialize_field("cancelledBy", &self.cancelled_by)?;
+        }
+        if !self.error.is_empty() {
+            struct_ser.serialize_field("error", &self.error)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Replay {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "replay_id",
+            "replayId",
+            "by",
+            "role",
+            "authentication",
+            "filter",
+            "from_seq",
+            "fromSeq",
+            "to_seq",
+            "toSeq",
+            "endpoint",
+            "phase",
+            "outcome",
+            "sent",
+            "cancelled_by",
+            "cancelledBy",
+            "error",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            ReplayId,
+            By,
+            Role,
+            Authentication,
+            Filter,
+            FromSeq,
+            ToSeq,
+            Endpoint,
+            Phase,
+            Outcome,
+            Sent,
+            CancelledBy,
+            Error,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "replayId" | "replay_id" => Ok(GeneratedField::ReplayId),
+                            "by" => Ok(GeneratedField::By),
+                            "role" => Ok(GeneratedField::Role),
+                            "authentication" => Ok(GeneratedField::Authentication),
+                            "filter" => Ok(GeneratedField::Filter),
+                            "fromSeq" | "from_seq" => Ok(GeneratedField::FromSeq),
+                            "toSeq" | "to_seq" => Ok(GeneratedField::ToSeq),
+                            "endpoint" => Ok(GeneratedField::Endpoint),
+                            "phase" => Ok(GeneratedField::Phase),
+                            "outcome" => Ok(GeneratedField::Outcome),
+                            "sent" => Ok(GeneratedField::Sent),
+                            "cancelledBy" | "cancelled_by" => Ok(GeneratedField::CancelledBy),
+                            "error" => Ok(GeneratedField::Error),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Replay;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.Replay")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Replay, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut replay_id__ = None;
+                let mut by__ = None;
+                let mut role__ = None;
+                let mut authentication__ = None;
+                let mut filter__ = None;
+                let mut from_seq__ = None;
+                let mut to_seq__ = None;
+                let mut endpoint__ = None;
+                let mut phase__ = None;
+                let mut outcome__ = None;
+                let mut sent__ = None;
+                let mut cancelled_by__ = None;
+                let mut error__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::ReplayId => {
+                            if replay_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replayId"));
+                            }
+                            replay_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::By => {
+                            if by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("by"));
+                            }
+                            by__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Role => {
+                            if role__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("role"));
+                            }
+                            role__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Authentication => {
+                            if authentication__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("authentication"));
+                            }
+                            authentication__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Filter => {
+                            if filter__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("filter"));
+                            }
+                            filter__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::FromSeq => {
+                            if from_seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSeq"));
+                            }
+                            from_seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToSeq => {
+                            if to_seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toSeq"));
+                            }
+                            to_seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Endpoint => {
+                            if endpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("endpoint"));
+                            }
+                            endpoint__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Phase => {
+                            if phase__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("phase"));
+                            }
+                            phase__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Outcome => {
+                            if outcome__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("outcome"));
+                            }
+                            outcome__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Sent => {
+                            if sent__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("sent"));
+                            }
+                            sent__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::CancelledBy => {
+                            if cancelled_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cancelledBy"));
+                            }
+                            cancelled_by__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Error => {
+                            if error__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("error"));
+                            }
+                            error__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(Replay {
+                    replay_id: replay_id__.unwrap_or_default(),
+                    by: by__.unwrap_or_default(),
+                    role: role__.unwrap_or_default(),
+                    authentication: authentication__.unwrap_or_default(),
+                    filter: filter__.unwrap_or_default(),
+                    from_seq: from_seq__.unwrap_or_default(),
+                    to_seq: to_seq__.unwrap_or_default(),
+                    endpoint: endpoint__.unwrap_or_default(),
+                    phase: phase__.unwrap_or_default(),
+                    outcome: outcome__.unwrap_or_default(),
+                    sent: sent__.unwrap_or_default(),
+                    cancelled_by: cancelled_by__.unwrap_or_default(),
+                    error: error__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.Replay", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for SigningKeyMade {

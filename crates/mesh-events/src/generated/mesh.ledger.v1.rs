@@ -454,6 +454,308 @@ pub struct RotateKeyResponse {
     #[prost(message, optional, tag = "2")]
     pub checkpoint: ::core::option::Option<Checkpoint>,
 }
+/// What to tell once more, and to whom.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StartReplayRequest {
+    /// Which events. Without `to_seq`: up to the end of the ledger as it is now. Audit entries are not replayed.
+    #[prost(message, optional, tag = "1")]
+    pub filter: ::core::option::Option<EventFilter>,
+    /// Only for this webhook endpoint (administrators). Empty for everybody who reads the bus.
+    #[prost(string, tag = "2")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// Events in a second at most; 0 for as many as the configuration says.
+    #[prost(uint32, tag = "3")]
+    pub rate: u32,
+    /// A text of the caller's own, so that the same request may be repeated and begins one replay. Empty for none.
+    #[prost(string, tag = "4")]
+    pub idempotency_key: ::prost::alloc::string::String,
+}
+/// The replay that was begun.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StartReplayResponse {
+    /// How it stands.
+    #[prost(message, optional, tag = "1")]
+    pub replay: ::core::option::Option<Replay>,
+}
+/// Which replay.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetReplayRequest {
+    /// Its id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+/// The replay.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetReplayResponse {
+    /// How it stands.
+    #[prost(message, optional, tag = "1")]
+    pub replay: ::core::option::Option<Replay>,
+}
+/// Which replays.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListReplaysRequest {
+    /// Only those in this state. Empty for all.
+    #[prost(string, tag = "1")]
+    pub state: ::prost::alloc::string::String,
+    /// At most so many, 1 to 1000; 0 means 100.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+/// Replays.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListReplaysResponse {
+    /// The newest first.
+    #[prost(message, repeated, tag = "1")]
+    pub replays: ::prost::alloc::vec::Vec<Replay>,
+}
+/// Which replay.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelReplayRequest {
+    /// Its id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+}
+/// The replay that was cancelled.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CancelReplayResponse {
+    /// How it stands.
+    #[prost(message, optional, tag = "1")]
+    pub replay: ::core::option::Option<Replay>,
+}
+/// A replay, and how it stands.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Replay {
+    /// UUID, lower-case text.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// `running`, `done`, `failed` or `cancelled`.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// Who asked for it.
+    #[prost(string, tag = "3")]
+    pub made_by: ::prost::alloc::string::String,
+    /// When.
+    #[prost(message, optional, tag = "4")]
+    pub made_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When it ended. Absent while it runs.
+    #[prost(message, optional, tag = "5")]
+    pub ended_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Which events, with absolute times.
+    #[prost(message, optional, tag = "6")]
+    pub filter: ::core::option::Option<EventFilter>,
+    /// Webhook endpoint it is for. Empty for the bus.
+    #[prost(string, tag = "7")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// Subject it can be followed on.
+    #[prost(string, tag = "8")]
+    pub subject: ::prost::alloc::string::String,
+    /// Events in a second at most.
+    #[prost(uint32, tag = "9")]
+    pub rate: u32,
+    /// First sequence of the range.
+    #[prost(uint64, tag = "10")]
+    pub from_seq: u64,
+    /// Last sequence of the range.
+    #[prost(uint64, tag = "11")]
+    pub to_seq: u64,
+    /// Everything up to this sequence was told.
+    #[prost(uint64, tag = "12")]
+    pub cursor: u64,
+    /// Events that were told.
+    #[prost(uint64, tag = "13")]
+    pub sent: u64,
+    /// How much of the range is behind it, 0 to 1.
+    #[prost(double, tag = "14")]
+    pub progress: f64,
+    /// What it waits for, or why it failed. Empty if nothing is wrong.
+    #[prost(string, tag = "15")]
+    pub problem: ::prost::alloc::string::String,
+    /// Who cancelled it. Empty if nobody did.
+    #[prost(string, tag = "16")]
+    pub cancelled_by: ::prost::alloc::string::String,
+}
+impl serde::Serialize for CancelReplayRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.id.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.CancelReplayRequest", len)?;
+        if !self.id.is_empty() {
+            struct_ser.serialize_field("id", &self.id)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for CancelReplayRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "id",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Id,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "id" => Ok(GeneratedField::Id),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = CancelReplayRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.CancelReplayRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<CancelReplayRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut id__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Id => {
+                            if id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("id"));
+                            }
+                            id__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(CancelReplayRequest {
+                    id: id__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.CancelReplayRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for CancelReplayResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.replay.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.CancelReplayResponse", len)?;
+        if let Some(v) = self.replay.as_ref() {
+            struct_ser.serialize_field("replay", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for CancelReplayResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "replay",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Replay,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "replay" => Ok(GeneratedField::Replay),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = CancelReplayResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.CancelReplayResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<CancelReplayResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut replay__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Replay => {
+                            if replay__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replay"));
+                            }
+                            replay__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(CancelReplayResponse {
+                    replay: replay__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.CancelReplayResponse", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for Checkpoint {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -1589,6 +1891,188 @@ impl<'de> serde::Deserialize<'de> for GetNodeResponse {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.GetNodeResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for GetReplayRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.id.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.GetReplayRequest", len)?;
+        if !self.id.is_empty() {
+            struct_ser.serialize_field("id", &self.id)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for GetReplayRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "id",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Id,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "id" => Ok(GeneratedField::Id),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = GetReplayRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.GetReplayRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<GetReplayRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut id__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Id => {
+                            if id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("id"));
+                            }
+                            id__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(GetReplayRequest {
+                    id: id__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.GetReplayRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for GetReplayResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.replay.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.GetReplayResponse", len)?;
+        if let Some(v) = self.replay.as_ref() {
+            struct_ser.serialize_field("replay", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for GetReplayResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "replay",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Replay,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "replay" => Ok(GeneratedField::Replay),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = GetReplayResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.GetReplayResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<GetReplayResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut replay__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Replay => {
+                            if replay__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replay"));
+                            }
+                            replay__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(GetReplayResponse {
+                    replay: replay__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.GetReplayResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for GetStatsRequest {
@@ -2767,6 +3251,207 @@ impl<'de> serde::Deserialize<'de> for ListKeysResponse {
         deserializer.deserialize_struct("mesh.ledger.v1.ListKeysResponse", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for ListReplaysRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if self.limit != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListReplaysRequest", len)?;
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if self.limit != 0 {
+            struct_ser.serialize_field("limit", &self.limit)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListReplaysRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "state",
+            "limit",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            State,
+            Limit,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "state" => Ok(GeneratedField::State),
+                            "limit" => Ok(GeneratedField::Limit),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListReplaysRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ListReplaysRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListReplaysRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut state__ = None;
+                let mut limit__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Limit => {
+                            if limit__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("limit"));
+                            }
+                            limit__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(ListReplaysRequest {
+                    state: state__.unwrap_or_default(),
+                    limit: limit__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ListReplaysRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ListReplaysResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.replays.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListReplaysResponse", len)?;
+        if !self.replays.is_empty() {
+            struct_ser.serialize_field("replays", &self.replays)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListReplaysResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "replays",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Replays,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "replays" => Ok(GeneratedField::Replays),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListReplaysResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ListReplaysResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListReplaysResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut replays__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Replays => {
+                            if replays__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replays"));
+                            }
+                            replays__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ListReplaysResponse {
+                    replays: replays__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ListReplaysResponse", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for NodeState {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -3572,6 +4257,378 @@ impl<'de> serde::Deserialize<'de> for ProveInclusionResponse {
         deserializer.deserialize_struct("mesh.ledger.v1.ProveInclusionResponse", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for Replay {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.id.is_empty() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        if self.made_at.is_some() {
+            len += 1;
+        }
+        if self.ended_at.is_some() {
+            len += 1;
+        }
+        if self.filter.is_some() {
+            len += 1;
+        }
+        if !self.endpoint.is_empty() {
+            len += 1;
+        }
+        if !self.subject.is_empty() {
+            len += 1;
+        }
+        if self.rate != 0 {
+            len += 1;
+        }
+        if self.from_seq != 0 {
+            len += 1;
+        }
+        if self.to_seq != 0 {
+            len += 1;
+        }
+        if self.cursor != 0 {
+            len += 1;
+        }
+        if self.sent != 0 {
+            len += 1;
+        }
+        if self.progress != 0. {
+            len += 1;
+        }
+        if !self.problem.is_empty() {
+            len += 1;
+        }
+        if !self.cancelled_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.Replay", len)?;
+        if !self.id.is_empty() {
+            struct_ser.serialize_field("id", &self.id)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        if let Some(v) = self.made_at.as_ref() {
+            struct_ser.serialize_field("madeAt", v)?;
+        }
+        if let Some(v) = self.ended_at.as_ref() {
+            struct_ser.serialize_field("endedAt", v)?;
+        }
+        if let Some(v) = self.filter.as_ref() {
+            struct_ser.serialize_field("filter", v)?;
+        }
+        if !self.endpoint.is_empty() {
+            struct_ser.serialize_field("endpoint", &self.endpoint)?;
+        }
+        if !self.subject.is_empty() {
+            struct_ser.serialize_field("subject", &self.subject)?;
+        }
+        if self.rate != 0 {
+            struct_ser.serialize_field("rate", &self.rate)?;
+        }
+        if self.from_seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("fromSeq", ToString::to_string(&self.from_seq).as_str())?;
+        }
+        if self.to_seq != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("toSeq", ToString::to_string(&self.to_seq).as_str())?;
+        }
+        if self.cursor != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("cursor", ToString::to_string(&self.cursor).as_str())?;
+        }
+        if self.sent != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("sent", ToString::to_string(&self.sent).as_str())?;
+        }
+        if self.progress != 0. {
+            struct_ser.serialize_field("progress", &self.progress)?;
+        }
+        if !self.problem.is_empty() {
+            struct_ser.serialize_field("problem", &self.problem)?;
+        }
+        if !self.cancelled_by.is_empty() {
+            struct_ser.serialize_field("cancelledBy", &self.cancelled_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Replay {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "id",
+            "state",
+            "made_by",
+            "madeBy",
+            "made_at",
+            "madeAt",
+            "ended_at",
+            "endedAt",
+            "filter",
+            "endpoint",
+            "subject",
+            "rate",
+            "from_seq",
+            "fromSeq",
+            "to_seq",
+            "toSeq",
+            "cursor",
+            "sent",
+            "progress",
+            "problem",
+            "cancelled_by",
+            "cancelledBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Id,
+            State,
+            MadeBy,
+            MadeAt,
+            EndedAt,
+            Filter,
+            Endpoint,
+            Subject,
+            Rate,
+            FromSeq,
+            ToSeq,
+            Cursor,
+            Sent,
+            Progress,
+            Problem,
+            CancelledBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "id" => Ok(GeneratedField::Id),
+                            "state" => Ok(GeneratedField::State),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            "madeAt" | "made_at" => Ok(GeneratedField::MadeAt),
+                            "endedAt" | "ended_at" => Ok(GeneratedField::EndedAt),
+                            "filter" => Ok(GeneratedField::Filter),
+                            "endpoint" => Ok(GeneratedField::Endpoint),
+                            "subject" => Ok(GeneratedField::Subject),
+                            "rate" => Ok(GeneratedField::Rate),
+                            "fromSeq" | "from_seq" => Ok(GeneratedField::FromSeq),
+                            "toSeq" | "to_seq" => Ok(GeneratedField::ToSeq),
+                            "cursor" => Ok(GeneratedField::Cursor),
+                            "sent" => Ok(GeneratedField::Sent),
+                            "progress" => Ok(GeneratedField::Progress),
+                            "problem" => Ok(GeneratedField::Problem),
+                            "cancelledBy" | "cancelled_by" => Ok(GeneratedField::CancelledBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Replay;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.Replay")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Replay, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut id__ = None;
+                let mut state__ = None;
+                let mut made_by__ = None;
+                let mut made_at__ = None;
+                let mut ended_at__ = None;
+                let mut filter__ = None;
+                let mut endpoint__ = None;
+                let mut subject__ = None;
+                let mut rate__ = None;
+                let mut from_seq__ = None;
+                let mut to_seq__ = None;
+                let mut cursor__ = None;
+                let mut sent__ = None;
+                let mut progress__ = None;
+                let mut problem__ = None;
+                let mut cancelled_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Id => {
+                            if id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("id"));
+                            }
+                            id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeAt => {
+                            if made_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeAt"));
+                            }
+                            made_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::EndedAt => {
+                            if ended_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("endedAt"));
+                            }
+                            ended_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Filter => {
+                            if filter__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("filter"));
+                            }
+                            filter__ = map_.next_value()?;
+                        }
+                        GeneratedField::Endpoint => {
+                            if endpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("endpoint"));
+                            }
+                            endpoint__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Subject => {
+                            if subject__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("subject"));
+                            }
+                            subject__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Rate => {
+                            if rate__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rate"));
+                            }
+                            rate__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::FromSeq => {
+                            if from_seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fromSeq"));
+                            }
+                            from_seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::ToSeq => {
+                            if to_seq__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("toSeq"));
+                            }
+                            to_seq__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Cursor => {
+                            if cursor__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cursor"));
+                            }
+                            cursor__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Sent => {
+                            if sent__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("sent"));
+                            }
+                            sent__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Progress => {
+                            if progress__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("progress"));
+                            }
+                            progress__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Problem => {
+                            if problem__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("problem"));
+                            }
+                            problem__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::CancelledBy => {
+                            if cancelled_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cancelledBy"));
+                            }
+                            cancelled_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(Replay {
+                    id: id__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                    made_at: made_at__,
+                    ended_at: ended_at__,
+                    filter: filter__,
+                    endpoint: endpoint__.unwrap_or_default(),
+                    subject: subject__.unwrap_or_default(),
+                    rate: rate__.unwrap_or_default(),
+                    from_seq: from_seq__.unwrap_or_default(),
+                    to_seq: to_seq__.unwrap_or_default(),
+                    cursor: cursor__.unwrap_or_default(),
+                    sent: sent__.unwrap_or_default(),
+                    progress: progress__.unwrap_or_default(),
+                    problem: problem__.unwrap_or_default(),
+                    cancelled_by: cancelled_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.Replay", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for RotateKeyRequest {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -4291,6 +5348,242 @@ impl<'de> serde::Deserialize<'de> for SigningKey {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.SigningKey", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for StartReplayRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.filter.is_some() {
+            len += 1;
+        }
+        if !self.endpoint.is_empty() {
+            len += 1;
+        }
+        if self.rate != 0 {
+            len += 1;
+        }
+        if !self.idempotency_key.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.StartReplayRequest", len)?;
+        if let Some(v) = self.filter.as_ref() {
+            struct_ser.serialize_field("filter", v)?;
+        }
+        if !self.endpoint.is_empty() {
+            struct_ser.serialize_field("endpoint", &self.endpoint)?;
+        }
+        if self.rate != 0 {
+            struct_ser.serialize_field("rate", &self.rate)?;
+        }
+        if !self.idempotency_key.is_empty() {
+            struct_ser.serialize_field("idempotencyKey", &self.idempotency_key)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for StartReplayRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "filter",
+            "endpoint",
+            "rate",
+            "idempotency_key",
+            "idempotencyKey",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Filter,
+            Endpoint,
+            Rate,
+            IdempotencyKey,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "filter" => Ok(GeneratedField::Filter),
+                            "endpoint" => Ok(GeneratedField::Endpoint),
+                            "rate" => Ok(GeneratedField::Rate),
+                            "idempotencyKey" | "idempotency_key" => Ok(GeneratedField::IdempotencyKey),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = StartReplayRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.StartReplayRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<StartReplayRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut filter__ = None;
+                let mut endpoint__ = None;
+                let mut rate__ = None;
+                let mut idempotency_key__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Filter => {
+                            if filter__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("filter"));
+                            }
+                            filter__ = map_.next_value()?;
+                        }
+                        GeneratedField::Endpoint => {
+                            if endpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("endpoint"));
+                            }
+                            endpoint__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Rate => {
+                            if rate__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rate"));
+                            }
+                            rate__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::IdempotencyKey => {
+                            if idempotency_key__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("idempotencyKey"));
+                            }
+                            idempotency_key__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(StartReplayRequest {
+                    filter: filter__,
+                    endpoint: endpoint__.unwrap_or_default(),
+                    rate: rate__.unwrap_or_default(),
+                    idempotency_key: idempotency_key__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.StartReplayRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for StartReplayResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.replay.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.StartReplayResponse", len)?;
+        if let Some(v) = self.replay.as_ref() {
+            struct_ser.serialize_field("replay", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for StartReplayResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "replay",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Replay,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "replay" => Ok(GeneratedField::Replay),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = StartReplayResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.StartReplayResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<StartReplayResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut replay__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Replay => {
+                            if replay__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replay"));
+                            }
+                            replay__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(StartReplayResponse {
+                    replay: replay__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.StartReplayResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for StatsRow {

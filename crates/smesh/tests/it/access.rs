@@ -32,6 +32,8 @@ const ALL: [u16; 9] = [401, 401, 200, 200, 200, 200, 200, 200, 200];
 const ALICES: [u16; 9] = [401, 401, 200, 404, 200, 200, 200, 404, 200];
 /// Nobody has such a thing.
 const MISSING: [u16; 9] = [401, 401, 404, 404, 404, 404, 404, 404, 404];
+/// Everybody who is somebody is told what is wrong.
+const WRONG: [u16; 9] = [401, 401, 400, 400, 400, 400, 400, 400, 400];
 /// Who may ask about alice.
 const ABOUT_ALICE: [u16; 9] = [401, 401, 200, 403, 200, 200, 200, 403, 200];
 const WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 200, 200, 403, 200];
@@ -96,6 +98,11 @@ const MATRIX: &[(&str, Row)] = &[
     ("/v1/ledger/keys", ("GET", "/v1/ledger/keys", ALL)),
     ("/v1/ledger/keys", ("POST", "/v1/ledger/keys", ADMINS)),
     ("/v1/ledger/export", ("GET", "/v1/ledger/export", WATCHERS)),
+    ("/v1/replays", ("GET", "/v1/replays", ALL)),
+    // Nothing is asked for; who is let in is told so.
+    ("/v1/replays", ("POST", "/v1/replays", WRONG)),
+    ("/v1/replays/{id}", ("GET", "/v1/replays/x", MISSING)),
+    ("/v1/replays/{id}", ("DELETE", "/v1/replays/x", MISSING)),
     ("/v1/costs", ("GET", "/v1/costs", ALL)),
     ("/v1/costs", ("GET", "/v1/costs?user=alice", ABOUT_ALICE)),
     ("/v1/costs/live", ("GET", "/v1/costs/live", ALL)),
@@ -134,6 +141,7 @@ const OTHERWISE: &[&str] = &[
     "/v1/events/stream",
     "/mesh.ledger.v1.EventsService/{*method}",
     "/mesh.ledger.v1.ProofService/{*method}",
+    "/mesh.ledger.v1.ReplayService/{*method}",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,6 +227,7 @@ async fn every_route_answers_everybody_as_they_may() {
         "/v1/events/stream",
         "/mesh.ledger.v1.EventsService/ListEvents",
         "/mesh.ledger.v1.ProofService/RotateKey",
+        "/mesh.ledger.v1.ReplayService/StartReplay",
     ] {
         let request = http
             .get(format!("http://{address}{path}"))

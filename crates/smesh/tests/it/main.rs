@@ -9,4 +9,5 @@ mod inspect;
 mod ledger;
 mod mesh;
 mod others;
+mod replay;
 mod up;

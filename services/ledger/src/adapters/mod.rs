@@ -9,6 +9,7 @@ mod key_file;
 mod postgres;
 mod proof;
 mod read;
+mod replay;
 mod select;
 mod sqlite;
 mod store;
@@ -20,6 +21,7 @@ pub use archives::Dropper;
 pub use key_file::KeyFile;
 pub use proof::Signed;
 pub use read::Row;
+pub use replay::Claimed;
 pub use store::Store;
 pub use verify::{Progress, Trust, VerifyError, verify_database, verify_database_with};
 

@@ -182,7 +182,7 @@ pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     })
 }
 
-fn present(text: String) -> Option<String> {
+pub(super) fn present(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -196,7 +196,7 @@ fn time(time: Option<Timestamp>, field: &str) -> Result<Option<DateTime<Utc>>, S
     }
 }
 
-fn filter(filter: EventFilter) -> Result<Filter, Status> {
+pub(super) fn filter(filter: EventFilter) -> Result<Filter, Status> {
     Ok(Filter {
         cluster: present(filter.cluster),
         types: filter.types,
@@ -214,6 +214,31 @@ fn filter(filter: EventFilter) -> Result<Filter, Status> {
         from_seq: (filter.from_seq > 0).then_some(filter.from_seq),
         to_seq: (filter.to_seq > 0).then_some(filter.to_seq),
     })
+}
+
+/// A filter with absolute times, as it is asked for.
+pub(super) fn asked_filter(filter: Filter) -> EventFilter {
+    let time = |moment| match moment {
+        Some(Moment::At(time)) => Some(timestamp(time)),
+        Some(Moment::Ago(_)) | None => None,
+    };
+    EventFilter {
+        cluster: filter.cluster.unwrap_or_default(),
+        types: filter.types,
+        job: filter.job.unwrap_or_default(),
+        run: filter.run.unwrap_or_default(),
+        array: filter.array.unwrap_or_default(),
+        user: filter.user.unwrap_or_default(),
+        identity: filter.identity.unwrap_or_default(),
+        account: filter.account.unwrap_or_default(),
+        partition: filter.partition.unwrap_or_default(),
+        node: filter.node.unwrap_or_default(),
+        name: filter.name.unwrap_or_default(),
+        since: time(filter.since),
+        until: time(filter.until),
+        from_seq: filter.from_seq.unwrap_or_default(),
+        to_seq: filter.to_seq.unwrap_or_default(),
+    }
 }
 
 fn list_request(request: ListEventsRequest) -> Result<ListRequest, Status> {

@@ -13,11 +13,13 @@ mod json;
 pub mod openapi;
 mod params;
 mod proof;
+mod replay;
 mod rest;
 mod stats;
 mod stream;
 
 pub use proof::{Proofs, export_router, router as proof_router};
+pub use replay::{Replays, router as replay_router};
 
 use std::future::Future;
 use std::sync::Arc;
@@ -370,7 +372,7 @@ fn count(counts: &Showing, content: &Content) {
 }
 
 /// The Unix user an event belongs to; empty if it is nobody's.
-fn owner(event: &Event) -> &str {
+pub(crate) fn owner(event: &Event) -> &str {
     match (&event.payload, &event.owner) {
         (Some(Payload::User(user)), _) => &user.user,
         (_, Some(owner)) => &owner.user,

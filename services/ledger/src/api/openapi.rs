@@ -5,6 +5,8 @@ use mesh_runtime::api::{Caller, Shown};
 use utoipa::openapi::OpenApi as Document;
 use utoipa::{IntoParams, OpenApi, ToResponse, ToSchema};
 
+use super::proof::rest as proof;
+use super::replay::rest as replay;
 use super::{export, rest, stats, stream};
 
 /// The description of the ledger's REST API.
@@ -15,13 +17,16 @@ use super::{export, rest, stats, stream};
         description = "The Events API: history, stories, states and sums of a Slurm cluster, as the ledger recorded them.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head),
-    components(responses(BadRequest, Unauthorized, Forbidden, NotFound)),
+    paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head,
+        proof::newest, proof::list, proof::inclusion, proof::consistency, proof::keys, proof::rotate, proof::export,
+        replay::start, replay::list, replay::one, replay::cancel),
+    components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict)),
     security((), ("token" = [])),
     modifiers(&Token),
     tags(
         (name = "events", description = "What happened"),
         (name = "proof", description = "That nothing was changed"),
+        (name = "replays", description = "That it is told once more"),
     ),
 )]
 struct Ledger;
@@ -78,6 +83,10 @@ problem_response!(
 );
 problem_response!(Unauthorized, "No token, or one that is not valid");
 problem_response!(Forbidden, "The caller may not ask this");
+problem_response!(
+    Conflict,
+    "Something stands in the way; the answer says what"
+);
 problem_response!(NotFound, "There is no such thing, or it is another's");
 
 /// Which entries; everything may be combined.

@@ -4,7 +4,7 @@
 //! everything and are for those who may see everything; a new key is made for administrators.
 
 mod grpc;
-mod rest;
+pub(super) mod rest;
 
 use std::sync::Arc;
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::{Category, EventType};
+use serde::{Deserialize, Serialize};
 use slurm_types::JobRef;
 
 use super::fact::{AUDIT, categories};
@@ -28,7 +29,8 @@ impl Invalid {
 }
 
 /// A bound of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Moment {
     /// This moment.
     At(DateTime<Utc>),
@@ -65,38 +67,71 @@ impl Moment {
     }
 }
 
-/// A filter as it was asked for. What is `None` or empty filters nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+impl TryFrom<String> for Moment {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        Self::parse("time", &text)
+    }
+}
+
+impl From<Moment> for String {
+    fn from(moment: Moment) -> Self {
+        match moment {
+            Moment::At(time) => time.to_rfc3339_opts(SecondsFormat::AutoSi, true),
+            Moment::Ago(ago) => humantime::format_duration(ago).to_string(),
+        }
+    }
+}
+
+/// A filter as it was asked for. What is `None` or empty filters nothing. As JSON it has the names of the API's filters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Filter {
     /// Only this cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// Only these types; `job.*` is allowed.
+    #[serde(rename = "type", skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<String>,
     /// Only this job, in Slurm's id form.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     /// Only this run, by its entity key.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// Only tasks (and the record) of this array.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub array: Option<u32>,
     /// Only what belongs to this Unix user.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Only what belongs to the person with this OIDC subject or e-mail address.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
     /// Only this Slurm account.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// Only this partition.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// Only this node.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Only jobs of this name; a `*` at the end stands for any rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Only what occurred at or after this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Moment>,
     /// Only what occurred before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Moment>,
     /// Only entries from this sequence on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from_seq: Option<u64>,
     /// Only entries up to this sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
 }
 

@@ -78,7 +78,7 @@ pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
     keys.iter()
         .zip(keys.iter().skip(1))
         .map(|(before, key)| AuditEntry {
-            id: entry_id(&key.vkey),
+            id: entry_id(&["slurm-mesh/key/1", &key.vkey]),
             cluster: cluster.to_owned(),
             kind: KIND.to_owned(),
             at: DateTime::from_timestamp_micros(key.made_at).map(timestamp),
@@ -93,10 +93,10 @@ pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
         .collect()
 }
 
-/// One key, one id, however often it is told.
-fn entry_id(vkey: &str) -> String {
+/// An id that follows from what the entry is about: told again, it is the same entry.
+pub(super) fn entry_id(fields: &[&str]) -> String {
     let mut hash = Sha256::new();
-    for field in ["slurm-mesh/key/1", vkey] {
+    for field in fields {
         hash.update(u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes());
         hash.update(field.as_bytes());
     }

@@ -11,6 +11,7 @@ pub mod filter;
 pub mod keys;
 pub mod note;
 pub mod query;
+pub mod replay;
 pub mod stats;
 pub mod story;
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod openapi;
 mod people;
 mod proof;
 mod reads;
+mod replay;
 mod restart;
 mod retention;
 mod roles;

@@ -2,15 +2,68 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
+use axum::Extension;
+use ledger::adapters::KeyFile;
 use ledger::api::openapi::document;
+use ledger::api::{Events, Proofs, Replays, export_router, proof_router, replay_router, router};
+use ledger::checkpointer::Checkpointer;
+use ledger::replayer::Replayer;
 use mesh_events::EventType;
+use mesh_events::proto::mesh::event::v1::Event;
+use mesh_testkit::NatsServer;
 use mesh_testkit::build::{self, CLUSTER};
 
-use crate::api::Api;
-use crate::support::{Database, audit_entry, audit_fact, node_event, of_user};
+use crate::api::get;
+use crate::support::{Database, admin, audit_entry, audit_fact, bus, fact, node_event, of_user};
 
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+
+/// All that is described, over a signed ledger of these events, as an administrator sees it.
+struct Whole {
+    _database: Database,
+    _nats: NatsServer,
+    url: String,
+}
+
+impl Whole {
+    async fn with(events: &[Event]) -> Self {
+        mesh_runtime::install_tls();
+        let database = Database::sqlite();
+        let store = database.store().await;
+        let mut facts: Vec<_> = events.iter().map(fact).collect();
+        facts.push(audit_fact(&audit_entry(1)));
+        store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+        let nats = NatsServer::start().await;
+        let bus = bus(&nats, "ledger").await;
+        let file = KeyFile::new(database.folder.path().join("key"));
+        let checkpointer = Checkpointer::new(store.clone(), bus.clone(), file, "o", CLUSTER);
+        checkpointer.sign_if_new().await.unwrap();
+        let proofs = Arc::new(Proofs::new(store.clone(), checkpointer));
+        // Nobody works on them: every order is taken, and stays.
+        let replayer = Replayer::new(store.clone(), bus, CLUSTER);
+        let limits = ledger::ReplayConfig {
+            max_running: 100_000,
+            ..ledger::ReplayConfig::default()
+        };
+        let limits = limits.limits();
+        let replays = Replays::new(store.clone(), replayer, limits);
+        let routes = router(Arc::new(Events::new(store, 1000, 100)))
+            .merge(export_router(Arc::clone(&proofs)))
+            .merge(proof_router(proofs))
+            .merge(replay_router(Arc::new(replays)))
+            .layer(Extension(admin()));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        Self {
+            _database: database,
+            _nats: nats,
+            url,
+        }
+    }
+}
 
 #[test]
 fn the_committed_description_is_what_the_code_gives() {
@@ -28,18 +81,16 @@ fn the_committed_description_is_what_the_code_gives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_served_and_every_parameter_in_it_is_taken() {
-    let api = Api::with(
-        Database::sqlite(),
-        &[of_user("alice", EventType::JobStarted, build::job(5))],
-    )
-    .await;
-    let (status, served) = api.get("/v1/events/openapi.json").await;
+    let api = Whole::with(&[of_user("alice", EventType::JobStarted, build::job(5))]).await;
+    let (status, served) = get(&api.url, "/v1/events/openapi.json").await;
     assert_eq!(status, 200);
     assert_eq!(served, serde_json::to_value(document()).unwrap());
     let sample = |name: &str| match name {
         "type" => "job.*",
         "category" => "job",
         "job" | "array" | "from_seq" | "after" | "limit" => "5",
+        "seq" | "size" | "from" | "to" => "1",
+        "state" => "done",
         "to_seq" => "9",
         "since" => "2h",
         "until" => "1h",
@@ -69,7 +120,13 @@ async fn it_is_served_and_every_parameter_in_it_is_taken() {
             if path.ends_with("/stream") && matches!(name, "until" | "to_seq") {
                 continue;
             }
-            let url = format!("{}{place}?{name}={}", api.url, sample(name));
+            // What a proof is of has to be said.
+            let of = match (path.as_str(), name) {
+                (path, "size") if path.ends_with("/inclusion") => "&seq=1",
+                (path, "to") if path.ends_with("/consistency") => "&from=1",
+                _ => "",
+            };
+            let url = format!("{}{place}?{name}={}{of}", api.url, sample(name));
             let answer = reqwest::get(url).await.unwrap();
             let status = answer.status().as_u16();
             // A stream does not end, so only what is wrong with a question is read.
@@ -95,11 +152,7 @@ async fn answers_are_as_described_whatever_is_asked() {
         .map(|id| of_user("alice", EventType::JobStarted, build::job(id)))
         .collect();
     events.push(node_event("n1", 1));
-    let api = Api::with(Database::sqlite(), &events).await;
-    api.store
-        .append("MESH_AUDIT", 1, vec![audit_fact(&audit_entry(1))])
-        .await
-        .unwrap();
+    let api = Whole::with(&events).await;
     let output = Command::new(program)
         .args(["run", &format!("{}/v1/events/openapi.json", api.url)])
         // A stream does not end.

@@ -1,5 +1,6 @@
 //! Each role can do its work, and nothing else.
 
+use ledger::domain::replay::{Audited, Replay, State, Wanted};
 use ledger::{Error, Location, POSTGRES_ROLES, Store, verify_database};
 use mesh_events::EventType;
 use mesh_testkit::{Postgres, build, psql};
@@ -62,6 +63,26 @@ async fn each_role_does_its_work_and_nothing_else() {
     let verified = verify_database(&reader.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 3);
 
+    // Replays are begun, worked on and forgotten.
+    let now = chrono::Utc::now();
+    let limits = ledger::ReplayConfig::default().limits();
+    let request = Wanted::default().check(&admin(), 3, &limits, now).unwrap();
+    let replay = Replay::new("r1".into(), request, now);
+    assert!(store.add_replay(&replay, "root", None).await.unwrap());
+    let mut claimed = store.claim_replay(now, now).await.unwrap().unwrap();
+    assert_eq!(claimed.replay, replay);
+    claimed.replay.end(State::Done, String::new(), now);
+    claimed.replay.audited = Audited::End;
+    let saved = store.save_replay(&claimed, State::Running, now);
+    assert!(saved.await.unwrap());
+    let listed = store.replays(None, None, 10).await.unwrap();
+    assert_eq!(listed, [claimed.replay]);
+    store
+        .forget_replays(now + chrono::TimeDelta::days(1))
+        .await
+        .unwrap();
+    assert_eq!(store.replays(None, None, 10).await.unwrap(), []);
+
     // And nothing else.
     let partition = format!("payloads_{}", chrono::Utc::now().format("%Y_%m"));
     let nobody_may = [
@@ -88,6 +109,7 @@ async fn each_role_does_its_work_and_nothing_else() {
         "INSERT INTO streams VALUES ('x', 1)",
         "UPDATE head SET seq = 99",
         "SELECT ledger_add_partitions()",
+        "DELETE FROM replays",
     ];
     let mut outsider = appender.outsider().await;
     for statement in &nobody_may {

@@ -313,6 +313,13 @@ impl Process {
         serde_json::from_str(&self.get(path).await?).ok()
     }
 
+    /// Sends JSON; the answer whatever its status, `None` if there is none.
+    pub async fn post(&self, path: &str, body: &Value) -> Option<Value> {
+        let request = self.http.post(format!("http://ledger{path}"));
+        let answer = request.body(body.to_string()).send().await.ok()?;
+        serde_json::from_str(&answer.text().await.ok()?).ok()
+    }
+
     pub async fn head(&self) -> Option<u64> {
         self.json("/v1/ledger/head").await?["seq"].as_u64()
     }

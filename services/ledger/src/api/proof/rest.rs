@@ -13,9 +13,10 @@ use futures_util::stream;
 use mesh_events::chain::Hash;
 use mesh_runtime::api::{Caller, Problem};
 use serde::Serialize;
-use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{Consistency, Inclusion, KnownKey, ProofError, Proofs, Wanted, invalid, root_of};
+use crate::api::openapi;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::export::Line;
 
@@ -35,32 +36,159 @@ pub(super) fn export_router(proofs: Arc<Proofs>) -> Router {
         .with_state(proofs)
 }
 
-/// The note itself, to be kept as a file.
-async fn newest(State(proofs): State<Arc<Proofs>>, _caller: Caller) -> Result<Response, Problem> {
+/// A signed checkpoint.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Checkpoint)]
+pub(in crate::api) struct CheckpointJson {
+    /// Number of entries it counts.
+    size: i64,
+    /// Root of the tree over them, in hexadecimal digits; null if the note cannot be read.
+    root: Option<String>,
+    /// The note, which alone proves something.
+    note: String,
+    /// When it was signed, RFC 3339.
+    made_at: Option<String>,
+}
+
+/// Checkpoints.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Checkpoints)]
+pub(in crate::api) struct CheckpointsJson {
+    /// The smallest first.
+    checkpoints: Vec<CheckpointJson>,
+}
+
+/// Proof that an entry is in the ledger of a size (RFC 6962 §2.1.1). Hashes are hexadecimal digits.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InclusionProof)]
+pub(in crate::api) struct InclusionJson {
+    /// Sequence of the entry; its index in the tree is one less.
+    seq: u64,
+    /// Its leaf hash.
+    leaf: String,
+    /// Number of entries of the ledger.
+    size: u64,
+    /// Root of the tree over them.
+    root: String,
+    /// Hashes from the leaf up to the root.
+    path: Vec<String>,
+    /// The checkpoint of this size; null if none was signed.
+    checkpoint: Option<String>,
+}
+
+/// Proof that the ledger of one size is the beginning of that of another (RFC 6962 §2.1.2). Hashes are hexadecimal digits.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ConsistencyProof)]
+pub(in crate::api) struct ConsistencyJson {
+    /// Number of entries of the smaller one.
+    from: u64,
+    /// Its root.
+    from_root: String,
+    /// Number of entries of the larger one.
+    to: u64,
+    /// Its root.
+    to_root: String,
+    /// The proof.
+    path: Vec<String>,
+    /// The checkpoint of the larger one; null if none was signed.
+    checkpoint: Option<String>,
+}
+
+/// A key that signs or signed checkpoints.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SigningKey)]
+pub(in crate::api) struct KeyJson {
+    /// The public key: `<name>+<key id>+<base64>`.
+    vkey: String,
+    /// Size of the ledger when it was made.
+    from_size: i64,
+    /// Size of the last checkpoint it signed.
+    to_size: u64,
+    /// When it was made, RFC 3339.
+    made_at: Option<String>,
+    /// Who had it made; empty for the first.
+    made_by: String,
+}
+
+/// Keys.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SigningKeys)]
+pub(in crate::api) struct KeysJson {
+    /// The first one first; the last one signs.
+    keys: Vec<KeyJson>,
+}
+
+/// A key that was made.
+#[derive(Serialize, ToSchema)]
+#[schema(as = NewSigningKey)]
+pub(in crate::api) struct RotatedJson {
+    /// The key.
+    key: KeyJson,
+    /// The checkpoint that it and the one before it signed; null if there is no entry yet.
+    checkpoint: Option<CheckpointJson>,
+}
+
+/// The newest checkpoint: the note itself, to be kept as a file.
+#[utoipa::path(
+    get, path = "/v1/ledger/checkpoint", tag = "proof",
+    responses(
+        (status = 200, description = "The note", content_type = "text/plain; charset=utf-8", body = String),
+        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+    )
+)]
+pub(in crate::api) async fn newest(
+    State(proofs): State<Arc<Proofs>>,
+    _caller: Caller,
+) -> Result<Response, Problem> {
     let newest = proofs.newest().await.map_err(problem)?;
     let text = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     Ok((text, newest.note).into_response())
 }
 
-async fn list(
+/// Checkpoints of at least a size, the smallest first.
+#[utoipa::path(
+    get, path = "/v1/ledger/checkpoints", tag = "proof",
+    params(
+        ("from" = Option<u64>, Query, description = "Of at least this size"),
+        ("limit" = Option<u32>, Query, description = "At most so many, 1 to 1000; 100 if not given", minimum = 1),
+    ),
+    responses(
+        (status = 200, description = "The checkpoints", body = CheckpointsJson),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized),
+    )
+)]
+pub(in crate::api) async fn list(
     State(proofs): State<Arc<Proofs>>,
     _caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<CheckpointsJson>, Problem> {
     let mut query = Query::of(query, &["from", "limit"]).map_err(problem)?;
     let from = query.number("from").map_err(problem)?.unwrap_or(0);
     let limit = query.number("limit").map_err(problem)?;
     let limit = limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
     let checkpoints = proofs.list(from, limit).await.map_err(problem)?;
-    let checkpoints: Vec<Value> = checkpoints.iter().map(checkpoint).collect();
-    Ok(Json(json!({ "checkpoints": checkpoints })))
+    let checkpoints = checkpoints.into_iter().map(checkpoint).collect();
+    Ok(Json(CheckpointsJson { checkpoints }))
 }
 
-async fn inclusion(
+/// Proves that an entry is in the ledger of a size. Everybody may ask by `seq`; by `id` those who may see the entry.
+#[utoipa::path(
+    get, path = "/v1/ledger/proof/inclusion", tag = "proof",
+    params(
+        ("seq" = Option<u64>, Query, description = "Sequence of the entry; either this or `id`", minimum = 1),
+        ("id" = Option<String>, Query, description = "Id of the event"),
+        ("size" = Option<u64>, Query, description = "Size of the ledger; that of the newest checkpoint if not given", minimum = 1),
+    ),
+    responses(
+        (status = 200, description = "The proof", body = InclusionJson),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+    )
+)]
+pub(in crate::api) async fn inclusion(
     State(proofs): State<Arc<Proofs>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<InclusionJson>, Problem> {
     let mut query = Query::of(query, &["seq", "id", "size"]).map_err(problem)?;
     let seq = query.number("seq").map_err(problem)?;
     let wanted = match (seq, query.take("id")) {
@@ -83,21 +211,33 @@ async fn inclusion(
         .prove_inclusion(&caller, wanted, size)
         .await
         .map_err(problem)?;
-    Ok(Json(json!({
-        "seq": seq,
-        "leaf": hex::encode(leaf),
-        "size": size,
-        "root": hex::encode(root),
-        "path": hexes(&path),
-        "checkpoint": checkpoint,
-    })))
+    Ok(Json(InclusionJson {
+        seq,
+        leaf: hex::encode(leaf),
+        size,
+        root: hex::encode(root),
+        path: hexes(&path),
+        checkpoint,
+    }))
 }
 
-async fn consistency(
+/// Proves that the ledger of one size is the beginning of that of another: nothing was changed or taken away between them.
+#[utoipa::path(
+    get, path = "/v1/ledger/proof/consistency", tag = "proof",
+    params(
+        ("from" = u64, Query, description = "Size of the smaller ledger", minimum = 1),
+        ("to" = Option<u64>, Query, description = "Size of the larger one; that of the newest checkpoint if not given", minimum = 1),
+    ),
+    responses(
+        (status = 200, description = "The proof", body = ConsistencyJson),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+    )
+)]
+pub(in crate::api) async fn consistency(
     State(proofs): State<Arc<Proofs>>,
     _caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<ConsistencyJson>, Problem> {
     let mut query = Query::of(query, &["from", "to"]).map_err(problem)?;
     let from = query.number("from").map_err(problem)?;
     let from =
@@ -111,31 +251,61 @@ async fn consistency(
         path,
         checkpoint,
     } = proofs.prove_consistency(from, to).await.map_err(problem)?;
-    Ok(Json(json!({
-        "from": from,
-        "from_root": hex::encode(from_root),
-        "to": to,
-        "to_root": hex::encode(to_root),
-        "path": hexes(&path),
-        "checkpoint": checkpoint,
-    })))
+    Ok(Json(ConsistencyJson {
+        from,
+        from_root: hex::encode(from_root),
+        to,
+        to_root: hex::encode(to_root),
+        path: hexes(&path),
+        checkpoint,
+    }))
 }
 
-async fn keys(State(proofs): State<Arc<Proofs>>, _caller: Caller) -> Result<Json<Value>, Problem> {
+/// The keys that sign or signed checkpoints.
+#[utoipa::path(
+    get, path = "/v1/ledger/keys", tag = "proof",
+    responses((status = 200, description = "The keys", body = KeysJson), (status = 401, response = openapi::Unauthorized))
+)]
+pub(in crate::api) async fn keys(
+    State(proofs): State<Arc<Proofs>>,
+    _caller: Caller,
+) -> Result<Json<KeysJson>, Problem> {
     let keys = proofs.keys().await.map_err(problem)?;
-    let keys: Vec<Value> = keys.iter().map(key).collect();
-    Ok(Json(json!({ "keys": keys })))
+    let keys = keys.into_iter().map(key).collect();
+    Ok(Json(KeysJson { keys }))
 }
 
-async fn rotate(State(proofs): State<Arc<Proofs>>, caller: Caller) -> Result<Json<Value>, Problem> {
+/// Makes a new key, which signs from now on (administrators).
+#[utoipa::path(
+    post, path = "/v1/ledger/keys", tag = "proof",
+    responses(
+        (status = 200, description = "The key", body = RotatedJson),
+        (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 409, response = openapi::Conflict),
+    )
+)]
+pub(in crate::api) async fn rotate(
+    State(proofs): State<Arc<Proofs>>,
+    caller: Caller,
+) -> Result<Json<RotatedJson>, Problem> {
     let (made, signed) = proofs.rotate(&caller).await.map_err(problem)?;
-    Ok(Json(
-        json!({ "key": key(&made), "checkpoint": signed.as_ref().map(checkpoint) }),
-    ))
+    Ok(Json(RotatedJson {
+        key: key(made),
+        checkpoint: signed.map(checkpoint),
+    }))
 }
 
-/// Streams an export. If it cannot go on, the connection is cut, which no complete export looks like.
-async fn export(
+/// Everything up to the newest checkpoint, to be verified without the ledger (administrators and auditors). If it cannot go on, the
+/// connection is cut, which no complete export looks like.
+#[utoipa::path(
+    get, path = "/v1/ledger/export", tag = "proof",
+    params(("from" = Option<u64>, Query, description = "First entry; 1 if not given", minimum = 1)),
+    responses(
+        (status = 200, description = "A line about the export, then one for each entry", content_type = "application/x-ndjson", body = String),
+        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+        (status = 404, response = openapi::NotFound),
+    )
+)]
+pub(in crate::api) async fn export(
     State(proofs): State<Arc<Proofs>>,
     caller: Caller,
     RawQuery(query): RawQuery,
@@ -184,23 +354,23 @@ fn line(value: &impl Serialize) -> serde_json::Result<Bytes> {
     Ok(text.into())
 }
 
-fn checkpoint(stored: &StoredCheckpoint) -> Value {
-    json!({
-        "size": stored.size,
-        "root": root_of(stored).map(hex::encode),
-        "note": stored.note,
-        "made_at": time(stored.made_at),
-    })
+fn checkpoint(stored: StoredCheckpoint) -> CheckpointJson {
+    CheckpointJson {
+        size: stored.size,
+        root: root_of(&stored).map(hex::encode),
+        made_at: time(stored.made_at),
+        note: stored.note,
+    }
 }
 
-fn key(known: &KnownKey) -> Value {
-    json!({
-        "vkey": known.key.vkey,
-        "from_size": known.key.from_size,
-        "to_size": known.to_size,
-        "made_at": time(known.key.made_at),
-        "made_by": known.key.made_by,
-    })
+fn key(known: KnownKey) -> KeyJson {
+    KeyJson {
+        vkey: known.key.vkey,
+        from_size: known.key.from_size,
+        to_size: known.to_size,
+        made_at: time(known.key.made_at),
+        made_by: known.key.made_by,
+    }
 }
 
 fn hexes(hashes: &[Hash]) -> Vec<String> {

@@ -1,0 +1,307 @@
+//! The table of replays, and the entries that are told.
+
+use chrono::{DateTime, Utc};
+use mesh_db::sql::{Row, Sql};
+use mesh_runtime::api::Sight;
+
+use super::select::Select as _;
+use super::store::Store;
+use crate::domain::filter::Selection;
+use crate::domain::replay::{Audited, Replay, State};
+use crate::error::Error;
+
+/// A replay that this process works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The replay.
+    pub replay: Replay,
+    /// Counts who worked on it: writes of a former holder have no effect.
+    pub fence: i64,
+}
+
+/// An entry that is told once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Sequence.
+    pub seq: i64,
+    /// Subject it was received on.
+    pub subject: String,
+    /// Body as received.
+    pub body: Vec<u8>,
+}
+
+impl Store {
+    /// Adds a replay; false if its owner has one with this idempotency key.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn add_replay(
+        &self,
+        replay: &Replay,
+        owner: &str,
+        key: Option<&str>,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new(
+            "INSERT INTO replays (id, owner, request, made_at, to_seq, cursor, shown, state, idempotency_key) VALUES (",
+        )
+        .bind(&replay.id)
+        .push(", ")
+        .bind(owner)
+        .push(", ")
+        .bind(&json(&replay.request))
+        .push(", ")
+        .bind(replay.made_at)
+        .push(", ")
+        .bind(replay.to_seq)
+        .push(", ")
+        .bind(replay.cursor)
+        .push(", ")
+        .bind(&json(&replay.shown))
+        .push(", ")
+        .bind(replay.state.as_str())
+        .push(", ")
+        .bind(key)
+        .push(") ON CONFLICT DO NOTHING");
+        self.write_replay(&sql).await
+    }
+
+    /// A replay.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn replay(&self, id: &str) -> Result<Option<(Replay, String)>, Error> {
+        let sql = select().push(" WHERE id = ").bind(id);
+        self.first_replay(&sql).await
+    }
+
+    /// The replay of an owner with an idempotency key.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn replay_of_key(
+        &self,
+        owner: &str,
+        key: &str,
+    ) -> Result<Option<(Replay, String)>, Error> {
+        let sql = select()
+            .push(" WHERE owner = ")
+            .bind(owner)
+            .push(" AND idempotency_key = ")
+            .bind(key);
+        self.first_replay(&sql).await
+    }
+
+    async fn first_replay(&self, sql: &Sql) -> Result<Option<(Replay, String)>, Error> {
+        let row = self.readers.first(sql).await.map_err(Error::Read)?;
+        let Some(row) = row else { return Ok(None) };
+        let owner = row.get("owner").map_err(Error::Read)?;
+        Ok(Some((replay(&row)?, owner)))
+    }
+
+    /// Replays, of an owner if one is given, the newest first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn replays(
+        &self,
+        owner: Option<&str>,
+        state: Option<State>,
+        limit: u32,
+    ) -> Result<Vec<Replay>, Error> {
+        let mut sql = select().push(" WHERE 1 = 1");
+        if let Some(owner) = owner {
+            sql = sql.push(" AND owner = ").bind(owner);
+        }
+        if let Some(state) = state {
+            sql = sql.push(" AND state = ").bind(state.as_str());
+        }
+        let sql = sql.push(" ORDER BY made_at DESC, id LIMIT ").bind(limit);
+        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        rows.iter().map(replay).collect()
+    }
+
+    /// Cancels a replay that runs; false if it does not. Whoever works on it finds out with their next write.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn cancel_replay(
+        &self,
+        id: &str,
+        by: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new(
+            "UPDATE replays SET state = 'cancelled', problem = '', lease_until = 0, ended_at = ",
+        )
+        .bind(now.timestamp_micros())
+        .push(", cancelled_by = ")
+        .bind(by)
+        .push(" WHERE state = 'running' AND id = ")
+        .bind(id);
+        self.write_replay(&sql).await
+    }
+
+    /// Takes the oldest replay that has something left to do and nobody to do it.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn claim_replay(
+        &self,
+        now: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Result<Option<Claimed>, Error> {
+        let open = |sql: Sql| {
+            sql.push(" audited < 2 AND lease_until < ")
+                .bind(now.timestamp_micros())
+        };
+        // Looked for without a lock, as mostly there is nothing.
+        let oldest =
+            open(Sql::new("SELECT id FROM replays WHERE")).push(" ORDER BY made_at, id LIMIT 1");
+        let row = self.readers.first(&oldest).await.map_err(Error::Read)?;
+        let Some(row) = row else { return Ok(None) };
+        let id: String = row.get("id").map_err(Error::Read)?;
+        let claim = Sql::new("UPDATE replays SET fence = fence + 1, lease_until = ")
+            .bind(until.timestamp_micros())
+            .push(" WHERE id = ")
+            .bind(&id)
+            .push(" AND");
+        let claim = open(claim).push(" RETURNING owner, fence, ").push(COLUMNS);
+        let row = self.writer.first(&claim).await.map_err(Error::Replay)?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Claimed {
+            replay: replay(&row)?,
+            fence: row.get("fence").map_err(Error::Read)?,
+        }))
+    }
+
+    /// Notes how a claimed replay stands, and holds it until a time. False if it is somebody else's by now, or is no longer in the
+    /// state it was in before.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn save_replay(
+        &self,
+        claimed: &Claimed,
+        before: State,
+        until: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let Claimed { replay, fence } = claimed;
+        let sql = Sql::new("UPDATE replays SET cursor = ")
+            .bind(replay.cursor)
+            .push(", sent = ")
+            .bind(replay.sent)
+            .push(", shown = ")
+            .bind(&json(&replay.shown))
+            .push(", problem = ")
+            .bind(&replay.problem)
+            .push(", audited = ")
+            .bind(match replay.audited {
+                Audited::Nothing => 0_i64,
+                Audited::Begin => 1,
+                Audited::End => 2,
+            })
+            .push(", lease_until = ")
+            .bind(until.timestamp_micros())
+            .push(", state = ")
+            .bind(replay.state.as_str())
+            .push(", ended_at = ")
+            .bind(replay.ended_at)
+            .push(" WHERE id = ")
+            .bind(&replay.id)
+            .push(" AND fence = ")
+            .bind(*fence)
+            .push(" AND state = ")
+            .bind(before.as_str());
+        self.write_replay(&sql).await
+    }
+
+    /// Forgets replays that ended before a time.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn forget_replays(&self, before: DateTime<Utc>) -> Result<(), Error> {
+        let sql = Sql::new("DELETE FROM replays WHERE audited = 2 AND ended_at < ")
+            .bind(before.timestamp_micros());
+        self.write_replay(&sql).await.map(drop)
+    }
+
+    /// True if it was about a row.
+    async fn write_replay(&self, sql: &Sql) -> Result<bool, Error> {
+        let mut writer = self.writer.acquire().await.map_err(Error::Replay)?;
+        let rows = writer.link().run(sql).await.map_err(Error::Replay)?;
+        Ok(rows > 0)
+    }
+
+    /// Entries of a range that a selection chooses and somebody may see, after a sequence.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn recorded(
+        &self,
+        selection: &Selection,
+        sight: &Sight,
+        after: i64,
+        to: i64,
+        limit: u32,
+    ) -> Result<Vec<Recorded>, Error> {
+        let sql = Sql::new(
+            "SELECT i.seq, p.subject, p.body FROM event_index i
+             JOIN payloads p ON p.seq = i.seq AND p.recorded_at = i.recorded_at WHERE i.seq > ",
+        )
+        .bind(after)
+        .push(" AND i.seq <= ")
+        .bind(to)
+        .visible(sight)
+        .chosen(selection)
+        .push(" ORDER BY i.seq LIMIT ")
+        .bind(limit);
+        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let recorded: Result<Vec<_>, sqlx::Error> = rows.iter().map(recorded).collect();
+        recorded.map_err(Error::Read)
+    }
+}
+
+const COLUMNS: &str = "id, request, made_at, to_seq, cursor, sent, shown, state, ended_at, cancelled_by, problem, audited";
+
+fn select() -> Sql {
+    Sql::new("SELECT owner, ")
+        .push(COLUMNS)
+        .push(" FROM replays")
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("no maps with other keys than texts")
+}
+
+fn recorded(row: &Row) -> Result<Recorded, sqlx::Error> {
+    Ok(Recorded {
+        seq: row.get("seq")?,
+        subject: row.get("subject")?,
+        body: row.get("body")?,
+    })
+}
+
+fn replay(row: &Row) -> Result<Replay, Error> {
+    let text = |column| row.get::<String>(column).map_err(Error::Read);
+    let number = |column| row.get::<i64>(column).map_err(Error::Read);
+    let id = text("id")?;
+    let corrupt = || Error::CorruptReplay(id.clone());
+    Ok(Replay {
+        request: serde_json::from_str(&text("request")?).map_err(|_| corrupt())?,
+        made_at: number("made_at")?,
+        to_seq: number("to_seq")?,
+        cursor: number("cursor")?,
+        sent: number("sent")?,
+        shown: serde_json::from_str(&text("shown")?).map_err(|_| corrupt())?,
+        state: State::parse(&text("state")?).map_err(|_| corrupt())?,
+        ended_at: row.get("ended_at").map_err(Error::Read)?,
+        cancelled_by: row.get("cancelled_by").map_err(Error::Read)?,
+        problem: text("problem")?,
+        audited: match number("audited")? {
+            0 => Audited::Nothing,
+            1 => Audited::Begin,
+            _ => Audited::End,
+        },
+        id,
+    })
+}

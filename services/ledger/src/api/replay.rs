@@ -1,0 +1,210 @@
+//! Replays: what REST and gRPC take and give.
+//!
+//! Whoever may read events may have them told once more, on the bus: what they may see is kept with the replay. Having them told to a
+//! webhook endpoint is for administrators. Callers see their own replays; administrators and auditors see all, administrators may cancel all.
+
+mod grpc;
+pub(super) mod rest;
+
+use std::sync::Arc;
+
+use axum::Router;
+use chrono::Utc;
+use mesh_runtime::api::Caller;
+
+use super::{ApiError, may_ask};
+use crate::adapters::Store;
+use crate::domain::filter::Invalid;
+use crate::domain::replay::{Limits, Refused, Replay, State, Wanted, check_key, owner};
+use crate::error::Error;
+use crate::replayer::Replayer;
+
+/// Replays of one answer.
+const PAGE: u32 = 100;
+const LARGEST_PAGE: u32 = 1000;
+
+/// Takes orders for replays, and tells how they stand.
+#[derive(Clone)]
+pub struct Replays {
+    store: Store,
+    replayer: Replayer,
+    limits: Limits,
+}
+
+/// Why a replay is not begun, told of or ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReplayError {
+    /// The request is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The caller may not do this.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// Not there, or another's.
+    #[error("no replay {0}, or it is not yours")]
+    NotFound(String),
+    /// Something stands in the way.
+    #[error("{0}")]
+    Conflict(String),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl From<Refused> for ReplayError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Invalid(invalid) => Self::Invalid(invalid),
+            Refused::Forbidden(reason) => Self::Forbidden(reason),
+        }
+    }
+}
+
+impl Replays {
+    /// Takes orders for a replayer.
+    pub const fn new(store: Store, replayer: Replayer, limits: Limits) -> Self {
+        Self {
+            store,
+            replayer,
+            limits,
+        }
+    }
+
+    /// Begins a replay. False beside one that was begun before with the same idempotency key.
+    async fn start(
+        &self,
+        caller: &Caller,
+        wanted: Wanted,
+        key: Option<String>,
+    ) -> Result<(Replay, bool), ReplayError> {
+        match may_ask(caller, &wanted.filter) {
+            Ok(()) => {}
+            Err(ApiError::Forbidden(reason)) => return Err(ReplayError::Forbidden(reason)),
+            Err(_) => {
+                return Err(ReplayError::Forbidden(
+                    "the filter asks for what is not yours",
+                ));
+            }
+        }
+        let owner = owner(caller);
+        if let Some(key) = &key {
+            check_key(key)?;
+            if let Some(known) = self.of_key(&owner, key, &wanted).await? {
+                return Ok((known, false));
+            }
+        }
+        let head = self.store.head().await?.seq;
+        let asked = wanted.clone();
+        let request = wanted.check(caller, head, &self.limits, Utc::now())?;
+        let most = self.limits.max_running;
+        let running = self
+            .store
+            .replays(Some(&owner), Some(State::Running), most)
+            .await?;
+        if running.len() >= most as usize {
+            return Err(ReplayError::Conflict(format!(
+                "{most} replays of yours run already; wait for one, or cancel one: {}",
+                running[0].id
+            )));
+        }
+        let id = uuid::Uuid::new_v4().to_string();
+        let replay = Replay::new(id, request, Utc::now());
+        let added = self.store.add_replay(&replay, &owner, key.as_deref());
+        if !added.await? {
+            // The same request came twice at the same moment.
+            let known = match &key {
+                Some(key) => self.of_key(&owner, key, &asked).await?,
+                None => None,
+            };
+            return match known {
+                Some(known) => Ok((known, false)),
+                None => Err(ReplayError::Conflict("try again".to_owned())),
+            };
+        }
+        self.replayer.wake();
+        tracing::info!(
+            replay.id = replay.id,
+            by = caller.name,
+            to_seq = replay.to_seq,
+            "replay begins"
+        );
+        Ok((replay, true))
+    }
+
+    async fn of_key(
+        &self,
+        owner: &str,
+        key: &str,
+        wanted: &Wanted,
+    ) -> Result<Option<Replay>, ReplayError> {
+        match self.store.replay_of_key(owner, key).await? {
+            None => Ok(None),
+            Some((known, _)) if known.request.wanted == *wanted => Ok(Some(known)),
+            Some((known, _)) => Err(ReplayError::Conflict(format!(
+                "this idempotency key is that of replay {}, which was asked for otherwise; use another key",
+                known.id
+            ))),
+        }
+    }
+
+    async fn get(&self, caller: &Caller, id: &str) -> Result<Replay, ReplayError> {
+        match self.store.replay(id).await? {
+            Some((replay, of)) if caller.sees_everything() || of == owner(caller) => Ok(replay),
+            _ => Err(ReplayError::NotFound(id.to_owned())),
+        }
+    }
+
+    async fn list(
+        &self,
+        caller: &Caller,
+        state: Option<String>,
+        limit: Option<u32>,
+    ) -> Result<Vec<Replay>, ReplayError> {
+        let limit = limit.unwrap_or(PAGE);
+        if limit == 0 || limit > LARGEST_PAGE {
+            return Err(Invalid::new(
+                "limit",
+                format!("{limit} is not allowed; allowed: 1 to {LARGEST_PAGE}"),
+            )
+            .into());
+        }
+        let state = state.as_deref().map(State::parse).transpose()?;
+        let own = owner(caller);
+        let whose = (!caller.sees_everything()).then_some(own.as_str());
+        Ok(self.store.replays(whose, state, limit).await?)
+    }
+
+    async fn cancel(&self, caller: &Caller, id: &str) -> Result<Replay, ReplayError> {
+        let known = self.store.replay(id).await?;
+        match known {
+            Some((_, of)) if of == owner(caller) || caller.may_write() => {}
+            Some(_) if caller.sees_everything() => {
+                return Err(ReplayError::Forbidden(
+                    "it is another's: only they and administrators may cancel it",
+                ));
+            }
+            _ => return Err(ReplayError::NotFound(id.to_owned())),
+        }
+        let cancel = self.store.cancel_replay(id, &caller.name, Utc::now());
+        let cancelled = cancel.await?;
+        self.replayer.wake();
+        let replay = self.get(caller, id).await?;
+        if !cancelled && replay.state != State::Cancelled {
+            return Err(ReplayError::Conflict(format!(
+                "it has ended already: {}",
+                replay.state.as_str()
+            )));
+        }
+        Ok(replay)
+    }
+}
+
+/// Where a replay can be followed.
+fn subject_of(replay: &Replay) -> String {
+    let endpoint = replay.request.wanted.endpoint.as_deref();
+    mesh_events::subject::replay(&replay.id, endpoint, ">")
+}
+
+/// REST and gRPC routes of replays, which show nothing of anybody's jobs.
+pub fn router(replays: Arc<Replays>) -> Router {
+    rest::router(Arc::clone(&replays)).merge(grpc::router(replays))
+}

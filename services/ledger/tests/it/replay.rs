@@ -1,0 +1,439 @@
+//! Recorded events told once more: the same, to whom they may be told, once, and to the end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream;
+use axum::Extension;
+use ledger::Store;
+use ledger::api::{Replays, replay_router};
+use ledger::domain::replay::Limits;
+use ledger::replayer::Replayer;
+use mesh_api::ledger::replay_service_client::ReplayServiceClient;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
+use mesh_events::proto::mesh::ledger::v1::{
+    CancelReplayRequest, EventFilter, GetReplayRequest, ListReplaysRequest, StartReplayRequest,
+};
+use mesh_events::{Event, EventType, subject};
+use mesh_runtime::api::{Caller, Role};
+use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::{NatsServer, wait_until};
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use crate::support::{
+    DEADLINE, Database, Process, admin, audit_entry, audit_fact, bus, fact, node_event, of_user,
+    on_both, user,
+};
+
+on_both!(
+    events_are_told_once_more_as_they_were_to_those_who_may_see_them,
+    a_replay_is_begun_once_seen_by_few_and_ended_by_fewer,
+    killed_in_the_middle_it_goes_on_and_tells_each_event_once,
+);
+
+const LIMITS: Limits = Limits {
+    rate: 1000,
+    max_rate: 5000,
+    max_running: 2,
+};
+
+/// A ledger with a replayer at work.
+struct Ledger {
+    database: Database,
+    store: Store,
+    nats: NatsServer,
+    replayer: Replayer,
+    _stop: DropGuard,
+}
+
+impl Ledger {
+    async fn start(database: Database) -> Self {
+        mesh_runtime::install_tls();
+        let store = database.store().await;
+        let nats = NatsServer::start().await;
+        let bus = bus(&nats, "ledger").await;
+        let replayer = Replayer::new(store.clone(), bus, CLUSTER);
+        let stop = CancellationToken::new();
+        tokio::spawn(replayer.clone().keep(stop.clone()));
+        Self {
+            database,
+            store,
+            nats,
+            replayer,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    async fn append(&self, events: &[Event]) {
+        let facts = events.iter().map(fact).collect();
+        self.store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+    }
+
+    /// The API as somebody has it.
+    async fn as_seen_by(&self, caller: Caller) -> Api {
+        let replays = Replays::new(self.store.clone(), self.replayer.clone(), LIMITS);
+        let routes = replay_router(Arc::new(replays)).layer(Extension(caller));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        Api { url }
+    }
+}
+
+struct Api {
+    url: String,
+}
+
+impl Api {
+    async fn send(&self, method: &str, path: &str, body: Value, key: &str) -> (u16, Value) {
+        let method = method.parse().unwrap();
+        let mut request = reqwest::Client::new().request(method, format!("{}{path}", self.url));
+        if !key.is_empty() {
+            request = request.header("Idempotency-Key", key);
+        }
+        let answer = request.body(body.to_string()).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap())
+    }
+
+    async fn start(&self, body: Value) -> (u16, Value) {
+        self.send("POST", "/v1/replays", body, "").await
+    }
+
+    async fn get(&self, id: &str) -> (u16, Value) {
+        self.send("GET", &format!("/v1/replays/{id}"), json!({}), "")
+            .await
+    }
+
+    async fn cancel(&self, id: &str) -> (u16, Value) {
+        self.send("DELETE", &format!("/v1/replays/{id}"), json!({}), "")
+            .await
+    }
+
+    /// Begins a replay, and waits until it is done.
+    async fn done(&self, body: Value) -> Value {
+        let (status, begun) = self.start(body).await;
+        assert_eq!(status, 201, "{begun}");
+        let id = begun["id"].as_str().unwrap();
+        wait_until("the replay is done", DEADLINE, async || {
+            self.get(id).await.1["state"] == "done"
+        })
+        .await;
+        self.get(id).await.1
+    }
+}
+
+/// A message of a stream.
+struct Told {
+    subject: String,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Told {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.as_str())
+    }
+}
+
+/// All messages of a stream, or those of a replay.
+async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Told> {
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let stream = jetstream::new(client).get_stream(stream).await.unwrap();
+    let state = stream.cached_info().state.clone();
+    let mut told = Vec::new();
+    for sequence in state.first_sequence.max(1)..=state.last_sequence {
+        let message = stream.get_raw_message(sequence).await.unwrap();
+        if message.subject.contains(of) {
+            told.push(Told {
+                subject: message.subject.to_string(),
+                headers: message.headers,
+                body: message.payload.to_vec(),
+            });
+        }
+    }
+    told
+}
+
+/// The audit's entries about a replay: what was replayed, and what was read.
+async fn audited(nats: &NatsServer, replay: &str) -> Vec<(String, Act)> {
+    let entries = messages(nats, "MESH_AUDIT", "").await;
+    let mut found = Vec::new();
+    for entry in &entries {
+        let entry = AuditEntry::decode(entry.body.as_slice()).unwrap();
+        let act = entry.act.unwrap();
+        match &act {
+            Act::Replay(act) if act.replay_id == replay => {}
+            Act::Read(read) if read.request.contains(replay) => {}
+            _ => continue,
+        }
+        found.push((entry.kind, act));
+    }
+    found
+}
+
+async fn audited_to_the_end(nats: &NatsServer, replay: &str, entries: usize) -> Vec<(String, Act)> {
+    wait_until("the end is in the audit", DEADLINE, async || {
+        audited(nats, replay).await.len() >= entries
+    })
+    .await;
+    let found = audited(nats, replay).await;
+    assert_eq!(found.len(), entries, "{found:?}");
+    found
+}
+
+async fn events_are_told_once_more_as_they_were_to_those_who_may_see_them(database: Database) {
+    let ledger = Ledger::start(database).await;
+    let events = [
+        of_user("alice", EventType::JobSubmitted, build::job(1)),
+        of_user("bob", EventType::JobSubmitted, build::job(2)),
+        node_event("n1", 1),
+        of_user("alice", EventType::JobStarted, build::job(1)),
+    ];
+    ledger.append(&events).await;
+    let entry = audit_fact(&audit_entry(1));
+    ledger
+        .store
+        .append("MESH_AUDIT", 1, vec![entry])
+        .await
+        .unwrap();
+
+    // Everything but the audit, in its order, byte for byte.
+    let root = ledger.as_seen_by(admin()).await;
+    let all = root.done(json!({})).await;
+    assert_eq!((&all["sent"], &all["to_seq"]), (&json!(4), &json!(5)));
+    assert_eq!((&all["cursor"], &all["progress"]), (&json!(5), &json!(1.0)));
+    let id = all["id"].as_str().unwrap();
+    assert_eq!(all["subject"], format!("mesh.replay.{id}.>"));
+    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    assert_eq!(told.len(), events.len());
+    for (told, event) in told.iter().zip(&events) {
+        let original = subject::of(event).unwrap();
+        assert_eq!(told.subject, format!("mesh.replay.{id}.{original}"));
+        assert_eq!(told.body, event.encode_to_vec());
+        assert_eq!(told.header("ce-id"), event.id);
+        assert_eq!(told.header("ce-replayid"), id);
+        assert_eq!(told.header("Nats-Msg-Id"), format!("{id}:{}", event.id));
+        let kind = format!("org.slurm-mesh.{}.v1", event.r#type);
+        assert_eq!(told.header("ce-type"), kind);
+    }
+    let audit = audited_to_the_end(&ledger.nats, id, 4).await;
+    let Act::Replay(begin) = &audit[0].1 else {
+        panic!("{audit:?}")
+    };
+    assert_eq!((begin.phase.as_str(), begin.by.as_str()), ("begin", "root"));
+    let ends: Vec<&Act> = audit[2..].iter().map(|(_, act)| act).collect();
+    let (Act::Replay(end), Act::Read(read)) = (ends[0], ends[1]) else {
+        panic!("{audit:?}")
+    };
+    assert_eq!((end.outcome.as_str(), end.sent), ("done", 4));
+    assert_eq!(read.whose, ["alice", "bob"]);
+    assert_eq!((read.rows, read.phase.as_str()), (3, "end"));
+
+    // A filter, and the sight of who asks: kept, although nobody is there any more.
+    let bob = ledger.as_seen_by(user("bob")).await;
+    let own = bob.done(json!({"filter": {"type": ["job.*"]}})).await;
+    let id = own["id"].as_str().unwrap();
+    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let ids: Vec<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    assert_eq!(ids, [&events[1].id]);
+    let audit = audited_to_the_end(&ledger.nats, id, 2).await;
+    assert!(audit.iter().all(|(kind, _)| kind == "replay"));
+
+    // For one endpoint, beside all others.
+    let body = json!({"endpoint": "ci.example", "filter": {"from_seq": 4}});
+    let hook = root.done(body).await;
+    let id = hook["id"].as_str().unwrap();
+    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let subjects: Vec<&str> = told.iter().map(|told| told.subject.as_str()).collect();
+    let original = subject::of(&events[3]).unwrap();
+    assert_eq!(
+        subjects,
+        [format!("mesh.replay.{id}.webhook.ci_2Eexample.{original}")]
+    );
+}
+
+async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Database) {
+    let ledger = Ledger::start(database).await;
+    let events: Vec<_> = (1..=200)
+        .map(|id| of_user("bob", EventType::JobStarted, build::job(id)))
+        .collect();
+    ledger.append(&events).await;
+    let root = ledger.as_seen_by(admin()).await;
+    let bob = ledger.as_seen_by(user("bob")).await;
+    let mut alice = user("alice");
+    alice.means = mesh_runtime::api::Means::Peer { uid: 20_002 };
+    let alice = ledger.as_seen_by(alice).await;
+    let eve = ledger
+        .as_seen_by(Caller::peer("eve", 20_003, Role::Auditor))
+        .await;
+
+    // What is wrong is named.
+    for (body, status, part) in [
+        (json!({"rate": 0}), 400, "rate: 0 is not allowed"),
+        (json!({"rate": "fast"}), 400, "no replay"),
+        (json!({"colour": "red"}), 400, "colour"),
+        (json!({"filter": {"since": "yesterday"}}), 400, "is no time"),
+        (json!({"filter": {"type": ["audit.*"]}}), 400, "audit"),
+        (json!({"filter": {"user": "alice"}}), 403, "user: "),
+        (json!({"endpoint": "ci"}), 403, "endpoint: "),
+    ] {
+        let (found, problem) = bob.start(body.clone()).await;
+        assert_eq!(found, status, "{body} {problem}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains(part),
+            "{problem}"
+        );
+    }
+
+    // The same request begins one replay; two at most run at the same time.
+    let slow = json!({"rate": 4, "filter": {"since": "9000days"}});
+    let started = Instant::now();
+    let (status, first) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
+    assert_eq!(status, 201, "{first}");
+    let (status, again) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
+    assert_eq!((status, &again["id"]), (200, &first["id"]));
+    let (status, other) = bob.send("POST", "/v1/replays", json!({}), "k1").await;
+    assert_eq!(status, 409, "{other}");
+    assert_eq!(bob.start(slow.clone()).await.0, 201);
+    let (status, problem) = bob.start(slow.clone()).await;
+    assert_eq!(status, 409, "{problem}");
+    // The key is one of bob's, and so is the limit.
+    let (status, of_root) = root.send("POST", "/v1/replays", slow, "k1").await;
+    assert_eq!(status, 201);
+
+    // The rate is kept from the first event on.
+    let id = first["id"].as_str().unwrap();
+    wait_until("some are told", DEADLINE, async || {
+        let sent = bob.get(id).await.1["sent"].as_u64().unwrap();
+        let most = 1.0 + started.elapsed().as_secs_f64() * 4.0;
+        assert!(sent as f64 <= most, "{sent} > {most}");
+        sent >= 3
+    })
+    .await;
+
+    // Who sees it, and who may end it.
+    for (api, status) in [(&bob, 200), (&root, 200), (&eve, 200), (&alice, 404)] {
+        assert_eq!(api.get(id).await.0, status);
+        let (_, list) = api
+            .send("GET", "/v1/replays?state=running", json!({}), "")
+            .await;
+        let seen = list["replays"].as_array().unwrap().iter();
+        let seen = seen.filter(|replay| replay["id"] == id).count();
+        assert_eq!(seen, usize::from(status == 200));
+    }
+    assert_eq!(alice.cancel(id).await.0, 404);
+    assert_eq!(eve.cancel(id).await.0, 403);
+    assert_eq!(bob.cancel(of_root["id"].as_str().unwrap()).await.0, 404);
+    let (status, cancelled) = root.cancel(id).await;
+    assert_eq!((status, &cancelled["state"]), (200, &json!("cancelled")));
+    assert_eq!(cancelled["cancelled_by"], "root");
+    assert_eq!(bob.cancel(id).await.0, 200, "once more does no harm");
+    let audit = audited_to_the_end(&ledger.nats, id, 2).await;
+    let Act::Replay(end) = &audit[1].1 else {
+        panic!("{audit:?}")
+    };
+    assert_eq!(
+        (end.outcome.as_str(), end.cancelled_by.as_str()),
+        ("cancelled", "root")
+    );
+    assert!(messages(&ledger.nats, "MESH_REPLAY", id).await.len() < events.len());
+
+    // gRPC says the same.
+    let endpoint = Endpoint::from_shared(bob.url.clone()).unwrap();
+    let mut grpc = ReplayServiceClient::new(endpoint.connect().await.unwrap());
+    let id = id.to_owned();
+    let shown = grpc.get_replay(GetReplayRequest { id: id.clone() }).await;
+    let shown = shown.unwrap().into_inner().replay.unwrap();
+    assert_eq!((shown.state.as_str(), shown.rate), ("cancelled", 4));
+    assert!(shown.filter.unwrap().since.is_some());
+    let listed = grpc.list_replays(ListReplaysRequest::default()).await;
+    assert_eq!(listed.unwrap().into_inner().replays.len(), 2);
+    let start = |filter: EventFilter| StartReplayRequest {
+        filter: Some(filter),
+        ..StartReplayRequest::default()
+    };
+    let none = EventFilter {
+        from_seq: 1_000,
+        ..EventFilter::default()
+    };
+    let begun = grpc.start_replay(start(none)).await.unwrap().into_inner();
+    let nothing = begun.replay.unwrap().id;
+    wait_until("nothing is told", DEADLINE, async || {
+        bob.get(&nothing).await.1["state"] == "done"
+    })
+    .await;
+    let of_alice = EventFilter {
+        user: "alice".into(),
+        ..EventFilter::default()
+    };
+    let refused = grpc.start_replay(start(of_alice)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let done = grpc
+        .cancel_replay(CancelReplayRequest { id: nothing })
+        .await;
+    assert_eq!(done.unwrap_err().code(), Code::FailedPrecondition);
+    let absent = grpc.get_replay(GetReplayRequest { id: "x".into() }).await;
+    assert_eq!(absent.unwrap_err().code(), Code::NotFound);
+    drop(ledger.database);
+}
+
+async fn killed_in_the_middle_it_goes_on_and_tells_each_event_once(database: Database) {
+    const EVENTS: u32 = 1200;
+    let events: Vec<_> = (1..=EVENTS)
+        .map(|id| build::job_event(EventType::JobStarted, build::job(id)))
+        .collect();
+    let store = database.store().await;
+    for batch in events.chunks(500) {
+        let facts = batch.iter().map(fact).collect();
+        store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+    }
+    store.close().await;
+    let mut nats = NatsServer::start().await;
+    let mut process = Process::start(&nats, &database).await;
+    let begun = process.post("/v1/replays", &json!({"rate": 200})).await;
+    let begun = begun.unwrap();
+    let path = format!("/v1/replays/{}", begun["id"].as_str().expect("a replay"));
+    let sent = async |process: &Process| -> u64 {
+        let replay = process.json(&path).await.unwrap_or_default();
+        replay["sent"].as_u64().unwrap_or_default()
+    };
+    process
+        .until("it goes on", async |process| sent(process).await >= 100)
+        .await;
+    process.kill();
+    process.restart();
+    process
+        .until("it goes on after the kill", async |process| {
+            sent(process).await >= 400
+        })
+        .await;
+    nats.kill();
+    process
+        .until("it says what it waits for", async |process| {
+            let replay = process.json(&path).await.unwrap_or_default();
+            replay["problem"].is_string() && replay["state"] == "running"
+        })
+        .await;
+    nats.restart().await;
+    process
+        .until("it is done", async |process| {
+            process.json(&path).await.unwrap_or_default()["state"] == "done"
+        })
+        .await;
+    let replay = process.json(&path).await.unwrap();
+    assert_eq!(replay["problem"], Value::Null);
+    assert_eq!(replay["sent"], u64::from(EVENTS));
+
+    let told = messages(&nats, "MESH_REPLAY", "").await;
+    let ids: BTreeSet<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    let expected: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
+    assert_eq!(ids, expected, "nothing is missing");
+    assert_eq!(told.len(), events.len(), "and nothing is there twice");
+}

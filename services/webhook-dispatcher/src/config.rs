@@ -114,6 +114,12 @@ pub struct EndpointConfig {
     pub users: Vec<String>,
     /// Partitions.
     pub partitions: Vec<String>,
+    /// Slurm clusters.
+    pub clusters: Vec<String>,
+    /// Accounts.
+    pub accounts: Vec<String>,
+    /// Condition on an event's fields.
+    pub when: String,
     /// Older events are not sent.
     #[serde(with = "humantime_serde")]
     pub max_event_age: Option<Duration>,

@@ -5,11 +5,13 @@
 //! - [`retry`]: what follows from an attempt.
 //! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
+//! - [`digest`]: an array's tasks as a few messages.
 //! - [`pairing`]: which messages wait a moment for their cost.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
+pub mod digest;
 pub mod expression;
 pub mod fields;
 pub mod filter;

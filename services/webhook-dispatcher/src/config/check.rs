@@ -8,6 +8,7 @@ use url::{Host, Url};
 
 use super::{Config, Endpoint, EndpointConfig, Fault};
 use crate::domain::address::{self, Subnet};
+use crate::domain::expression::Expression;
 use crate::domain::filter::{Filter, TypePattern};
 use crate::domain::format::{Format, Signed};
 use crate::domain::retry::Policy;
@@ -226,7 +227,9 @@ impl Check<'_> {
         if let (true, Some(types)) = (patterns.is_empty(), self.written.format.default_types()) {
             patterns = types.iter().copied().map(TypePattern::One).collect();
         }
-        let filter = Filter::new(&patterns, &self.written.users, &self.written.partitions);
+        let filter = Filter::new(&patterns, &self.written.users, &self.written.partitions)
+            .in_clusters(&self.written.clusters)
+            .of_accounts(&self.written.accounts);
         if filter.is_empty() {
             self.fault(
                 "users",
@@ -234,9 +237,19 @@ impl Check<'_> {
             );
         }
         if self.faults.iter().any(|fault| fault.key == "types") {
-            None
-        } else {
-            Some(filter)
+            return None;
         }
+        if self.written.when.is_empty() {
+            return Some(filter);
+        }
+        let problem = match Expression::new(&self.written.when) {
+            Ok(condition) => match filter.when(condition) {
+                Ok(filter) => return Some(filter),
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        self.fault("when", problem);
+        None
     }
 }

@@ -203,3 +203,19 @@ fn formats_have_settings_of_their_own_and_their_faults_name_them() {
     let old = "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://x.webhook.office.com/webhookb2/1\"\nformat = \"teams\"";
     assert!(validate(old).err().unwrap()[0].contains("connectors are retired"));
 }
+
+#[test]
+fn a_condition_is_checked_when_it_is_read() {
+    check(
+        "when = \"job.exit_cod > 1\"",
+        "when: character 1: no field \"job.exit_cod\"; there are array_job_id",
+    );
+    check(
+        "types = [\"job.*\"]\nwhen = \"cost.total > 5\"",
+        "when: cost is known of cost.* events only",
+    );
+    let sound = format!(
+        "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://example.org\"\nsecret = \"{SECRET}\"\nwhen = \"job.exit_code > 1\""
+    );
+    assert!(validate(&sound).is_ok());
+}

@@ -120,6 +120,13 @@ impl Expression {
         compiled.eval(Value::from(Serde(fields))).ok()
     }
 
+    /// True if it is about a field or group of this name.
+    pub fn mentions(&self, name: &str) -> bool {
+        self.environment
+            .compile_expression(&self.text)
+            .is_ok_and(|compiled| compiled.undeclared_variables(false).contains(name))
+    }
+
     /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text

@@ -1,9 +1,11 @@
 //! Which events an endpoint gets.
 //!
-//! A filter has three parts, all of which must hold; an empty one always does:
+//! A filter has several parts, all of which must hold; an empty one always does:
 //!
 //! - types: `job.failed`, `job.*` or `*`. Wildcards leave baselines out: what lived before capture began is no news. Named, they come.
 //! - users: the owner of the job, cost or quota. Nodes and capture have no owner: with `users` they do not match.
+//! - accounts: the one that is charged, or that the change of a user is about. clusters: for who hears several.
+//! - a condition: an expression over the event's fields. It does not hold for events that have not what it is about.
 //! - partitions: any of the job's partitions (a pending job may name several), or of the node's. Users and capture have none.
 //!
 //! As much as possible is said in subjects, so that the server sends less; [`Filter::matches`] decides. Partitions are never in the
@@ -15,8 +17,13 @@ use std::str::FromStr;
 use mesh_events::proto::mesh::event::v1::{Event, event::Payload};
 use mesh_events::{Category, EventType, UnknownEventType, subject};
 
+use super::expression::Expression;
+use super::fields;
+
 /// Above this many subjects of a consumer whole categories are asked for: every subject costs the server at each message.
 const MOST_SUBJECTS: usize = 32;
+/// Of a text, this much is seen by conditions.
+const LONGEST_FIELD: usize = 4_000;
 
 /// `job.failed`, `job.*` or `*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +74,17 @@ pub struct Filter {
     types: BTreeSet<EventType>,
     users: BTreeSet<String>,
     partitions: BTreeSet<String>,
+    clusters: BTreeSet<String>,
+    accounts: BTreeSet<String>,
+    condition: Option<Expression>,
 }
+
+/// A condition that no event can meet.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "cost is known of cost.* events only: add them to types, e.g. types = [\"cost.finalized\"]"
+)]
+pub struct CostUnknown;
 
 impl Filter {
     /// A filter of these patterns; no pattern means every type.
@@ -82,7 +99,40 @@ impl Filter {
                 .collect(),
             users: users.iter().cloned().collect(),
             partitions: partitions.iter().cloned().collect(),
+            clusters: BTreeSet::new(),
+            accounts: BTreeSet::new(),
+            condition: None,
         }
+    }
+
+    /// The filter, of these clusters only; none means all.
+    #[must_use]
+    pub fn in_clusters(mut self, clusters: &[String]) -> Self {
+        self.clusters = clusters.iter().cloned().collect();
+        self
+    }
+
+    /// The filter, of these accounts only; none means all.
+    #[must_use]
+    pub fn of_accounts(mut self, accounts: &[String]) -> Self {
+        self.accounts = accounts.iter().cloned().collect();
+        self
+    }
+
+    /// The filter with a condition.
+    ///
+    /// # Errors
+    /// If it is about cost, and no event with a cost is asked for: a job's own events know nothing of it.
+    pub fn when(mut self, condition: Expression) -> Result<Self, CostUnknown> {
+        let costs = self
+            .types
+            .iter()
+            .any(|kind| kind.category() == Category::Cost);
+        if condition.mentions("cost") && !costs {
+            return Err(CostUnknown);
+        }
+        self.condition = Some(condition);
+        Ok(self)
     }
 
     /// True if no event can match: users were named, and only types without an owner.
@@ -97,13 +147,21 @@ impl Filter {
 
     /// True if the endpoint gets an event of this type.
     pub fn matches(&self, kind: EventType, event: &Event) -> bool {
-        self.selects(kind) && self.concerns(kind, event)
+        self.selects(kind)
+            && self.concerns(kind, event)
+            && self
+                .condition
+                .as_ref()
+                .is_none_or(|condition| condition.holds(&fields::of(event, None, LONGEST_FIELD)))
     }
 
-    /// True if user and partition of an event are the endpoint's, whatever its type.
+    /// True if cluster, user, account and partition of an event are the endpoint's, whatever its type.
     pub fn concerns(&self, kind: EventType, event: &Event) -> bool {
-        (self.users.is_empty()
-            || user_of(kind, event).is_some_and(|user| self.users.contains(user)))
+        (self.clusters.is_empty() || self.clusters.contains(&event.cluster))
+            && (self.accounts.is_empty()
+                || account_of(event).is_some_and(|account| self.accounts.contains(account)))
+            && (self.users.is_empty()
+                || user_of(kind, event).is_some_and(|user| self.users.contains(user)))
             && (self.partitions.is_empty()
                 || partitions_of(event)
                     .iter()
@@ -170,6 +228,13 @@ fn user_of(kind: EventType, event: &Event) -> Option<&str> {
         (Category::User, Some(Payload::User(payload))) => Some(&payload.user),
         (Category::Node | Category::Capture, _) => None,
         _ => event.owner.as_ref().map(|owner| owner.user.as_str()),
+    }
+}
+
+fn account_of(event: &Event) -> Option<&str> {
+    match &event.payload {
+        Some(Payload::User(payload)) if !payload.account.is_empty() => Some(&payload.account),
+        _ => event.owner.as_ref().map(|owner| owner.account.as_str()),
     }
 }
 
@@ -303,6 +368,28 @@ mod tests {
         assert!(filter(&["node.*"], &[], &["gpu"]).matches(EventType::NodeDown, &event));
         assert!(!filter(&["node.*"], &[], &["cpu"]).matches(EventType::NodeDown, &event));
         assert!(!filter(&["node.*"], &["alice"], &[]).matches(EventType::NodeDown, &event));
+    }
+
+    #[test]
+    fn clusters_accounts_and_conditions_narrow_it_down() {
+        let event = crate::domain::sample::event(EventType::JobFailed);
+        let all = || filter(&["job.*"], &[], &[]);
+        let matches = |filter: Filter| filter.matches(EventType::JobFailed, &event);
+        let words = |word: &str| vec![word.to_owned()];
+        assert!(matches(all().in_clusters(&words("example"))));
+        assert!(!matches(all().in_clusters(&words("other"))));
+        assert!(matches(all().of_accounts(&words("physics"))));
+        assert!(!matches(all().of_accounts(&words("chemistry"))));
+        let when = |text: &str| all().when(Expression::new(text).unwrap()).unwrap();
+        assert!(matches(when("job.exit_code == 1")));
+        assert!(!matches(when("job.exit_code == 2")));
+        assert!(
+            !matches(when("node.name == 'n1'")),
+            "a job's event has no node"
+        );
+        let cost = Expression::new("cost.total > 10").unwrap();
+        assert_eq!(all().when(cost.clone()), Err(CostUnknown));
+        assert!(filter(&["cost.finalized"], &[], &[]).when(cost).is_ok());
     }
 
     #[test]

@@ -1,0 +1,339 @@
+//! An array's tasks as a few messages: the first start, the first failure, now and then how it goes, and a summary at the end.
+//!
+//! Ten thousand tasks give twenty thousand events; people want to know that it began, that something fails, and what came of it.
+//! A [`Digest`] takes the events of one array in any order and repeated at will, counts every task once, and says when there is
+//! something to tell. What was counted is always told in the end, so nothing is dropped; how often is bounded: the pauses between
+//! messages double, up to a day.
+//!
+//! - A task's last run counts. Runs are ordered by their submit time (docs/job-events.md, 1), so what is older than what is known is ignored.
+//! - A run that ended `requeued` is no end of its task.
+//! - Tasks are kept as bitmaps, and the run of a task only where it differs from the array's first: a digest of 100,000 tasks that ran
+//!   once takes some hundred bytes, and never more than a few MB.
+//! - Whether all tasks have ended is known only if their list came whole: Slurm cuts long ones. Otherwise a quiet while ends it.
+//!
+//! No clock is in here: `now` is given, and [`Digest::due`] says when [`Digest::tick`] wants to be called.
+
+mod runs;
+mod summary;
+mod tasks;
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, Job};
+use mesh_events::{Event, EventType, RunKey};
+use serde::{Deserialize, Serialize};
+use slurm_types::TaskSet;
+
+use super::text::cut;
+
+use runs::{Entered, Runs};
+pub use summary::{Moment, Summary};
+pub use tasks::Tasks;
+
+/// A run that went back to the queue; the task has not ended.
+const REQUEUED: &str = "requeued";
+/// Currencies whose sums are kept.
+const MOST_CURRENCIES: usize = 4;
+
+/// When messages are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// After the last task has ended, so long nothing may follow: costs come a little later, and a task may go back to the queue.
+    pub settle: TimeDelta,
+    /// Between messages about how it goes; doubled after each, up to a day.
+    pub pause: TimeDelta,
+}
+
+impl Pace {
+    /// For messages of their own.
+    pub const MESSAGES: Self = Self {
+        settle: TimeDelta::seconds(10),
+        pause: TimeDelta::minutes(10),
+    };
+}
+
+/// What is known of one array at one endpoint. As JSON it survives restarts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Digest {
+    array: u32,
+    cluster: String,
+    name: String,
+    user: String,
+    partition: String,
+    /// Tasks that exist, as far as known.
+    known: Tasks,
+    /// True if a whole list of them was seen.
+    whole: bool,
+    /// The run each task is in.
+    runs: Runs,
+    started: Tasks,
+    /// By cause.
+    ended: BTreeMap<String, Tasks>,
+    /// The last run of each task whose cost is in the sums.
+    costed: Runs,
+    micros: BTreeMap<String, i64>,
+    first_failure: Option<String>,
+    told_first: bool,
+    told_failure: bool,
+    /// Messages so far; numbers them.
+    messages: u32,
+    /// Pauses so far.
+    pauses: u32,
+    changed_at: Option<DateTime<Utc>>,
+    told_at: Option<DateTime<Utc>>,
+    /// Something was counted anew by the event at hand.
+    #[serde(skip)]
+    touched: bool,
+}
+
+/// The array an event belongs to, as key of its digest. `None` for what is told by itself.
+pub fn key(kind: EventType, event: &Event) -> Option<String> {
+    let of_digest = matches!(
+        kind,
+        EventType::JobSubmitted | EventType::JobStarted | EventType::CostFinalized
+    ) || kind.is_end();
+    let array = event.job()?.array.as_ref()?;
+    of_digest.then(|| format!("digest/{}/{}", event.cluster, array.job_id))
+}
+
+impl Digest {
+    /// Takes an event in, and says what is to be told at once.
+    pub fn apply(&mut self, kind: EventType, event: &Event, now: DateTime<Utc>) -> Vec<Summary> {
+        let Some(job) = event.job() else {
+            return Vec::new();
+        };
+        let Some(array) = job.array.as_ref() else {
+            return Vec::new();
+        };
+        self.introduce(event, job, array);
+        self.touched = false;
+        match (kind, array.task_id) {
+            (EventType::CostFinalized, Some(task)) => self.cost(task, job, event),
+            (EventType::CostFinalized, None) => {}
+            (EventType::JobSubmitted, None) => self.list(&array.tasks),
+            (EventType::JobSubmitted, Some(task)) => {
+                self.enter(task, job);
+            }
+            (EventType::JobStarted, Some(task)) => {
+                if self.enter(task, job) && !self.has_ended(task) {
+                    self.touched |= !self.started.contains(task);
+                    self.started.insert(task);
+                }
+            }
+            (kind, Some(task)) if kind.is_end() => self.end(task, kind, job),
+            (kind, None) if kind.is_end() => self.end_listed(kind, event, job),
+            _ => {}
+        }
+        if self.touched {
+            self.changed_at = Some(now);
+        }
+        let mut told = Vec::new();
+        if !self.told_first && !self.started.is_empty() {
+            self.told_first = true;
+            told.push(self.tell(Moment::First));
+        }
+        if !self.told_failure && self.first_failure.is_some() {
+            self.told_failure = true;
+            told.push(self.tell(Moment::Failing));
+        }
+        if !told.is_empty() && self.told_at.is_none() {
+            self.told_at = Some(now);
+        }
+        told
+    }
+
+    /// When there may be something to tell.
+    pub fn due(&self, pace: &Pace) -> Option<DateTime<Utc>> {
+        let changed = self.changed_at?;
+        if self.is_done() {
+            return Some(changed + pace.settle);
+        }
+        let doubled = pace.pause * 2_i32.pow(self.pauses.min(10));
+        let pause = doubled.min(TimeDelta::days(1)).max(pace.pause);
+        Some(self.told_at.unwrap_or(changed) + pause)
+    }
+
+    /// What is to be told now.
+    pub fn tick(&mut self, pace: &Pace, now: DateTime<Utc>) -> Option<Summary> {
+        if self.due(pace).is_none_or(|due| due > now) {
+            return None;
+        }
+        let moment = if self.is_done() {
+            Moment::Done
+        } else {
+            self.pauses = self.pauses.saturating_add(1);
+            Moment::Progress
+        };
+        self.changed_at = None;
+        self.told_at = Some(now);
+        Some(self.tell(moment))
+    }
+
+    /// True if nothing is left to tell and nothing more is expected: it may be forgotten once events of the array can come no more.
+    pub fn is_over(&self) -> bool {
+        self.changed_at.is_none() && self.is_done()
+    }
+
+    fn tell(&mut self, moment: Moment) -> Summary {
+        self.messages += 1;
+        let causes = self
+            .ended
+            .iter()
+            .filter(|(cause, tasks)| *cause != REQUEUED && !tasks.is_empty())
+            .map(|(cause, tasks)| (cause.clone(), tasks.len()))
+            .collect();
+        let mut failed = Tasks::default();
+        for (cause, tasks) in &self.ended {
+            if is_failure(cause) {
+                failed.add(tasks);
+            }
+        }
+        let ended = self.counted();
+        let in_work = self.started.len_without(self.ended.values());
+        Summary {
+            moment,
+            number: self.messages,
+            array: self.array,
+            cluster: self.cluster.clone(),
+            name: self.name.clone(),
+            user: self.user.clone(),
+            partition: self.partition.clone(),
+            known: self.known.len(),
+            whole: self.whole,
+            ended,
+            running: in_work,
+            causes,
+            failed: failed.len(),
+            failed_tasks: failed.ranges(300),
+            first_failure: self.first_failure.clone(),
+            micros: self.micros.clone(),
+        }
+    }
+
+    fn introduce(&mut self, event: &Event, job: &Job, array: &ArrayInfo) {
+        self.array = array.job_id;
+        if self.cluster.is_empty() {
+            let user = event.owner.as_ref().map_or("", |owner| owner.user.as_str());
+            self.cluster = cut(&event.cluster, 80);
+            self.name = cut(&job.name, 80);
+            self.user = cut(user, 80);
+            self.partition = cut(&job.partition, 80);
+        }
+    }
+
+    /// The tasks of a list, e.g. `0-9999`.
+    fn list(&mut self, tasks: &str) {
+        if let Ok(set) = tasks.parse::<TaskSet>() {
+            set.iter().for_each(|task| self.known.insert(task));
+            self.whole |= !set.truncated && !set.is_empty();
+        }
+    }
+
+    /// A task is in this run; false if it is known to be in a later one.
+    fn enter(&mut self, task: u32, job: &Job) -> bool {
+        self.known.insert(task);
+        match self.runs.enter(task, order(job)) {
+            Entered::Older => return false,
+            Entered::Same => {}
+            Entered::Newer => {
+                self.touched |= self.has_ended(task);
+                self.started.remove(task);
+                self.ended.values_mut().for_each(|tasks| tasks.remove(task));
+            }
+        }
+        true
+    }
+
+    fn has_ended(&self, task: u32) -> bool {
+        self.ended.values().any(|tasks| tasks.contains(task))
+    }
+
+    fn end(&mut self, task: u32, kind: EventType, job: &Job) {
+        if !self.enter(task, job) || self.has_ended(task) {
+            return;
+        }
+        let cause = cause(kind, job);
+        if is_failure(&cause) && self.first_failure.is_none() {
+            let node = if job.failed_node.is_empty() {
+                &job.nodes
+            } else {
+                &job.failed_node
+            };
+            self.first_failure = Some(format!("task {task} on {}: {cause}", cut(node, 80)));
+        }
+        self.touched = true;
+        self.ended.entry(cause).or_default().insert(task);
+    }
+
+    /// An end of the array itself: of the tasks that were not yet jobs of their own.
+    fn end_listed(&mut self, kind: EventType, event: &Event, job: &Job) {
+        let Some(Payload::Job(payload)) = &event.payload else {
+            return;
+        };
+        let listed = payload.array_tasks.parse::<TaskSet>().unwrap_or_default();
+        for task in listed.iter() {
+            self.end(task, kind, job);
+        }
+    }
+
+    fn cost(&mut self, task: u32, job: &Job, event: &Event) {
+        let Some(Payload::Cost(CostEvent {
+            total: Some(total), ..
+        })) = &event.payload
+        else {
+            return;
+        };
+        // Runs come in any order; an earlier one that comes after a later one is not added, so a sum is never too high.
+        if self.costed.enter(task, order(job)) != Entered::Newer {
+            return;
+        }
+        if self.micros.len() < MOST_CURRENCIES || self.micros.contains_key(&total.currency) {
+            let sum = self.micros.entry(cut(&total.currency, 8)).or_default();
+            *sum = sum.saturating_add(total.micros);
+        }
+    }
+
+    /// Tasks that have ended.
+    fn counted(&self) -> u64 {
+        let ended = self.ended.iter().filter(|(cause, _)| *cause != REQUEUED);
+        ended.map(|(_, tasks)| tasks.len()).sum()
+    }
+
+    fn is_done(&self) -> bool {
+        self.whole && self.counted() >= self.known.len()
+    }
+}
+
+/// Orders the runs of a task.
+fn order(job: &Job) -> i64 {
+    // The cluster has no part in the order.
+    RunKey::parse("", &job.run).map_or(0, |run| {
+        run.submit_time * 64 + i64::from(run.attempt.min(63))
+    })
+}
+
+/// One of some hundred words.
+fn cause(kind: EventType, job: &Job) -> String {
+    match (kind, &job.exit_code) {
+        (EventType::JobFailed, Some(exit)) if exit.signal != 0 => {
+            format!("signal {}", exit.signal.min(127))
+        }
+        (EventType::JobFailed, Some(exit)) if exit.code != 0 => {
+            format!("exit code {}", exit.code.min(255))
+        }
+        _ => kind.event().replace('_', " "),
+    }
+}
+
+fn is_failure(cause: &str) -> bool {
+    !matches!(
+        cause,
+        "completed" | "cancelled" | "revoked" | "preempted" | REQUEUED
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! What is told of an array.
+
+use std::collections::BTreeMap;
+
+use mesh_events::proto::mesh::cost::v1::Money;
+use serde::{Deserialize, Serialize};
+
+use crate::domain::message::{Message, Severity, Text};
+use crate::domain::text;
+
+/// Causes that are named; the rest is summed up.
+const MOST_CAUSES: usize = 8;
+
+/// Why something is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Moment {
+    /// The first task started.
+    First,
+    /// The first task failed.
+    Failing,
+    /// How it goes.
+    Progress,
+    /// All tasks have ended.
+    Done,
+}
+
+/// An array at a moment: small enough to wait in the database until it can be sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Why it is told.
+    pub moment: Moment,
+    /// Counts the messages of the array from 1.
+    pub number: u32,
+    /// Id of the array.
+    pub array: u32,
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// Job name.
+    pub name: String,
+    /// Unix user.
+    pub user: String,
+    /// Partition.
+    pub partition: String,
+    /// Tasks that are known.
+    pub known: u64,
+    /// True if these are all.
+    pub whole: bool,
+    /// Tasks that have ended.
+    pub ended: u64,
+    /// Tasks that run.
+    pub running: u64,
+    /// Ended tasks by cause.
+    pub causes: BTreeMap<String, u64>,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// Which, as `--array` takes them.
+    pub failed_tasks: String,
+    /// Task, node and cause of the first failure seen.
+    pub first_failure: Option<String>,
+    /// Cost by currency, in millionths.
+    pub micros: BTreeMap<String, i64>,
+}
+
+impl Summary {
+    /// As people read it.
+    pub fn message(&self) -> Message {
+        let array = self.array;
+        let of = if self.whole {
+            format!("of {} tasks", self.known)
+        } else {
+            format!("of at least {} tasks", self.known)
+        };
+        let (severity, sign, heading) = match (self.moment, self.failed) {
+            (Moment::First, _) => (
+                Severity::Info,
+                "▶️",
+                format!("Array {array} started: the first {of}"),
+            ),
+            (Moment::Failing, _) => (
+                Severity::Error,
+                "❌",
+                format!("Array {array}: a task failed"),
+            ),
+            (Moment::Progress, 0) => (
+                Severity::Info,
+                "⏳",
+                format!("Array {array}: {} {of} ended", self.ended),
+            ),
+            (Moment::Progress, failed) => (
+                Severity::Warning,
+                "⏳",
+                format!("Array {array}: {} {of} ended, {failed} failed", self.ended),
+            ),
+            (Moment::Done, 0) => (
+                Severity::Good,
+                "✅",
+                format!("Array {array} ended: {} tasks, none failed", self.ended),
+            ),
+            (Moment::Done, failed) => (
+                Severity::Error,
+                "❌",
+                format!(
+                    "Array {array} ended: {failed} of {} tasks failed",
+                    self.ended
+                ),
+            ),
+        };
+        let name = if self.name.trim().is_empty() {
+            Text::from("An array")
+        } else {
+            Text::new().strong(&self.name)
+        };
+        let about = name.plain(format!(" of {} in partition {}", self.user, self.partition));
+        let retry = if self.failed_tasks.is_empty() || self.failed_tasks.ends_with('…') {
+            Text::new()
+        } else {
+            Text::marked("Submit the failed tasks again with ")
+                .code(format!("--array={}", self.failed_tasks))
+                .plain(".")
+        };
+        let cost: Vec<String> = self
+            .micros
+            .iter()
+            .map(|(currency, micros)| {
+                text::money(&Money {
+                    micros: *micros,
+                    currency: currency.clone(),
+                })
+            })
+            .collect();
+        let first = self.moment == Moment::First;
+        let mut message = Message::line(severity, sign, Text::from(heading), about);
+        if !first {
+            message = message
+                .fact("Ended", self.causes())
+                .fact(
+                    "Running",
+                    if self.running > 0 {
+                        self.running.to_string()
+                    } else {
+                        String::new()
+                    },
+                )
+                .fact(
+                    "First failure",
+                    self.first_failure.clone().unwrap_or_default(),
+                )
+                .fact("Failed tasks", Text::new().code(&self.failed_tasks))
+                .fact("Cost", cost.join(", "));
+            if self.moment == Moment::Done {
+                message = message.fact("What to try", retry);
+            }
+        }
+        message.footer = Text::from(format!("cluster {}", self.cluster));
+        message
+    }
+
+    /// `completed 9980, exit code 1 12, …`, the most frequent first.
+    fn causes(&self) -> String {
+        let mut causes: Vec<_> = self.causes.iter().collect();
+        causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let rest: u64 = causes
+            .iter()
+            .skip(MOST_CAUSES)
+            .map(|(_, count)| **count)
+            .sum();
+        let mut named: Vec<String> = causes
+            .iter()
+            .take(MOST_CAUSES)
+            .map(|(cause, count)| format!("{count} {cause}"))
+            .collect();
+        if rest > 0 {
+            named.push(format!("{rest} for other causes"));
+        }
+        named.join(", ")
+    }
+}

@@ -84,9 +84,14 @@ impl Slurm {
         }
     }
 
+    /// Whether slurmrestd is asked.
+    pub const fn over_rest(&self) -> bool {
+        matches!(self.0, Inner::Rest(_))
+    }
+
     /// Whether it tells who changed access: slurmrestd has no question for slurmdbd's log.
     pub const fn logs_access(&self) -> bool {
-        matches!(self.0, Inner::Cli(_))
+        !self.over_rest()
     }
 
     /// The shortest polite pause after an answer that took so long. None with commands, whose number per second is bounded anyway; 20

@@ -130,6 +130,8 @@ pub struct Collector {
     pub cluster: String,
     /// Settings.
     pub config: Arc<Config>,
+    /// Whether slurmrestd is asked.
+    over_rest: bool,
     bus: Bus,
     identities: Arc<IdentityMap>,
     core: Arc<Mutex<Core>>,
@@ -145,6 +147,7 @@ impl Collector {
     pub async fn load(
         bus: Bus,
         cluster: &str,
+        over_rest: bool,
         config: Arc<Config>,
         identities: Arc<IdentityMap>,
         condition: Condition,
@@ -186,6 +189,7 @@ impl Collector {
         Ok(Self {
             cluster: cluster.to_owned(),
             config,
+            over_rest,
             bus,
             identities,
             core,

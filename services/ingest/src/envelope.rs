@@ -32,9 +32,10 @@ impl Cause {
         }
     }
 
-    fn detail(&self) -> String {
+    fn detail(&self, over_rest: bool) -> String {
         match self {
             Self::Hook(hook) => hook.clone(),
+            _ if over_rest => "slurmrestd".to_owned(),
             Self::Sweep(_) => "squeue".to_owned(),
             Self::Accounting => "sacct".to_owned(),
             Self::Look => "scontrol".to_owned(),
@@ -48,6 +49,8 @@ pub struct Frame<'a> {
     pub now: DateTime<Utc>,
     /// What made ingest look.
     pub cause: &'a Cause,
+    /// Whether it asked slurmrestd.
+    pub over_rest: bool,
     /// Facts older than this many seconds could have been seen live.
     pub late_after: i64,
     /// What a run used is not known so many seconds longer.
@@ -107,7 +110,7 @@ impl Frame<'_> {
             occurred_at: Some(timestamp(occurred)),
             observed_at: Some(timestamp(self.now)),
             source: self.cause.source().into(),
-            source_detail: self.cause.detail(),
+            source_detail: self.cause.detail(self.over_rest),
             confidence: if fact.inferred {
                 Confidence::Inferred
             } else {

@@ -163,6 +163,7 @@ impl Ingest {
         let collector = Collector::load(
             self.bus.clone(),
             &self.context.mesh.cluster,
+            self.slurm.over_rest(),
             Arc::clone(&self.config),
             Arc::clone(&self.identities),
             state,

@@ -169,9 +169,13 @@ impl Watcher {
             answer = self.slurm.nodes() => answer?,
         };
         let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
+        let asked = match self.slurm.over_rest() {
+            true => "slurmrestd",
+            false => "scontrol show node",
+        };
         let events: Vec<Event> = seen
             .iter()
-            .flat_map(|seen| event::of(&self.cluster, seen))
+            .flat_map(|seen| event::of(&self.cluster, asked, seen))
             .collect();
         let mut changed = Vec::new();
         for seen in seen {

@@ -113,6 +113,7 @@ impl Collector {
             let frame = Frame {
                 now,
                 cause,
+                over_rest: self.over_rest,
                 late_after: self.late_after(),
                 usage_after: self.usage_after(),
                 identities: &self.identities,

@@ -174,9 +174,9 @@ impl Watcher {
             cluster: &self.cluster,
             now: Utc::now(),
             late_after: i64::try_from(late.as_secs()).unwrap_or(i64::MAX),
-            asked: match self.slurm.logs_access() {
-                true => "sacctmgr",
-                false => "slurmrestd",
+            asked: match self.slurm.over_rest() {
+                true => "slurmrestd",
+                false => "sacctmgr",
             },
             identities: &self.identities,
         }

@@ -110,6 +110,11 @@ async fn slurmrestd_tells_of_access_what_sacctmgr_tells() {
         wait_story(&rest, &KEYS, &by_nobody).await;
     }
     assert_eq!(facts(&commands), facts(&rest));
+    for (mesh, asked) in [(&commands, "sacctmgr"), (&rest, "slurmrestd")] {
+        let about_access = |event: &Event| event.r#type.starts_with("user.access_");
+        let mut events = mesh.events().into_iter().filter(about_access);
+        assert!(events.all(|event| event.source_detail == asked), "{asked}");
+    }
     rest.assert_no_duplicates();
     over_rest.stop().await;
     by_commands.stop().await;

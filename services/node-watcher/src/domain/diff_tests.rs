@@ -386,7 +386,7 @@ proptest! {
         let (mut ids, mut last) = (std::collections::BTreeSet::new(), 0);
         for (index, state) in looks.iter().enumerate() {
             for seen in sweep(&known, index == 0, vec![record(state)], now()) {
-                for event in event::of("c", &seen) {
+                for event in event::of("c", "scontrol show node", &seen) {
                     prop_assert!(ids.insert(event.id.clone()));
                     prop_assert_eq!(event.run_seq, last + 1);
                     last += 1;

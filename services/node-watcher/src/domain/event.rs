@@ -10,8 +10,8 @@ use slurm_types::{NodeFlag, UnixTime};
 use super::diff::TrackedNode;
 use super::sweep::Seen;
 
-/// The events of a node after a look, numbered on from what it had before.
-pub fn of(cluster: &str, seen: &Seen) -> Vec<Event> {
+/// The events of a node after a look at what was `asked`, numbered on from what it had before.
+pub fn of(cluster: &str, asked: &str, seen: &Seen) -> Vec<Event> {
     let first = seen.after.n - seen.changes.len() as u64;
     let entity = format!("node/{}", seen.record.name);
     let numbered = seen.changes.iter().zip(first + 1..);
@@ -22,7 +22,7 @@ pub fn of(cluster: &str, seen: &Seen) -> Vec<Event> {
         occurred_at: Some(timestamp(change.at)),
         observed_at: Some(timestamp(change.at)),
         source: Source::Sweep.into(),
-        source_detail: "scontrol show node".to_owned(),
+        source_detail: asked.to_owned(),
         confidence: Confidence::Observed.into(),
         actor: change.cause.actor.clone(),
         entity: Some(Entity {

@@ -219,7 +219,7 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
     };
     node.state = "DOWN".parse().unwrap();
     let seen = sweep(&store.nodes(), true, vec![node], chrono::Utc::now());
-    let events = event::of(cluster.name(), &seen[0]);
+    let events = event::of(cluster.name(), "scontrol show node", &seen[0]);
     store
         .write(vec![("n1".into(), seen[0].after.clone())], &events)
         .await

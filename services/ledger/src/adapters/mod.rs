@@ -6,6 +6,7 @@ mod archives;
 mod export;
 mod index;
 mod key_file;
+mod page;
 mod postgres;
 mod proof;
 mod read;

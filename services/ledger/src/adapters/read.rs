@@ -5,6 +5,7 @@ use mesh_db::sql::{Row as DbRow, Sql};
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 
+use super::page::{By, Page, Reach, Span};
 use super::select::Select as _;
 use super::store::Store;
 use crate::domain::query::Query;
@@ -27,22 +28,58 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn list(&self, query: &Query, sight: &Sight) -> Result<Vec<Row>, Error> {
-        let mut sql = select().visible(sight).chosen(&query.selection);
-        if let Some(after) = query.after {
-            sql = sql
-                .push(if query.descending {
-                    " AND i.seq < "
-                } else {
-                    " AND i.seq > "
-                })
-                .bind(after);
+        self.list_by(query, sight, Reach::default()).await
+    }
+
+    pub(super) async fn list_by(
+        &self,
+        query: &Query,
+        sight: &Sight,
+        reach: Reach,
+    ) -> Result<Vec<Row>, Error> {
+        let page = Page::new(query, sight);
+        let beyond = Span::beyond(query);
+        if !page.is_of_a_range() {
+            return self.page(&page, beyond, By::Sequence).await;
         }
-        sql = sql
-            .push(" ORDER BY i.seq")
-            .push(if query.descending { " DESC" } else { "" })
-            .push(" LIMIT ")
-            .bind(i64::from(query.limit) + 1);
-        self.fetch(&sql).await
+        let head = self.head().await?.seq.cast_signed();
+        let near = beyond.near(reach.near, query.descending, head);
+        let rows = self.page(&page, near, By::Sequence).await?;
+        if rows.len() > query.limit as usize {
+            return Ok(rows);
+        }
+        if page.is_of_names() {
+            return self.page(&page, beyond, By::Name).await;
+        }
+        let found = self.readers.first(&page.of_that_time(beyond)).await;
+        let Some((entries, span)) = found.and_then(of_that_time).map_err(Error::Read)? else {
+            return Ok(Vec::new());
+        };
+        let few = entries <= reach.sorted && !page.is_of_people();
+        let by = if few { By::Time } else { By::Sequence };
+        self.page(&page, span, by).await
+    }
+
+    async fn page(&self, page: &Page<'_>, span: Span, by: By) -> Result<Vec<Row>, Error> {
+        let rows = self.readers.rows(&page.entries(span, by)).await;
+        let rows = rows.map_err(Error::Read)?;
+        let entry = |found: &DbRow| {
+            let body: Option<Vec<u8>> = found.get("body")?;
+            let (seq, category) = (found.get("seq")?, found.get("category")?);
+            Ok((seq, category, body))
+        };
+        rows.iter()
+            .map(|found| {
+                let (seq, category, body) = entry(found).map_err(Error::Read)?;
+                // Columns without a body: a page without the entry would be a wrong answer.
+                let body = body.ok_or(Error::Corrupt { seq })?;
+                Ok(Row {
+                    seq,
+                    category,
+                    body,
+                })
+            })
+            .collect()
     }
 
     /// Everything about a job, oldest entry first, up to a limit.
@@ -121,6 +158,17 @@ fn row(row: &DbRow) -> Result<Row, sqlx::Error> {
         category: row.get("category")?,
         body: row.get("body")?,
     })
+}
+
+/// How many entries there are, and their sequences; `None` without any.
+fn of_that_time(row: Option<DbRow>) -> Result<Option<(i64, Span)>, sqlx::Error> {
+    let Some(row) = row else { return Ok(None) };
+    let span = Span {
+        from: row.get("lowest")?,
+        to: row.get("highest")?,
+    };
+    let entries = row.get("entries")?;
+    Ok(span.from.map(|_| (entries, span)))
 }
 
 /// Joined on the time of recording as well: PostgreSQL then looks into the one partition that has the payload.

@@ -1,5 +1,7 @@
 //! What a filter and a caller's sight leave, as conditions on the columns for queries.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
 use mesh_runtime::api::Sight;
@@ -14,6 +16,8 @@ pub(super) trait Select {
     fn visible(self, sight: &Sight) -> Self;
     /// Only what a selection chooses.
     fn chosen(self, selection: &Selection) -> Self;
+    /// Only what occurred in the time of a selection.
+    fn of_time(self, selection: &Selection) -> Self;
     /// Only what occurred up to a time.
     fn up_to(self, at: Option<DateTime<Utc>>) -> Self;
     /// Only entries of a job. The number of an array stands for all its tasks, that of a heterogeneous job's leader for all its
@@ -26,23 +30,30 @@ impl Select for Sql {
         let Sight::Of { users, accounts } = sight else {
             return self;
         };
-        let mut sql = self
-            .push(" AND (i.user_name")
-            .any_of(users.iter().cloned().collect::<Vec<_>>());
+        // A list of one is no list: then an index has what is found in order.
+        let one_of = |sql: Self, values: &BTreeSet<String>| match values.first() {
+            Some(only) if values.len() == 1 => sql.push(" = ").bind(only),
+            _ => sql.any_of(values.iter().cloned().collect::<Vec<_>>()),
+        };
+        let mut sql = self.push(" AND (");
+        let mut or = "";
+        if !users.is_empty() || accounts.is_empty() {
+            sql = one_of(sql.push("i.user_name"), users);
+            or = " OR ";
+        }
         for (cluster, accounts) in accounts {
-            sql = sql
-                .push(" OR (i.account")
-                .any_of(accounts.iter().cloned().collect::<Vec<_>>());
+            sql = one_of(sql.push(or).push("(i.account"), accounts);
             if let Some(cluster) = cluster {
                 sql = sql.push(" AND i.cluster = ").bind(cluster);
             }
             sql = sql.push(")");
+            or = " OR ";
         }
         sql.push(")")
     }
 
     fn chosen(mut self, selection: &Selection) -> Self {
-        self = of_types(self, &selection.types);
+        self = of_types(self, selection);
         if let Some(job) = &selection.job {
             self = self.of_job(job);
         }
@@ -71,10 +82,20 @@ impl Select for Sql {
         }
         for (condition, bound) in [
             (" AND i.array_job_id = ", selection.array.map(i64::from)),
-            (" AND i.occurred_at >= ", selection.since),
-            (" AND i.occurred_at < ", selection.until),
             (" AND i.seq >= ", selection.from_seq),
             (" AND i.seq <= ", selection.to_seq),
+        ] {
+            if let Some(bound) = bound {
+                self = self.push(condition).bind(bound);
+            }
+        }
+        self.of_time(selection)
+    }
+
+    fn of_time(mut self, selection: &Selection) -> Self {
+        for (condition, bound) in [
+            (" AND i.occurred_at >= ", selection.since),
+            (" AND i.occurred_at < ", selection.until),
         ] {
             if let Some(bound) = bound {
                 self = self.push(condition).bind(bound);
@@ -129,11 +150,15 @@ fn named(sql: Sql, name: &NamePattern) -> Sql {
     }
 }
 
-fn of_types(mut sql: Sql, patterns: &[TypePattern]) -> Sql {
-    if patterns.is_empty() {
+fn of_types(mut sql: Sql, selection: &Selection) -> Sql {
+    if selection.types.is_empty() {
+        // What audit entries do not have leaves none, and then an index alone may do.
+        if selection.is_narrow() || selection.has_a_column() || selection.identity.is_some() {
+            return sql;
+        }
         return sql.push(" AND i.category <> ").bind(AUDIT);
     }
-    for (n, pattern) in patterns.iter().enumerate() {
+    for (n, pattern) in selection.types.iter().enumerate() {
         sql = sql.push(if n == 0 { " AND (" } else { " OR " });
         sql = match pattern {
             TypePattern::Category(category) => sql.push("i.category = ").bind(category),

@@ -222,6 +222,23 @@ impl Filter {
 }
 
 impl Selection {
+    /// True if it names something that only a few entries are about.
+    pub const fn is_narrow(&self) -> bool {
+        self.job.is_some()
+            || self.run.is_some()
+            || self.array.is_some()
+            || self.node.is_some()
+            || matches!(self.name, Some(NamePattern::Exactly(_)))
+    }
+
+    /// True if it names something else that events are of, and audit entries are not.
+    pub const fn has_a_column(&self) -> bool {
+        self.user.is_some()
+            || self.account.is_some()
+            || self.partition.is_some()
+            || self.name.is_some()
+    }
+
     /// Checks that the bounds of time and sequence leave something.
     ///
     /// # Errors

@@ -1,0 +1,264 @@
+//! Pages by every filter, time, sight and order, compared with what a look at every entry gives.
+
+use bytes::Bytes;
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_testkit::Postgres;
+
+use super::*;
+use crate::domain::fact::{Fact, Index};
+use crate::domain::filter::TypePattern;
+use crate::domain::query::ListRequest;
+use crate::{Location, Store};
+
+/// Small, so that a small ledger is a large one.
+const REACH: Reach = Reach {
+    near: 25,
+    sorted: 40,
+};
+const ENTRIES: i64 = 400;
+
+fn begin() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_763_760_000, 0).unwrap()
+}
+
+/// One of these, as a number says.
+fn pick(n: i64, of: &[&str]) -> Option<String> {
+    let at = usize::try_from(n).unwrap() % of.len();
+    Some(of[at].to_owned()).filter(|text| !text.is_empty())
+}
+
+/// Some of everything; some entries are late, and some of the audit.
+fn fact(n: i64) -> Fact {
+    let mix = n * 2_654_435_761 % 65_537;
+    let late = if mix % 9 == 0 { mix % 200 } else { 0 };
+    let occurred_at = begin() + TimeDelta::seconds((n - late) * 10);
+    let index = if mix % 11 == 0 {
+        Index {
+            category: "audit".into(),
+            kind: "audit.read".into(),
+            occurred_at,
+            ..Index::default()
+        }
+    } else {
+        Index {
+            category: "job".into(),
+            kind: pick(mix / 3, &["job.started", "job.failed", "job.held"]).unwrap(),
+            user: pick(mix / 5, &["alice", "bob", "carol", ""]),
+            subject: pick(mix / 5, &["a", "b@example.org", "c", ""]),
+            email: pick(mix / 7, &["a@example.org", "b@example.org", "", "x"]),
+            account: pick(mix / 13, &["physics", "art", ""]),
+            partition: pick(mix / 17, &["cpu", "gpu"]),
+            name: pick(mix / 19, &["train-1", "train-2", "other", ""]),
+            occurred_at,
+            ..Index::default()
+        }
+    };
+    Fact {
+        id: format!("{n}"),
+        cluster: pick(mix / 23, &["one", "one", "two"]).unwrap(),
+        subject: "slurm".into(),
+        body: Bytes::from_static(b"x"),
+        index,
+    }
+}
+
+/// What is asked, in words of its own.
+fn is_meant(fact: &Fact, seq: i64, asked: &Selection, sight: &Sight) -> bool {
+    let index = &fact.index;
+    let is = |value: &Option<String>, wanted: &Option<String>| wanted.is_none() || value == wanted;
+    let seen = match sight {
+        Sight::Everything => true,
+        Sight::Of { users, accounts } => {
+            let own = index.user.as_ref().is_some_and(|user| users.contains(user));
+            let of = |(cluster, names): (&Option<String>, &BTreeSet<String>)| {
+                cluster
+                    .as_ref()
+                    .is_none_or(|cluster| *cluster == fact.cluster)
+                    && index
+                        .account
+                        .as_ref()
+                        .is_some_and(|name| names.contains(name))
+            };
+            own || accounts.iter().any(of)
+        }
+    };
+    let of_type = |pattern: &TypePattern| match pattern {
+        TypePattern::Category(category) => *category == index.category,
+        TypePattern::Exactly(kind) => *kind == index.kind,
+    };
+    let named = match &asked.name {
+        None => true,
+        Some(NamePattern::Exactly(name)) => index.name.as_ref() == Some(name),
+        Some(NamePattern::Prefix(prefix)) => index
+            .name
+            .as_ref()
+            .is_some_and(|name| name.starts_with(prefix)),
+    };
+    let time = index.occurred_at.timestamp_micros();
+    let person = asked.identity.is_none()
+        || index.subject == asked.identity
+        || index.email == asked.identity;
+    seen && named
+        && person
+        && match asked.types.as_slice() {
+            [] => index.category != "audit",
+            types => types.iter().any(of_type),
+        }
+        && is(&Some(fact.cluster.clone()), &asked.cluster)
+        && is(&index.user, &asked.user)
+        && is(&index.account, &asked.account)
+        && is(&index.partition, &asked.partition)
+        && asked.since.is_none_or(|since| time >= since)
+        && asked.until.is_none_or(|until| time < until)
+        && asked.from_seq.is_none_or(|from| seq >= from)
+}
+
+fn selections() -> Vec<Selection> {
+    let text = |text: &str| Some(text.to_owned());
+    let exactly = |kind: &str| TypePattern::Exactly(kind.into());
+    let none = Selection::default;
+    let filters = [
+        none(),
+        Selection {
+            cluster: text("two"),
+            ..none()
+        },
+        Selection {
+            cluster: text("three"),
+            ..none()
+        },
+        Selection {
+            types: vec![exactly("job.held")],
+            ..none()
+        },
+        Selection {
+            types: vec![exactly("job.held"), exactly("audit.read")],
+            ..none()
+        },
+        Selection {
+            types: vec![TypePattern::Category("job".into())],
+            cluster: text("one"),
+            ..none()
+        },
+        Selection {
+            user: text("alice"),
+            ..none()
+        },
+        Selection {
+            identity: text("b@example.org"),
+            ..none()
+        },
+        Selection {
+            account: text("art"),
+            types: vec![exactly("job.failed")],
+            ..none()
+        },
+        Selection {
+            partition: text("gpu"),
+            ..none()
+        },
+        Selection {
+            name: Some(NamePattern::Prefix("train".into())),
+            ..none()
+        },
+        Selection {
+            name: Some(NamePattern::Exactly("other".into())),
+            ..none()
+        },
+        Selection {
+            from_seq: Some(200),
+            ..none()
+        },
+    ];
+    let at = |n: i64| Some((begin() + TimeDelta::seconds(n * 10)).timestamp_micros());
+    let times = [
+        (None, None),
+        (at(300), None),
+        (None, at(100)),
+        (at(150), at(170)),
+        (at(50), at(350)),
+        (at(9_000), None),
+    ];
+    let timed = filters.iter().flat_map(|filter| {
+        times.map(|(since, until)| Selection {
+            since,
+            until,
+            ..filter.clone()
+        })
+    });
+    timed.collect()
+}
+
+fn sights() -> [Sight; 3] {
+    let alice = BTreeSet::from(["alice".to_owned()]);
+    let accounts = [
+        (Some("one".to_owned()), BTreeSet::from(["art".to_owned()])),
+        (None, BTreeSet::from(["physics".to_owned()])),
+    ];
+    [
+        Sight::Everything,
+        Sight::Of {
+            users: alice.clone(),
+            accounts: Accounts::new(),
+        },
+        Sight::Of {
+            users: alice,
+            accounts: accounts.into(),
+        },
+    ]
+}
+
+async fn pages_are_what_a_look_at_every_entry_gives(location: &Location) {
+    let store = Store::open(location, 1).await.unwrap();
+    let facts: Vec<Fact> = (1..=ENTRIES).map(fact).collect();
+    store.append("S", 1, facts.clone()).await.unwrap();
+    for selection in selections() {
+        for sight in sights() {
+            for descending in [false, true] {
+                let request = ListRequest {
+                    limit: Some(60),
+                    descending,
+                    ..ListRequest::default()
+                };
+                let mut query = request.check(begin(), 100).unwrap();
+                query.selection = selection.clone();
+                let mut listed = Vec::new();
+                loop {
+                    let mut rows = store.list_by(&query, &sight, REACH).await.unwrap();
+                    let more = rows.len() > 60;
+                    rows.truncate(60);
+                    listed.extend(rows.iter().map(|row| row.seq));
+                    if !more {
+                        break;
+                    }
+                    query.after = listed.last().copied();
+                }
+                let every = (1..).zip(&facts);
+                let meant = every.filter(|(seq, fact)| is_meant(fact, *seq, &selection, &sight));
+                let mut meant: Vec<i64> = meant.map(|(seq, _)| seq).collect();
+                if descending {
+                    meant.reverse();
+                }
+                assert_eq!(
+                    listed, meant,
+                    "{selection:?} {sight:?} descending: {descending}"
+                );
+            }
+        }
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn pages_of_a_file_are_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::Sqlite(folder.path().join("ledger.db"));
+    pages_are_what_a_look_at_every_entry_gives(&location).await;
+}
+
+#[tokio::test]
+async fn pages_of_a_server_are_right() {
+    let url = Postgres::shared().await.create_database();
+    let location = Location::parse(&url, "".as_ref()).unwrap();
+    pages_are_what_a_look_at_every_entry_gives(&location).await;
+}

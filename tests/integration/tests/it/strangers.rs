@@ -1,4 +1,4 @@
-//! Another Unix user of the same host.
+//! Another Unix user of the same host, until Slurm says that he coordinates an account.
 
 use integration::{Cluster, Mesh, Slurm as _, wait_for};
 use serde_json::Value;
@@ -7,12 +7,14 @@ use crate::support::{PATIENCE, agrees, small};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
-    let (cluster, mesh) = small("strangers", 27_500, "").await;
-    let job = cluster
-        .submit("alice", &["-Jsecret"], "true")
-        .await
-        .unwrap();
-    agrees(&cluster, &mesh, &[job]).await;
+    let associations = "[ingest.users]\ninterval = \"1s\"\n";
+    let (cluster, mesh) = small("strangers", 27_500, associations).await;
+    let submit = async |account: &str| {
+        let options = ["-Jsecret", "-A", account];
+        cluster.submit("alice", &options, "true").await.unwrap()
+    };
+    let (job, other) = (submit("physics").await, submit("ml").await);
+    agrees(&cluster, &mesh, &[job, other]).await;
     // There is something to see.
     wait_for("root sees what the job cost", PATIENCE, async || {
         let costs = mesh.get("/v1/costs?by=job").await?.json();
@@ -63,6 +65,51 @@ async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
     }
     keeps_its_files(&cluster, &mesh).await;
     keeps_its_nats(&cluster, &mesh).await;
+    coordinates(&cluster, &mesh, job, other).await;
+}
+
+/// As soon as Slurm makes him a coordinator of physics he sees this job of that account, and not the other; afterwards neither.
+async fn coordinates(cluster: &Cluster, mesh: &Mesh, job: u32, other: u32) {
+    let sees = async |job: u32| {
+        let story = format!("/v1/jobs/{}/{job}", cluster.name());
+        ask(cluster, mesh, "bob", &[], &story).await.0 == 200
+    };
+    let sacctmgr = async |what: &str| {
+        let command = ["sacctmgr", "-i", what, "coordinator", "account=physics"];
+        let command = [&command[..], &["names=bob"]].concat();
+        cluster.ask("root", &command).await.unwrap();
+    };
+    assert!(!sees(job).await && !sees(other).await);
+    sacctmgr("add").await;
+    let seen = async || Ok(sees(job).await.then_some(()));
+    wait_for("bob sees a job of his account", PATIENCE, seen)
+        .await
+        .unwrap();
+    assert!(!sees(other).await);
+    let events = format!("/v1/events?job={job}");
+    let (_, listed) = ask(cluster, mesh, "bob", &[], &events).await;
+    assert!(listed.contains("job.submitted"), "{listed}");
+    // What is not his own is in the audit when he is shown it.
+    wait_for("his reads are in the ledger", PATIENCE, async || {
+        let reads = mesh.get("/v1/events?type=audit.read&limit=1000").await?;
+        let reads = reads.json()["entries"].as_array().cloned();
+        let found = reads.unwrap_or_default().into_iter().any(|entry| {
+            let read = &entry["event"]["data"]["read"];
+            let request = read["request"].as_str().unwrap_or_default();
+            read["reader"] == "bob"
+                && read["role"] == "coordinator"
+                && read["whose"] == serde_json::json!(["alice"])
+                && request.ends_with(&events)
+        });
+        Ok(found.then_some(()))
+    })
+    .await
+    .unwrap();
+    sacctmgr("delete").await;
+    let gone = async || Ok((!sees(job).await).then_some(()));
+    wait_for("bob sees it no more", PATIENCE, gone)
+        .await
+        .unwrap();
 }
 
 /// Asks the API as a user.

@@ -9,7 +9,7 @@ SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|
 	if [[ $$f == *.sh ]] || head -c 64 "$$f" 2>/dev/null | head -n 1 | grep -qaE '^\#!.*[/ ](ba)?sh$$'; then echo "$$f"; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slurm soak lint bench fuzz fmt codegen docs clean-run
+.PHONY: help setup build demo test test-slurm soak lint bench bench-large fuzz fmt codegen docs clean-run
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -57,8 +57,11 @@ soak: ## random jobs and random faults, every fact compared with accounting: SEE
 bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; see benches/README.md)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	cargo build --release --package mesh-hook --package smesh --package ingest --package webhook-dispatcher --package integration --bins && \
+	cargo build --release --package mesh-hook --package smesh --package ingest --package ledger --package webhook-dispatcher --package integration --bins && \
 	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
+
+bench-large: ## the benchmark of a ledger with 10 million events, on SQLite and PostgreSQL (30 GB of disk while it runs)
+	$(MAKE) bench BENCH="--only history --history 10000000 $(BENCH)"
 
 fuzz: ## the parsers against random input, a minute for each target (FUZZ_SECONDS; FUZZ='text types')
 	scripts/fuzz $(FUZZ)

@@ -216,7 +216,7 @@ async fn holds_and_releases_are_told_once_two_sweeps_agree() {
     ingest.stop().await;
 }
 
-/// Slurm keeps the last suspend or resume only: what was told of an earlier one must survive a crash in the moment of telling.
+/// Slurm keeps the last suspend or resume only, and 22.05 hides how a job ended while its epilogs run.
 #[tokio::test(flavor = "multi_thread")]
 async fn suspensions_stay_in_order_whatever_happens_to_ingest() {
     let (cluster, _guard) = cluster::shared().await;

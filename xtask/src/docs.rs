@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use mesh_events::catalogue::{BUCKETS, CONSUMERS, ROLES, STREAMS, permissions};
+use mesh_events::catalogue::{
+    BUCKETS, CONSUMERS, MESH_REPLAY, ROLES, SLURM_EVENTS, STREAMS, permissions,
+};
 use mesh_events::{Category, EventType, Identity};
 
 /// Generated files and their content.
@@ -121,16 +123,21 @@ fn consumers() -> String {
         ];
         row(&mut table, &cells.map(String::as_str));
     }
-    row(
-        &mut table,
-        &[
-            "`SLURM_EVENTS`",
-            "`wh-…`",
-            "as the endpoint says",
-            "–",
-            "one per webhook endpoint, made by webhook-dispatcher",
-        ],
-    );
+    for (stream, filter) in [
+        (SLURM_EVENTS, "as the endpoint says"),
+        (MESH_REPLAY, "`mesh.replay.*.webhook.<endpoint>.>`"),
+    ] {
+        row(
+            &mut table,
+            &[
+                &format!("`{stream}`"),
+                "`wh-…`",
+                filter,
+                "–",
+                "one per webhook endpoint, made by webhook-dispatcher",
+            ],
+        );
+    }
     table
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures_util::TryStreamExt as _;
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 
 use crate::{Bus, Error};
 
@@ -32,12 +32,31 @@ impl Bus {
     /// # Errors
     /// If NATS refuses.
     pub async fn endpoint_consumer(&self, endpoint: &EndpointConsumer) -> Result<(), Error> {
+        self.declare_endpoint(SLURM_EVENTS, endpoint, DeliverPolicy::New)
+            .await
+    }
+
+    /// Creates or updates the consumer of what is told once more to an endpoint. A new one begins with what is there.
+    ///
+    /// # Errors
+    /// If NATS refuses.
+    pub async fn replay_consumer(&self, endpoint: &EndpointConsumer) -> Result<(), Error> {
+        self.declare_endpoint(MESH_REPLAY, endpoint, DeliverPolicy::All)
+            .await
+    }
+
+    async fn declare_endpoint(
+        &self,
+        stream: &str,
+        endpoint: &EndpointConsumer,
+        begin: DeliverPolicy,
+    ) -> Result<(), Error> {
         let existing: Result<PullConsumer, _> = self
             .jetstream
-            .get_consumer_from_stream(&endpoint.name, SLURM_EVENTS)
+            .get_consumer_from_stream(&endpoint.name, stream)
             .await;
         // Where a consumer begins cannot be changed afterwards.
-        let deliver_policy = existing.map_or(DeliverPolicy::New, |consumer| {
+        let deliver_policy = existing.map_or(begin, |consumer| {
             consumer.cached_info().config.deliver_policy
         });
         let config = pull::Config {
@@ -51,7 +70,7 @@ impl Bus {
             ..Default::default()
         };
         self.jetstream
-            .create_consumer_on_stream(config, SLURM_EVENTS)
+            .create_consumer_on_stream(config, stream)
             .await
             .map(drop)
             .map_err(|source| Error::jetstream("declare consumer", &endpoint.name)(source.into()))
@@ -78,7 +97,7 @@ impl Bus {
             .collect())
     }
 
-    /// Deletes the consumer of an endpoint that is gone.
+    /// Deletes the consumers of an endpoint that is gone.
     ///
     /// # Errors
     /// If it is no endpoint's consumer, or NATS refuses.
@@ -87,6 +106,13 @@ impl Bus {
             return Err(Error::jetstream("delete consumer", name)(
                 "not an endpoint's consumer".into(),
             ));
+        }
+        // First, as the other one is what an endpoint's consumers are found by.
+        let replays = self
+            .jetstream
+            .delete_consumer_from_stream(name, MESH_REPLAY);
+        if let Err(error) = replays.await {
+            tracing::debug!(%error, consumer = name, "delete consumer of replays");
         }
         self.jetstream
             .delete_consumer_from_stream(name, SLURM_EVENTS)

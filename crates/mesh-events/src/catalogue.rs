@@ -184,15 +184,6 @@ pub const CONSUMERS: &[Consumer] = &[
         ack_wait: LEDGER_ACK_WAIT,
         max_ack_pending: 8192,
     },
-    // Any dispatcher takes them: they are written into its database at once.
-    Consumer {
-        stream: MESH_REPLAY,
-        name: "webhook-dispatcher",
-        per_cluster: false,
-        filters: &["mesh.replay.*.webhook.>"],
-        ack_wait: MINUTE,
-        max_ack_pending: 256,
-    },
 ];
 
 /// Consumers of former versions that stand in the way of the present ones: stream and durable name.
@@ -353,17 +344,7 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "mesh.*.audit.replay".into(),
             "mesh.replay.>".into(),
         ],
-        "webhook-dispatcher" => vec![
-            "mesh.*.audit.>".into(),
-            format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}.>"),
-            format!("$JS.API.CONSUMER.DELETE.{SLURM_EVENTS}.*"),
-            format!("$JS.API.CONSUMER.NAMES.{SLURM_EVENTS}"),
-            format!("$JS.API.CONSUMER.INFO.{SLURM_EVENTS}.*"),
-            format!("$JS.API.CONSUMER.MSG.NEXT.{SLURM_EVENTS}.*"),
-            format!("$JS.API.STREAM.INFO.{SLURM_EVENTS}"),
-            format!("$JS.ACK.{SLURM_EVENTS}.>"),
-            format!("$JS.ACK.*.*.{SLURM_EVENTS}.>"),
-        ],
+        "webhook-dispatcher" => vec!["mesh.*.audit.>".into()],
         // Ordered consumers of `smesh events --follow` and `smesh wait`.
         "reader" => vec![
             format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}"),
@@ -386,6 +367,21 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         ],
         _ => Vec::new(),
     };
+    if role == "webhook-dispatcher" {
+        // It makes and removes a consumer of its own per endpoint.
+        for stream in [SLURM_EVENTS, MESH_REPLAY] {
+            publish.extend([
+                format!("$JS.API.CONSUMER.CREATE.{stream}.>"),
+                format!("$JS.API.CONSUMER.DELETE.{stream}.*"),
+                format!("$JS.API.CONSUMER.NAMES.{stream}"),
+                format!("$JS.API.CONSUMER.INFO.{stream}.*"),
+                format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.*"),
+                format!("$JS.API.STREAM.INFO.{stream}"),
+                format!("$JS.ACK.{stream}.>"),
+                format!("$JS.ACK.*.*.{stream}.>"),
+            ]);
+        }
+    }
     for consumer in CONSUMERS.iter().filter(|consumer| consumer.name == role) {
         let Consumer { stream, .. } = consumer;
         let name = match consumer.per_cluster {

@@ -120,6 +120,11 @@ pub fn replay(id: &str, endpoint: Option<&str>, original: &str) -> String {
     }
 }
 
+/// Subjects of every replay for a webhook endpoint.
+pub fn replays_for(endpoint: &str) -> String {
+    format!("mesh.replay.*.webhook.{}.>", token(endpoint))
+}
+
 /// The parts of a replay's subject: its id, the endpoint it is for, and the subject of the original.
 pub fn replayed(subject: &str) -> Option<(String, Option<String>, &str)> {
     let (id, rest) = subject.strip_prefix("mesh.replay.")?.split_once('.')?;

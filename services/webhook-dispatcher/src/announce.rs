@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::Bus;
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter, Delivery as Audited};
 use mesh_events::{subject, timestamp};
@@ -147,7 +147,10 @@ fn dead_letter(id: &str, outcome: &Delivery) -> DeadLetter {
         at: Some(timestamp(outcome.updated_at)),
         subject: outcome.subject.clone(),
         body: outcome.body.clone(),
-        stream: SLURM_EVENTS.to_owned(),
+        stream: match names::replay(&outcome.event_id) {
+            Some(_) => MESH_REPLAY.to_owned(),
+            None => SLURM_EVENTS.to_owned(),
+        },
         stream_sequence: outcome.stream_sequence,
         attempts: outcome.attempts,
     }

@@ -319,7 +319,9 @@ impl Lane {
             .as_ref()
             .and_then(|event| event.observed_at.as_ref())
             .and_then(from_timestamp);
-        if event.is_some_and(|event| self.is_too_old(&event, now)) {
+        // Who has an event told once more wants it, however old it is.
+        let told_again = names::replay(id).is_some();
+        if event.is_some_and(|event| !told_again && self.is_too_old(&event, now)) {
             delivery.state = State::Expired;
             delivery.updated_at = now;
             delivery.next_at = None;

@@ -30,6 +30,7 @@ pub mod lease;
 pub mod metrics;
 pub mod post;
 pub mod registry;
+pub mod replays;
 pub mod signature;
 pub mod work;
 

@@ -40,7 +40,14 @@ pub fn event(delivery: &Delivery) -> Result<Event, Error> {
 /// What a delivery tells: the event, or a message of our own.
 pub enum Told {
     /// An event and its cost.
-    Event(Box<Event>, Option<Box<CostEvent>>),
+    Event {
+        /// The event.
+        event: Box<Event>,
+        /// What completes it.
+        cost: Option<Box<CostEvent>>,
+        /// The replay that tells it once more.
+        replay: Option<String>,
+    },
     /// A message.
     Message(String, Message),
 }
@@ -57,7 +64,11 @@ impl Told {
                 .as_ref()
                 .and_then(|bytes| cost(bytes))
                 .map(Box::new);
-            return Ok(Self::Event(Box::new(event(delivery)?), cost));
+            return Ok(Self::Event {
+                event: Box::new(event(delivery)?),
+                cost,
+                replay: names::replay(&delivery.event_id).map(str::to_owned),
+            });
         }
         // Our own message: the body is the number of events the chat missed.
         let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
@@ -73,16 +84,25 @@ impl Told {
             let message = Message::test(&endpoint.name, &sample.cluster);
             Self::Message(sample.id.clone(), message)
         } else {
-            Self::Event(Box::new(sample.clone()), None)
+            Self::Event {
+                event: Box::new(sample.clone()),
+                cost: None,
+                replay: None,
+            }
         }
     }
 
     /// As formats take it.
     pub fn content(&self) -> Content<'_> {
         match self {
-            Self::Event(event, cost) => Content::Event {
+            Self::Event {
+                event,
+                cost,
+                replay,
+            } => Content::Event {
                 event,
                 cost: cost.as_deref(),
+                replay: replay.as_deref(),
             },
             Self::Message(id, message) => Content::Message { id, message },
         }
@@ -101,6 +121,10 @@ pub async fn tell(
     let content = told.content();
     let attributes = Attributes {
         id: content.id(),
+        replay: match content {
+            Content::Event { replay, .. } => replay,
+            Content::Message { .. } => None,
+        },
         traceparent: traceparent.as_deref(),
         deadline: start + endpoint.timeout,
     };

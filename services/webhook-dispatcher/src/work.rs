@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::EndpointConsumer;
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::subject;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::names;
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::handlers::Intake;
 use crate::lane::{Lane, Shared};
 use crate::lease::Lease;
+use crate::replays::Replayed;
 
 /// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -23,7 +25,8 @@ const LOOK: Duration = Duration::from_millis(200);
 pub async fn deliver(lane: Arc<Lane>, stop: CancellationToken) {
     tokio::join!(
         Arc::clone(&lane).retry(stop.clone()),
-        consume(lane, stop.clone())
+        consume(Arc::clone(&lane), stop.clone()),
+        consume_replays(lane, stop.clone())
     );
 }
 
@@ -94,13 +97,49 @@ async fn consume(lane: Arc<Lane>, stop: CancellationToken) {
     }
 }
 
-/// Makes the endpoint's consumer, once NATS is there. False when told to stop before.
-async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
-    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
-    if bus.ready(stop).await.is_err() {
-        return false;
+/// Makes the endpoint's consumer of replays, and consumes. It begins with whatever is there, as what was asked for before counts, too.
+async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
+    let bus = lane.shared.bus.clone();
+    if bus.ready(&stop).await.is_err() {
+        return;
     }
+    let endpoint = lane.endpoint.name.clone();
     let consumer = EndpointConsumer {
+        filters: vec![subject::replays_for(&endpoint)],
+        ..consumer(&lane)
+    };
+    while let Err(error) = bus.replay_consumer(&consumer).await {
+        tracing::warn!(
+            error = mesh_runtime::chain(&error),
+            endpoint,
+            "declare consumer of replays, trying again"
+        );
+        if !pause(RETRY, &stop).await {
+            return;
+        }
+    }
+    let concurrency = lane.endpoint.concurrency;
+    let consumed = bus
+        .consume(
+            MESH_REPLAY,
+            &consumer.name,
+            concurrency,
+            Replayed(lane),
+            &stop,
+        )
+        .await;
+    if let Err(error) = consumed {
+        tracing::error!(
+            error = mesh_runtime::chain(&error),
+            endpoint,
+            "consume replays"
+        );
+    }
+}
+
+fn consumer(lane: &Lane) -> EndpointConsumer {
+    let endpoint = &lane.endpoint;
+    EndpointConsumer {
         name: names::consumer(&endpoint.name),
         description: format!("webhook {}", endpoint.name),
         filters: endpoint.filter.subjects(&lane.companions),
@@ -108,7 +147,16 @@ async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
         max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
         // A message may wait for the requests before it, then for its own.
         ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
-    };
+    }
+}
+
+/// Makes the endpoint's consumer, once NATS is there. False when told to stop before.
+async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
+    let (bus, endpoint) = (&lane.shared.bus, &lane.endpoint);
+    if bus.ready(stop).await.is_err() {
+        return false;
+    }
+    let consumer = consumer(lane);
     while let Err(error) = bus.endpoint_consumer(&consumer).await {
         tracing::warn!(
             error = mesh_runtime::chain(&error),

@@ -28,6 +28,8 @@ const FOR_BODY: Duration = Duration::from_secs(1);
 pub struct Attributes<'a> {
     /// Id of the event, the same for every attempt.
     pub id: &'a str,
+    /// The replay that tells the event once more.
+    pub replay: Option<&'a str>,
     /// Trace context.
     pub traceparent: Option<&'a str>,
     /// When everything must be over.
@@ -154,6 +156,9 @@ fn headers(
             "webhook-signature",
             &signer.sign(attributes.id, now, &request.body),
         )?;
+    }
+    if let Some(replay) = attributes.replay {
+        set("webhook-replay", replay)?;
     }
     if let Some(traceparent) = attributes.traceparent {
         set("traceparent", traceparent)?;

@@ -79,6 +79,8 @@ pub enum Content<'a> {
         event: &'a Event,
         /// `cost.estimated` of a start, `cost.finalized` of an end.
         cost: Option<&'a CostEvent>,
+        /// The replay that tells it once more.
+        replay: Option<&'a str>,
     },
     /// A message of the mesh's own.
     Message {
@@ -101,7 +103,7 @@ impl Content<'_> {
     /// As a message for people. `None` for events that no chat shows.
     fn message(&self) -> Option<Message> {
         match self {
-            Self::Event { event, cost } => message::of(event, *cost),
+            Self::Event { event, cost, .. } => message::of(event, *cost),
             Self::Message { message, .. } => Some((*message).clone()),
         }
     }

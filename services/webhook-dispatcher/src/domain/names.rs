@@ -31,9 +31,20 @@ pub fn away_id(endpoint: &str, first: &str) -> String {
     format!("away-{}", delivery_id(endpoint, first))
 }
 
-/// True for the id of an event (and not of a message of our own).
+/// What an event that a replay tells is remembered by: once for each replay, beside the event itself.
+pub fn replayed(replay: &str, event_id: &str) -> String {
+    format!("{replay}:{event_id}")
+}
+
+/// The replay in what is remembered.
+pub fn replay(id: &str) -> Option<&str> {
+    id.split_once(':').map(|(replay, _)| replay)
+}
+
+/// True for the id of an event, also of one that a replay tells (and not of a message of our own).
 pub fn is_event(id: &str) -> bool {
-    id.parse::<EventId>().is_ok()
+    let event = id.split_once(':').map_or(id, |(_, event)| event);
+    event.parse::<EventId>().is_ok()
 }
 
 #[cfg(test)]
@@ -53,5 +64,8 @@ mod tests {
         assert_ne!(delivery_id("a", "b"), delivery_id("ab", ""));
         assert!(is_event(&delivery_id("a", "b")), "a UUIDv8");
         assert!(!is_event(&away_id("a", "b")));
+        let again = replayed("r1", &delivery_id("a", "b"));
+        assert!(is_event(&again) && replay(&again) == Some("r1"));
+        assert_eq!(replay(&delivery_id("a", "b")), None);
     }
 }

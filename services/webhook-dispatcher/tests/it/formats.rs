@@ -320,7 +320,11 @@ fn bodies(
     formats: &[(&'static str, Format)],
 ) -> Vec<Value> {
     let address = Url::parse("https://target.example/").unwrap();
-    let content = Content::Event { event, cost };
+    let content = Content::Event {
+        event,
+        cost,
+        replay: None,
+    };
     let kind = event.kind().unwrap();
     let mut lines = Vec::new();
     for (target, format) in formats {

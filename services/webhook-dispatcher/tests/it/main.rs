@@ -9,6 +9,7 @@ mod delivery;
 mod formats;
 mod harness;
 mod process;
+mod replay;
 mod restart;
 mod retry;
 mod slack;

@@ -99,7 +99,7 @@ impl GitHub {
     }
 
     pub(super) fn begin(&self, address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
-        let Content::Event { event, cost } = content else {
+        let Content::Event { event, cost, .. } = content else {
             return Err(Unsendable::NotAnEvent);
         };
         let of = |most| fields::of(event, *cost, most);
@@ -223,6 +223,7 @@ mod tests {
         let content = Content::Event {
             event: &event,
             cost: None,
+            replay: None,
         };
         match settings
             .begin(&Url::parse(address).unwrap(), &content)

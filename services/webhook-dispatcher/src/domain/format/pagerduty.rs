@@ -314,7 +314,11 @@ mod tests {
 
     fn tell(event: &Event, kept: &mut Kept) -> Option<(String, String)> {
         let address = Url::parse("https://events.pagerduty.com/v2/enqueue").unwrap();
-        let content = Content::Event { event, cost: None };
+        let content = Content::Event {
+            event,
+            cost: None,
+            replay: None,
+        };
         let step = settings(Incident::Job)
             .begin(&address, &content, kept)
             .unwrap();

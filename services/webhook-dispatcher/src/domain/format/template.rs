@@ -65,7 +65,7 @@ impl Template {
     }
 
     pub(super) fn begin(&self, address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
-        let Content::Event { event, cost } = content else {
+        let Content::Event { event, cost, .. } = content else {
             return Err(Unsendable::NotAnEvent);
         };
         let preview = self.preview(event, *cost).map_err(Unsendable::Template)?;

@@ -36,7 +36,11 @@ fn run(
     answers: &[Value],
 ) -> (Vec<(String, Value)>, Verdict) {
     let address = Url::parse("https://slack.com/api/").unwrap();
-    let content = Content::Event { event, cost: None };
+    let content = Content::Event {
+        event,
+        cost: None,
+        replay: None,
+    };
     let mut step = settings.begin(&address, &content, kept).unwrap();
     let mut asked = Vec::new();
     let mut answers = answers.iter();
@@ -137,6 +141,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     let content = Content::Event {
         event: &stranger,
         cost: None,
+        replay: None,
     };
     let address = Url::parse("https://slack.com/api/").unwrap();
     let error = settings()
@@ -244,6 +249,7 @@ fn limits_are_waited_for() {
     let content = Content::Event {
         event: &event,
         cost: None,
+        replay: None,
     };
     let Step::Send(_, exchange) = settings().begin(&address, &content, &Kept::new()).unwrap()
     else {

@@ -1,0 +1,100 @@
+//! Events that somebody has told to an endpoint once more.
+
+use mesh_bus::Replayed;
+use mesh_events::{Event, EventType, subject};
+use mesh_testkit::{Received, Receiver, wait_until};
+use prost::Message as _;
+use standardwebhooks::Webhook;
+
+use crate::harness::{DEADLINE, Kind, Mesh, SECRET, event, on_both, signed};
+
+on_both!(what_was_delivered_is_delivered_again_once_for_each_replay,);
+
+async fn replay(mesh: &Mesh, id: &str, endpoint: &str, events: &[&Event]) {
+    let events = events.iter().map(|event| Replayed {
+        original: subject::of(event).unwrap(),
+        event: (*event).clone(),
+        body: event.encode_to_vec().into(),
+    });
+    mesh.bus
+        .publish_replayed(id, Some(endpoint), events.collect())
+        .await
+        .unwrap();
+}
+
+/// As after ten minutes, when JetStream does not remember the id of the message any more.
+async fn once_more_without_an_id(mesh: &Mesh, id: &str, event: &Event) {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let mut headers = async_nats::HeaderMap::new();
+    headers.insert("ce-replayid", id);
+    let subject = subject::replay(id, Some("a.b"), &subject::of(event).unwrap());
+    let jetstream = async_nats::jetstream::new(client);
+    let published = jetstream
+        .publish_with_headers(subject, headers, event.encode_to_vec().into())
+        .await;
+    assert!(!published.unwrap().await.unwrap().duplicate);
+}
+
+async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) {
+    let receiver = Receiver::start().await;
+    let of = |name: &str| {
+        signed(
+            name,
+            &receiver.url(&format!("/{name}")),
+            "types = [\"job.completed\"]\nmax_event_age = \"1h\"",
+        )
+    };
+    let mut mesh = Mesh::start_on(kind, &[of("a.b"), of("other")]).await;
+    let (done, started) = (
+        event(EventType::JobCompleted, 7),
+        event(EventType::JobStarted, 7),
+    );
+    mesh.publish(&done).await;
+    mesh.wait_for_count("a.b", "delivered", 1).await;
+    mesh.wait_for_count("other", "delivered", 1).await;
+
+    // Not what the filter leaves out; what is old nevertheless; and only to the one it is for.
+    let mut old = event(EventType::JobCompleted, 8);
+    old.occurred_at = Some(mesh_events::timestamp(
+        chrono::Utc::now() - chrono::TimeDelta::days(9),
+    ));
+    replay(&mesh, "r1", "a.b", &[&started, &done, &old]).await;
+    mesh.wait_for_count("a.b", "delivered", 3).await;
+    let again = |receiver: &Receiver| -> Vec<Received> {
+        let mut all = receiver.received();
+        all.retain(|request| request.headers.contains_key("webhook-replay"));
+        all
+    };
+    let requests = again(&receiver);
+    assert_eq!(requests.len(), 2);
+    for event in [&done, &old] {
+        let of_event = |request: &&Received| request.header("webhook-id") == event.id;
+        let request = requests.iter().find(of_event).expect("the event's own id");
+        assert_eq!(request.path, "/a.b");
+        assert_eq!(request.header("webhook-replay"), "r1");
+        assert_eq!(request.json()["replayid"], "r1");
+        assert_eq!(request.json()["id"], event.id);
+        Webhook::new(SECRET)
+            .unwrap()
+            .verify(&request.body, &request.headers)
+            .expect("the signature verifies");
+    }
+
+    // A dispatcher that was away finds what was asked for meanwhile, and knows what it has done.
+    mesh.stop().await;
+    once_more_without_an_id(&mesh, "r1", &done).await;
+    replay(&mesh, "r2", "a.b", &[&done]).await;
+    mesh.run(&[of("a.b"), of("other")]).await;
+    wait_until("the second replay", DEADLINE, async || {
+        again(&receiver)
+            .iter()
+            .any(|request| request.header("webhook-replay") == "r2")
+    })
+    .await;
+    mesh.wait_for_count("a.b", "delivered", 4).await;
+    let first = again(&receiver)
+        .iter()
+        .filter(|request| request.header("webhook-replay") == "r1")
+        .count();
+    assert_eq!(first, 2, "each once for a replay");
+}

@@ -18,6 +18,7 @@ mod metrics;
 mod provision;
 mod publish;
 mod state;
+mod stream;
 pub mod trace;
 
 pub use bucket::{Bucket, BucketEntry, PutError};
@@ -30,6 +31,7 @@ pub use lease::{Candidate, Lease, Role};
 pub use message::Message;
 pub use publish::{Published, Replayed};
 pub use state::ClusterState;
+pub use stream::{StoredMessage, StreamState};
 
 /// What can go wrong on the bus.
 #[derive(Debug, thiserror::Error)]

@@ -44,6 +44,20 @@ impl Bus {
     /// # Errors
     /// [`Error::Invalid`] if it can never be published, else [`Error::Publish`]: try again with the same event.
     pub async fn publish(&self, event: &Event) -> Result<Published, Error> {
+        self.publish_as(event, &event.id).await
+    }
+
+    /// Publishes an event that the stream had and lost: with an id of the message that JetStream has not seen, so that it is taken for none
+    /// that was published just now. Whoever has the event knows it by its own id.
+    ///
+    /// # Errors
+    /// As [`Bus::publish`].
+    pub async fn publish_again(&self, event: &Event, because: &str) -> Result<Published, Error> {
+        self.publish_as(event, &format!("{}/{because}", event.id))
+            .await
+    }
+
+    async fn publish_as(&self, event: &Event, message_id: &str) -> Result<Published, Error> {
         let invalid = |source: mesh_events::UnknownEventType| Error::Invalid {
             id: event.id.clone(),
             reason: source.to_string(),
@@ -53,7 +67,7 @@ impl Bus {
         for (name, value) in Attributes::of(event).map_err(invalid)?.headers() {
             headers.insert(name, value);
         }
-        self.send(subject, &event.id, headers, event.encode_to_vec().into())
+        self.send(subject, message_id, headers, event.encode_to_vec().into())
             .await
     }
 

@@ -151,6 +151,15 @@ pub const CONSUMERS: &[Consumer] = &[
         ack_wait: MINUTE,
         max_ack_pending: 1024,
     },
+    // Holes that a ledger found: what it lacks is told again.
+    Consumer {
+        stream: SLURM_EVENTS,
+        name: "ingest",
+        per_cluster: true,
+        filters: &["slurm.*.capture.gap_opened.stream"],
+        ack_wait: MINUTE,
+        max_ack_pending: 16,
+    },
     Consumer {
         stream: SLURM_EVENTS,
         name: "cost-engine",
@@ -343,6 +352,11 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "mesh.*.audit.retention".into(),
             "mesh.*.audit.replay".into(),
             "mesh.replay.>".into(),
+            // What is gone from a stream before it was taken in; and what is there and was taken in by nobody.
+            "slurm.*.capture.gap_opened.stream".into(),
+            "slurm.*.capture.gap_closed.stream".into(),
+            format!("$JS.API.STREAM.MSG.GET.{SLURM_EVENTS}"),
+            format!("$JS.API.STREAM.MSG.GET.{MESH_AUDIT}"),
         ],
         "webhook-dispatcher" => vec!["mesh.*.audit.>".into()],
         // Ordered consumers of `smesh events --follow` and `smesh wait`.

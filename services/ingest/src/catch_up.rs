@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::stride::Stride;
+pub(crate) use self::unseen::AT_ONCE;
 use crate::collector::{Collector, Debt, Reading};
 use crate::domain::{fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
@@ -26,7 +27,7 @@ use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Rows taken in at a time: what follows from them is in memory at once, and sweeps wait meanwhile.
-const ROWS_AT_ONCE: usize = 500;
+pub(crate) const ROWS_AT_ONCE: usize = 500;
 /// Ended runs whose use is not told yet, before more is asked for: some 20 MB.
 const MOST_OWED: usize = 20_000;
 /// Between two questions, or two looks at what is owed.
@@ -35,6 +36,7 @@ const APART: Duration = Duration::from_secs(1);
 const BACKLOG: Duration = Duration::from_secs(30);
 
 /// Pays what is owed.
+#[derive(Clone)]
 pub struct CatchUp {
     /// Slurm, with a deadline for long answers.
     pub slurm: Slurm,
@@ -53,6 +55,28 @@ struct Part {
     /// Where the next one begins; `None` for the last.
     next: Option<i64>,
     rows: Vec<AccountingRecord>,
+}
+
+/// What accounting has about a time.
+pub(crate) struct Parts<'a> {
+    catch_up: &'a CatchUp,
+    next: Option<i64>,
+    to: i64,
+    stride: Stride,
+}
+
+impl Parts<'_> {
+    /// The next rows, sorted by job; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<AccountingRecord>>, Error> {
+        let Some(start) = self.next.filter(|start| *start < self.to) else {
+            return Ok(None);
+        };
+        let mut part = self.catch_up.part(start, &mut self.stride).await?;
+        self.next = part.next;
+        let order = |row: &AccountingRecord| (row.job_id, row.submit, row.db_index);
+        part.rows.sort_by_key(order);
+        Ok(Some(part.rows))
+    }
 }
 
 impl CatchUp {
@@ -145,6 +169,16 @@ impl CatchUp {
             rows.retain(|row| row.state.has(JobFlag::Resizing));
             resized = rows;
             start = next;
+        }
+    }
+
+    /// What accounting has about a time, part by part.
+    pub(crate) const fn parts(&self, from: i64, to: i64) -> Parts<'_> {
+        Parts {
+            catch_up: self,
+            next: Some(from),
+            to,
+            stride: Stride::new(),
         }
     }
 

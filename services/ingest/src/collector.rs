@@ -6,6 +6,7 @@
 //! Slurm keeps the last.
 
 mod absorb;
+mod again;
 mod capture;
 mod debt;
 mod gaps;
@@ -28,6 +29,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+pub use self::again::Window;
 pub use self::debt::Debt;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;

@@ -5,6 +5,7 @@
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
 //!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
+//! - [`holes`]: a ledger lacks something, and is told it again.
 //! - [`users`]: access, identities and logins.
 //! - [`adapters`]: the memory in JetStream's key-value store. [`queue`]: the waiting jobs for others. [`sources`]: who answers.
 //!
@@ -18,6 +19,7 @@ pub mod domain;
 pub mod doorbells;
 pub mod envelope;
 mod error;
+pub mod holes;
 pub mod identity;
 pub mod metrics;
 pub mod proof;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use futures_util::future::BoxFuture;
 use mesh_bus::Bus;
-use mesh_events::catalogue::{self, MESH_HOOKS};
+use mesh_events::catalogue::{self, MESH_HOOKS, SLURM_EVENTS};
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use slurm_client::Slurm;
 use tokio::sync::{Notify, mpsc};
@@ -18,6 +18,7 @@ use crate::catch_up::CatchUp;
 use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
 use crate::doorbells::{Doorbells, Reader, Strangers};
+use crate::holes::Holes;
 use crate::identity::IdentityMap;
 use crate::proof::Prover;
 use crate::queue;
@@ -241,6 +242,10 @@ impl Ingest {
             questions: catch_up_questions,
             shutdown: shutdown.clone(),
         };
+        let holes = Holes {
+            catch_up: catch_up.clone(),
+            bus: self.bus.clone(),
+        };
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
         tasks.spawn(prover.run(question_receiver));
         // Before the first sweep nothing is known to live: a doorbell would tell a baseline job as new.
@@ -251,6 +256,12 @@ impl Ingest {
         tasks.spawn(catch_up.run());
         tasks.spawn(settler.run());
         tasks.spawn(users.run());
+        let durable = catalogue::durable(SLURM_EVENTS, IngestService::NAME, &collector.cluster);
+        let (bus, stop) = (self.bus.clone(), shutdown.clone());
+        tasks.spawn(async move {
+            // One at a time: each asks accounting.
+            Ok(bus.consume(SLURM_EVENTS, &durable, 1, holes, &stop).await?)
+        });
         let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
         let doorbells = Doorbells::new(collector.cluster.clone(), rings, logins);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use mesh_bus::{BatchHandler, Message, Outcome};
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
 use mesh_runtime::Condition;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::Store;
+use crate::adapters::{Batch, Store};
 use crate::domain::fact::{Fact, NotAFact};
 use crate::error::Error;
 use crate::metrics;
@@ -37,10 +38,10 @@ impl Source {
         }
     }
 
-    fn decode(self, message: &Message) -> Result<Fact, NotAFact> {
+    pub(crate) fn decode(self, subject: &str, body: Bytes) -> Result<Fact, NotAFact> {
         match self {
-            Self::Events => Fact::event(&message.subject, message.body.clone()),
-            Self::Audit => Fact::audit(&message.subject, message.body.clone()),
+            Self::Events => Fact::event(subject, body),
+            Self::Audit => Fact::audit(subject, body),
         }
     }
 }
@@ -70,18 +71,14 @@ impl Appender {
     }
 
     /// Tries to append until it works, patience ends or the service stops.
-    async fn append(&self, last_sequence: u64, facts: &[Fact]) -> Result<(), Error> {
+    async fn append(&self, batch: &Batch, facts: &[Fact]) -> Result<(), Error> {
         let stream = self.source.stream();
         let give_up = Instant::now() + PATIENCE;
         let mut delay = Duration::from_millis(50);
         loop {
             let begin = Instant::now();
             // Cloning is cheap beside the commit: bodies are shared, not copied.
-            match self
-                .store
-                .append(stream, last_sequence, facts.to_vec())
-                .await
-            {
+            match self.store.take_in(stream, batch, facts.to_vec()).await {
                 Ok(appended) => {
                     self.database.ok();
                     metrics::appended(
@@ -128,7 +125,7 @@ impl BatchHandler for Appender {
         let mut facts = Vec::with_capacity(messages.len());
         let mut outcomes = Vec::with_capacity(messages.len());
         for message in messages {
-            match self.source.decode(message) {
+            match self.source.decode(&message.subject, message.body.clone()) {
                 Ok(fact) => {
                     facts.push(fact);
                     outcomes.push(Outcome::Done);
@@ -141,12 +138,12 @@ impl BatchHandler for Appender {
                 }
             }
         }
-        let last_sequence = messages
-            .iter()
-            .map(|message| message.stream_sequence)
-            .max()
-            .unwrap_or_default();
-        if let Err(error) = self.append(last_sequence, &facts).await {
+        let sequences = messages.iter().map(|message| {
+            let stored = message.published.timestamp_micros();
+            (message.stream_sequence, stored)
+        });
+        let batch = Batch::Of(sequences.collect());
+        if let Err(error) = self.append(&batch, &facts).await {
             tracing::error!(
                 error = mesh_runtime::chain(&error),
                 stream = self.source.stream(),

@@ -15,6 +15,7 @@ pub mod config;
 pub mod domain;
 pub mod error;
 pub mod handlers;
+mod holes;
 mod keeper;
 pub mod metrics;
 mod policy;
@@ -40,6 +41,7 @@ use adapters::KeyFile;
 use api::{Events, Proofs, Replays};
 use checkpointer::Checkpointer;
 use handlers::{Appender, Source};
+use holes::Holes;
 use policy::Policy;
 use replayer::Replayer;
 
@@ -147,6 +149,12 @@ async fn run(
     };
     let checkpoints = context.health.condition("ledger.checkpoints");
     checkpoints.ok();
+    let holes = Holes {
+        store: store.clone(),
+        bus: bus.clone(),
+        cluster: context.mesh.cluster.clone(),
+    };
+    holes.begin().await;
     let retained = context.health.condition("ledger.retention");
     retained.ok();
     let policy = policy(&context, &config, &store)?;
@@ -157,6 +165,7 @@ async fn run(
         both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
         () = keeper::keep(&store, &reading) => (Ok(()), Ok(())),
         () = checkpointer.keep(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
+        () = holes.keep() => (Ok(()), Ok(())),
         () = policy::keep(&store, &bus, cluster, policy.as_ref(), &retained) => (Ok(()), Ok(())),
     };
     stop.cancel();

@@ -13,6 +13,9 @@ const SECONDS: &str = "ledger_append_seconds";
 const CHECKPOINTS: &str = "ledger_checkpoints_total";
 const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
 const ARCHIVED: &str = "ledger_archived_sequence";
+const HOLES: &str = "ledger_holes_total";
+const OPEN_HOLES: &str = "ledger_holes_open";
+const RESTORED: &str = "ledger_restored_total";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
 const REPLAYED: &str = "ledger_replayed_total";
 const REPLAYS: &str = "ledger_replays_running";
@@ -47,6 +50,15 @@ pub fn describe() {
     describe_gauge!(
         ARCHIVED,
         "Sequence of the last entry whose content was archived or erased."
+    );
+    describe_counter!(
+        HOLES,
+        "Holes found: messages that were gone before the ledger had them, by stream."
+    );
+    describe_gauge!(OPEN_HOLES, "Holes of which no end was told yet.");
+    describe_counter!(
+        RESTORED,
+        "Entries taken in from the stream itself, as their messages were answered before, by stream."
     );
     describe_gauge!(
         CHECKPOINTS_REFUSED,
@@ -87,6 +99,18 @@ pub(crate) fn checkpoint(size: u64) {
 
 pub(crate) fn archived(seq: u64) {
     gauge!(ARCHIVED).set(seq as f64);
+}
+
+pub(crate) fn hole(stream: &str) {
+    counter!(HOLES, "stream" => stream.to_owned()).increment(1);
+}
+
+pub(crate) fn open_holes(count: u64) {
+    gauge!(OPEN_HOLES).set(count as f64);
+}
+
+pub(crate) fn restored(stream: &'static str, entries: usize) {
+    counter!(RESTORED, "stream" => stream).increment(entries as u64);
 }
 
 /// `None`: nothing stands in the way.

@@ -17,7 +17,7 @@ use crate::sources::{Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Ids in one question.
-const AT_ONCE: usize = 1_000;
+pub(crate) const AT_ONCE: usize = 1_000;
 /// How often it is asked about an id that no sweep has shown and that by accounting is not over: its end may be on its way.
 const ASKED: u32 = 4;
 
@@ -74,7 +74,7 @@ impl CatchUp {
         Ok((found, open))
     }
 
-    async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
+    pub(crate) async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
         let query = Query::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
         let (mut failures, mut away) = (0, false);
         loop {

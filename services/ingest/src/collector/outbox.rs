@@ -158,7 +158,7 @@ impl Core {
 /// Whether a record of Slurm shows the fact as long as it shows the run, so that after a crash it is told again with the same id and
 /// count. Not so for what is sampled, for cancelled tasks (the time in the id is ours), and for what Slurm keeps only the last of: after
 /// a crash it may be another one.
-const fn is_found_again(id: FactId) -> bool {
+pub(super) const fn is_found_again(id: FactId) -> bool {
     match id {
         FactId::Sampled(_) => false,
         FactId::Correction(..) => true,

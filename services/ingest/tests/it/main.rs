@@ -8,6 +8,7 @@ mod cluster;
 mod doubt;
 mod forgotten;
 mod full;
+mod holes;
 mod lifecycle;
 mod mesh;
 mod outage;

@@ -7,8 +7,9 @@ use chrono::Utc;
 use mesh_db::pool::{Access, Connection, Link};
 use mesh_db::sql::{Column, Sql};
 
-use super::index;
 use super::store::{Store, head};
+use super::streams::Batch;
+use super::{index, streams};
 use crate::domain::append::{Appended, Known, append};
 use crate::domain::fact::Fact;
 use crate::error::Error;
@@ -18,19 +19,33 @@ use crate::error::Error;
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Appends facts of a stream and notes how far the stream has been taken in. All or nothing.
+    /// Appends facts of a stream, with which everything of it up to a sequence is taken in; see [`Self::take_in`].
     ///
     /// # Errors
-    /// If the database refuses or does not answer. Nothing of the batch is stored then, unless the answer to the commit was lost; appending
-    /// it again is right in both cases.
+    /// As [`Self::take_in`].
     pub async fn append(
         &self,
         stream: &str,
         last_sequence: u64,
         facts: Vec<Fact>,
     ) -> Result<Appended, Error> {
+        self.take_in(stream, &Batch::UpTo(last_sequence), facts)
+            .await
+    }
+
+    /// Appends facts of a stream and notes which messages were taken in with them. All or nothing.
+    ///
+    /// # Errors
+    /// If the database refuses or does not answer. Nothing of the batch is stored then, unless the answer to the commit was lost; appending
+    /// it again is right in both cases.
+    pub async fn take_in(
+        &self,
+        stream: &str,
+        batch: &Batch,
+        facts: Vec<Fact>,
+    ) -> Result<Appended, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
-        let attempt = try_append(&mut writer, stream, last_sequence, facts);
+        let attempt = try_append(&mut writer, stream, batch, facts);
         let appended = tokio::time::timeout(ATTEMPT, attempt)
             .await
             .unwrap_or(Err(Error::TooSlow(ATTEMPT)));
@@ -47,7 +62,7 @@ impl Store {
 async fn try_append(
     writer: &mut Connection,
     stream: &str,
-    last_sequence: u64,
+    batch: &Batch,
     facts: Vec<Fact>,
 ) -> Result<Appended, Error> {
     let mut transaction = writer.begin(Access::Write).await.map_err(Error::Append)?;
@@ -59,7 +74,7 @@ async fn try_append(
         .await
         .map_err(Error::Append)?;
     let appended = append(before, facts, &known);
-    note_stream(transaction.link(), stream, last_sequence)
+    streams::note(&mut transaction, stream, batch)
         .await
         .map_err(Error::Append)?;
     if !appended.entries.is_empty() {
@@ -89,18 +104,6 @@ async fn known(link: Link<'_>, facts: &[Fact]) -> Result<HashMap<String, Known>,
             Ok((row.get("id")?, known))
         })
         .collect()
-}
-
-async fn note_stream(link: Link<'_>, stream: &str, last_sequence: u64) -> Result<(), sqlx::Error> {
-    let sql = Sql::new("INSERT INTO streams (name, last_sequence) VALUES (")
-        .bind(stream)
-        .push(", ")
-        .bind(last_sequence.cast_signed())
-        .push(
-            ") ON CONFLICT (name) DO UPDATE SET last_sequence = excluded.last_sequence
-             WHERE excluded.last_sequence > streams.last_sequence",
-        );
-    link.run(&sql).await.map(drop)
 }
 
 async fn write(

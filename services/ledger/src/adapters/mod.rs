@@ -14,6 +14,7 @@ mod replay;
 mod select;
 mod sqlite;
 mod store;
+mod streams;
 mod sums;
 mod verify;
 
@@ -24,6 +25,7 @@ pub use proof::Signed;
 pub use read::Row;
 pub use replay::Claimed;
 pub use store::Store;
+pub use streams::{Batch, Position};
 pub use verify::{Progress, Trust, VerifyError, verify_database, verify_database_with};
 
 /// Whose the tables are, for messages.

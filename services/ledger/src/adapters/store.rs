@@ -113,7 +113,7 @@ impl Store {
         Ok(head)
     }
 
-    /// Last sequence of a stream that was taken in; `None` before the first.
+    /// Up to which sequence of a stream everything was taken in, or noted as a hole; `None` before the first.
     ///
     /// # Errors
     /// If the database cannot be read.

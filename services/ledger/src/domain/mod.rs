@@ -8,12 +8,14 @@ pub mod export;
 pub mod fact;
 pub mod fault;
 pub mod filter;
+pub mod hole;
 pub mod keys;
 pub mod note;
 pub mod query;
 pub mod replay;
 pub mod stats;
 pub mod story;
+pub mod taken;
 #[cfg(test)]
 mod tampering;
 pub mod tree;

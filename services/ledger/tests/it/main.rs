@@ -8,6 +8,7 @@ mod connection;
 mod faults;
 mod grpc;
 mod history;
+mod holes;
 mod openapi;
 mod people;
 mod proof;

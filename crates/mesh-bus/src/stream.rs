@@ -1,0 +1,101 @@
+//! What a stream still has: for who must know that nothing is missing.
+
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+
+use crate::{BoxError, Bus, Error};
+
+/// A stream, and how far a durable consumer of it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamState {
+    /// When it was made: one that was made anew counts from 1 again.
+    pub created: DateTime<Utc>,
+    /// Sequence of the first message it still has; one more than the last if it has none.
+    pub first_sequence: u64,
+    /// Sequence of the last message it ever had.
+    pub last_sequence: u64,
+    /// Up to which every message is answered, or gone.
+    pub answered: u64,
+}
+
+/// A message as the stream has it, whatever a consumer did with it.
+#[derive(Clone, Debug)]
+pub struct StoredMessage {
+    /// Its sequence.
+    pub sequence: u64,
+    /// Subject it was published to.
+    pub subject: String,
+    /// Body, as it was published.
+    pub body: Bytes,
+    /// When the server stored it.
+    pub stored: DateTime<Utc>,
+}
+
+impl Bus {
+    /// How a stream stands, and one of its durable consumers.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn stream_state(&self, stream: &str, durable: &str) -> Result<StreamState, Error> {
+        let failed = || Error::jetstream("look at stream", stream);
+        let mut handle = self.stream(stream).await?;
+        // The consumer first: what is answered by then, whoever asks may look up afterwards.
+        let mut consumer: PullConsumer = handle
+            .get_consumer(durable)
+            .await
+            .map_err(|source| failed()(source))?;
+        let info = consumer
+            .info()
+            .await
+            .map_err(|source| failed()(source.into()))?;
+        let answered = info.ack_floor.stream_sequence;
+        let info = handle
+            .info()
+            .await
+            .map_err(|source| failed()(source.into()))?;
+        Ok(StreamState {
+            created: time(info.created).map_err(failed())?,
+            first_sequence: info.state.first_sequence,
+            last_sequence: info.state.last_sequence,
+            answered,
+        })
+    }
+
+    /// The first message of a stream that has this sequence or a later one; `None` if there is none any more.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn stored_from(
+        &self,
+        stream: &str,
+        sequence: u64,
+    ) -> Result<Option<StoredMessage>, Error> {
+        let failed = || Error::jetstream("read stream", stream);
+        let handle = self.stream(stream).await?;
+        let found = handle.get_first_raw_message_by_subject(">", sequence).await;
+        match found {
+            Ok(message) => Ok(Some(StoredMessage {
+                sequence: message.sequence,
+                subject: message.subject.to_string(),
+                body: message.payload,
+                stored: time(message.time).map_err(failed())?,
+            })),
+            Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
+            Err(error) => Err(failed()(error.into())),
+        }
+    }
+
+    async fn stream(&self, stream: &str) -> Result<Stream, Error> {
+        self.jetstream
+            .get_stream(stream)
+            .await
+            .map_err(|source| Error::jetstream("look at stream", stream)(source.into()))
+    }
+}
+
+fn time(time: time::OffsetDateTime) -> Result<DateTime<Utc>, BoxError> {
+    let nanos = i64::try_from(time.unix_timestamp_nanos())?;
+    Ok(DateTime::from_timestamp_nanos(nanos))
+}

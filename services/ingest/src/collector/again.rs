@@ -1,0 +1,177 @@
+//! What Slurm has recorded, told again whatever was told before: for who has lost it. The ids are the same, so it harms nobody else.
+
+use chrono::Utc;
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventType, RunKey, Slot};
+
+use super::Collector;
+use super::outbox::is_found_again;
+use crate::domain::{self, Book, Fact, FactId, Look, Sighting, Tracked, observe};
+use crate::envelope::{Cause, Frame, other_run};
+
+/// Seconds since 1970, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// From here.
+    pub from: i64,
+    /// Up to here.
+    pub to: i64,
+}
+
+impl Window {
+    fn has(self, fact: &Fact) -> bool {
+        let again = match fact.id {
+            FactId::Recorded(Slot::Resized(_)) => true,
+            FactId::Recorded(_) => is_found_again(fact.id),
+            FactId::Sampled(_) | FactId::Correction(..) => false,
+        };
+        again && fact.at.is_some_and(|at| self.from <= at && at <= self.to)
+    }
+}
+
+impl Collector {
+    /// The recorded facts of a time that accounting's runs show, oldest run of each job first. The book is one of its own: nothing was told.
+    pub fn recorded_again(&self, book: &mut Book, runs: &[Sighting], window: Window) -> Vec<Event> {
+        let now = Utc::now();
+        let look = Look {
+            now: now.timestamp(),
+            // Accounting is what would be asked.
+            given_up: true,
+            ..Look::default()
+        };
+        let mut events = Vec::new();
+        for sighting in runs {
+            let decision = observe(book, sighting, &look);
+            for (run, tracked) in decision.changes {
+                book.put(run, tracked);
+            }
+            for fact in decision.facts.iter().filter(|fact| window.has(fact)) {
+                let own = fact.run.submit_time == sighting.run.submit_time
+                    && fact.run.task_id == sighting.run.task_id;
+                let job = match own {
+                    true => sighting.job.clone(),
+                    false => other_run(fact, sighting),
+                };
+                let frame = self.frame_at(now, &Cause::Accounting);
+                events.push(frame.event(fact, sighting, job, &sighting.owner));
+            }
+        }
+        events
+    }
+
+    /// The recorded facts of a time about runs that are not over, of which accounting may not know.
+    pub async fn living_again(&self, window: Window) -> Vec<Event> {
+        let core = self.core.lock().await;
+        let now = Utc::now();
+        let cause = Cause::Look;
+        let frame = self.frame_at(now, &cause);
+        let mut events = Vec::new();
+        for (run, tracked) in core.book.iter().filter(|(_, tracked)| !tracked.over()) {
+            let facts = facts_of(run, tracked);
+            let mut facts = facts.into_iter().filter(|fact| window.has(fact)).peekable();
+            if facts.peek().is_none() {
+                continue;
+            }
+            let Some((job, owner)): Option<(Job, domain::Owner)> = core.last.get(run) else {
+                continue;
+            };
+            events
+                .extend(facts.map(|fact| frame.event_without_reading(&fact, job.clone(), &owner)));
+        }
+        events
+    }
+
+    /// Runs that ended within a time and that a book does not have, by Slurm's ids: accounting does not list by time what never became eligible.
+    pub async fn ended_but_not_in(&self, book: &Book, window: Window) -> Vec<u32> {
+        let core = self.core.lock().await;
+        let ended = |tracked: &&Tracked| {
+            let end = tracked.end.as_ref();
+            end.is_some_and(|end| window.from <= end.at && end.at <= window.to)
+        };
+        let runs = core.book.iter().map(|(_, tracked)| tracked);
+        runs.filter(ended)
+            .map(|tracked| tracked.raw_id)
+            .filter(|raw_id| !book.knows(*raw_id))
+            .collect()
+    }
+
+    fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> Frame<'a> {
+        Frame {
+            now,
+            cause,
+            // It is not told for the first time.
+            late_after: -1,
+            usage_after: 0,
+            identities: &self.identities,
+        }
+    }
+}
+
+fn facts_of(run: &RunKey, tracked: &Tracked) -> Vec<Fact> {
+    let fact = |kind, slot, at| Fact {
+        run: run.clone(),
+        kind,
+        id: FactId::Recorded(slot),
+        at: Some(at),
+        seq: 0,
+        inferred: false,
+        previous_state: String::new(),
+        continues: None,
+        array_tasks: String::new(),
+    };
+    let mut facts = Vec::new();
+    if tracked.submitted && (tracked.waits || tracked.is_array) {
+        facts.push(fact(
+            EventType::JobSubmitted,
+            Slot::Submitted,
+            run.submit_time,
+        ));
+    }
+    if let Some(at) = tracked.started {
+        facts.push(fact(EventType::JobStarted, Slot::Started, at));
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_recorded_within_the_time_is_told_again() {
+        let window = Window { from: 100, to: 200 };
+        let fact = |id, at| Fact {
+            run: RunKey {
+                cluster: "c".into(),
+                job_id: 1,
+                task_id: None,
+                submit_time: 100,
+                attempt: 0,
+            },
+            kind: EventType::JobStarted,
+            id,
+            at,
+            seq: 1,
+            inferred: false,
+            previous_state: String::new(),
+            continues: None,
+            array_tasks: String::new(),
+        };
+        for (id, at, again) in [
+            (FactId::Recorded(Slot::Started), Some(100), true),
+            (FactId::Recorded(Slot::End), Some(200), true),
+            (FactId::Recorded(Slot::Resized(150)), Some(150), true),
+            (FactId::Recorded(Slot::Started), Some(99), false),
+            (FactId::Recorded(Slot::Started), Some(201), false),
+            (FactId::Recorded(Slot::Started), None, false),
+            (
+                FactId::Recorded(Slot::TasksCancelled(150)),
+                Some(150),
+                false,
+            ),
+            (FactId::Sampled(1), Some(150), false),
+        ] {
+            assert_eq!(window.has(&fact(id, at)), again, "{id:?} {at:?}");
+        }
+    }
+}

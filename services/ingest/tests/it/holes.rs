@@ -1,0 +1,137 @@
+//! The public bus has lost what was told. A ledger says so, and it is told again.
+
+use std::collections::BTreeSet;
+
+use chrono::{Duration, Utc};
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::{Entity, event::Payload};
+use mesh_events::{Event, EventId, EventType, timestamp};
+
+use crate::cluster::{self, NAME};
+use crate::mesh::Mesh;
+
+/// What Slurm times: not what waits, is held or was used.
+fn is_recorded(event: &Event) -> bool {
+    !["job.pending", "job.held", "job.released", "job.updated"].contains(&event.r#type.as_str())
+}
+
+fn gap_opened(n: u64, from: chrono::DateTime<Utc>) -> Event {
+    let kind = EventType::CaptureGapOpened;
+    Event {
+        id: EventId::sampled(NAME, "capture/stream/SLURM_EVENTS/1", kind, n).to_string(),
+        cluster: NAME.into(),
+        r#type: kind.to_string(),
+        occurred_at: Some(timestamp(Utc::now())),
+        observed_at: Some(timestamp(Utc::now())),
+        entity: Some(Entity {
+            kind: "cluster".into(),
+            key: "capture/stream".into(),
+        }),
+        payload: Some(Payload::Capture(CaptureEvent {
+            source: "stream".into(),
+            from: Some(timestamp(from)),
+            to: Some(timestamp(Utc::now())),
+            ..CaptureEvent::default()
+        })),
+        ..Event::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let begin = Utc::now() - Duration::seconds(1);
+    let ingest = mesh
+        .ingest(cluster, "sweep_interval = \"500ms\"")
+        .await
+        .ready()
+        .await;
+    let completed = cluster.sbatch(&[], "true").await;
+    let failed = cluster.sbatch(&[], "exit 3").await;
+    let array = cluster.sbatch(&["--array=0-2"], "true").await;
+    let never = cluster.sbatch(&["--begin=now+1hour"], "true").await;
+    let waits = cluster.sbatch(&["--hold"], "true").await;
+    let runs = cluster.sbatch(&[], "sleep 300").await;
+    let stories = [
+        (completed, "submitted started completed"),
+        (failed, "submitted started failed"),
+        (
+            array,
+            "submitted | started completed | started completed | started completed",
+        ),
+        (runs, "submitted started"),
+    ];
+    for (job, story) in stories {
+        mesh.wait_story(job, story).await;
+    }
+    mesh.wait_event("the held one", |event| {
+        event.r#type == "job.submitted" && event.job().unwrap().job_id == waits
+    })
+    .await;
+    cluster.run("alice", &["scancel", &never.to_string()]).await;
+    mesh.wait_story(never, "submitted cancelled").await;
+    let jobs = [completed, failed, array, never, waits, runs];
+    let recorded = |events: Vec<Event>| -> BTreeSet<String> {
+        let recorded = events.into_iter().filter(is_recorded);
+        recorded.map(|event| event.id).collect()
+    };
+    let lost: BTreeSet<String> = jobs
+        .iter()
+        .flat_map(|job| recorded(mesh.of_job(*job)))
+        .collect();
+    assert_eq!(lost.len(), 3 + 3 + 7 + 2 + 1 + 2);
+
+    // All of it is gone, within the time in which JetStream would take it for known if it were published as it was.
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream(SLURM_EVENTS).await.unwrap();
+    stream.purge().await.unwrap();
+    let before = mesh.events().len();
+    let opened = gap_opened(1, begin);
+    mesh.bus.publish(&opened).await.unwrap();
+    let closed = mesh
+        .wait_event("the gap is closed", |event| {
+            event.r#type == "capture.gap_closed"
+                && event
+                    .correlation
+                    .as_ref()
+                    .is_some_and(|cause| cause.event_ids == [opened.id.clone()])
+        })
+        .await;
+    let expected = EventId::derived(opened.id.parse().unwrap(), EventType::CaptureGapClosed, 0);
+    assert_eq!(closed.id, expected.to_string());
+    let Some(Payload::Capture(what)) = &closed.payload else {
+        panic!("an event of capture")
+    };
+    assert!(what.recovered >= lost.len() as u64, "{what:?}");
+    assert!(what.not_recoverable.contains("does not record"), "{what:?}");
+    let mut again = mesh.events().split_off(before);
+    again.retain(|event| {
+        event.job().is_some_and(|job| {
+            let array = job.array.as_ref().map_or(0, |array| array.job_id);
+            jobs.contains(&job.job_id) || jobs.contains(&array)
+        })
+    });
+    assert!(again.iter().all(|event| event.late || !is_recorded(event)));
+    assert_eq!(recorded(again), lost, "the same facts, no others");
+
+    // Of a time in which nothing happened there is nothing to tell.
+    let opened = gap_opened(2, Utc::now() + Duration::hours(2));
+    mesh.bus.publish(&opened).await.unwrap();
+    let closed = mesh
+        .wait_event("the second, too", |event| {
+            let cause = event.correlation.as_ref();
+            cause.is_some_and(|cause| cause.event_ids == [opened.id.clone()])
+        })
+        .await;
+    let Some(Payload::Capture(what)) = closed.payload else {
+        panic!("an event of capture")
+    };
+    assert_eq!(what.recovered, 0);
+    for job in [waits, runs] {
+        cluster.run("alice", &["scancel", &job.to_string()]).await;
+    }
+    ingest.stop().await;
+}

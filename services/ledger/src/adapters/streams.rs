@@ -1,0 +1,274 @@
+//! How far each stream was taken in, and what of it was gone before.
+
+use std::collections::BTreeSet;
+
+use mesh_db::pool::{Access, Transaction};
+use mesh_db::sql::{Column, Row, Sql};
+
+use super::store::Store;
+use crate::domain::hole::Hole;
+use crate::domain::taken::Taken;
+use crate::error::Error;
+
+/// Entries that are looked at for the clusters of a ledger.
+const RECENT: i64 = 10_000;
+
+/// How far a stream was taken in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// What was taken in.
+    pub taken: Taken,
+    /// When the stream stored the last of what was taken in without a gap, in microseconds since 1970.
+    pub last_at: Option<i64>,
+    /// When the stream was made.
+    pub created_at: Option<i64>,
+}
+
+/// What a batch takes in: sequences and when the stream stored them.
+#[derive(Clone, Debug)]
+pub enum Batch {
+    /// Everything up to a sequence.
+    UpTo(u64),
+    /// These messages.
+    Of(Vec<(u64, i64)>),
+}
+
+impl Batch {
+    fn add_to(&self, position: &mut Position) {
+        match self {
+            Self::UpTo(last) => position.taken.take(1, *last),
+            Self::Of(messages) => {
+                let before = position.taken.up_to;
+                for (sequence, _) in messages {
+                    position.taken.take(*sequence, *sequence);
+                }
+                // Of what came without a gap; of what was ahead the time is not known any more, and an earlier one does no harm.
+                let reached = before + 1..=position.taken.up_to;
+                let times = messages.iter().filter(|(n, _)| reached.contains(n));
+                position.last_at = times.map(|(_, at)| *at).max().max(position.last_at);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// How far a stream was taken in; `None` if nothing is known of it.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn position(&self, stream: &str) -> Result<Option<Position>, Error> {
+        let mut reader = self.readers.acquire().await.map_err(Error::Read)?;
+        let mut snapshot = reader.begin(Access::Snapshot).await.map_err(Error::Read)?;
+        let position = read(&mut snapshot, stream).await;
+        position.map_err(Error::Read)
+    }
+
+    /// Notes holes of a stream, which count as taken in from then on; begins with a position if the stream has none or another.
+    ///
+    /// # Errors
+    /// If the database refuses; nothing is noted then.
+    pub async fn note_holes(
+        &self,
+        stream: &str,
+        begin: Option<&Position>,
+        holes: &[Hole],
+    ) -> Result<(), Error> {
+        self.try_note_holes(stream, begin, holes)
+            .await
+            .map_err(Error::Append)
+    }
+
+    async fn try_note_holes(
+        &self,
+        stream: &str,
+        begin: Option<&Position>,
+        holes: &[Hole],
+    ) -> Result<(), sqlx::Error> {
+        let mut writer = self.writer.acquire().await?;
+        let mut transaction = writer.begin(Access::Write).await?;
+        // As for appending: one after the other.
+        let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
+        transaction.link().first(&lock).await?;
+        let before = read(&mut transaction, stream).await?;
+        let mut position = match begin {
+            Some(begin) => begin.clone(),
+            None => before.clone().unwrap_or_default(),
+        };
+        for hole in holes {
+            let last = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM holes");
+            let last = transaction.link().first(&last).await?;
+            let number = last.map_or(Ok(0), |row| row.get::<i64>("number"))? + 1;
+            let mut sql = Sql::new(
+                "INSERT INTO holes (number, created_at, first_sequence, last_sequence, from_at, to_at, found_at, stream) VALUES (",
+            );
+            for value in [
+                number,
+                hole.created_at,
+                hole.first_sequence,
+                hole.last_sequence,
+                hole.from_at,
+                hole.to_at,
+                hole.found_at,
+            ] {
+                sql = sql.bind(value).push(", ");
+            }
+            let sql = sql.bind(&hole.stream).push(") ON CONFLICT DO NOTHING");
+            transaction.link().run(&sql).await?;
+            if begin.is_none() && hole.last_sequence >= hole.first_sequence {
+                let (first, last) = (hole.first_sequence, hole.last_sequence);
+                position
+                    .taken
+                    .take(first.unsigned_abs(), last.unsigned_abs());
+                position.last_at = position.last_at.max(Some(hole.to_at));
+            }
+        }
+        write(&mut transaction, stream, before.as_ref(), &position).await?;
+        transaction.commit().await
+    }
+
+    /// Holes after some number, in order.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn holes(&self, after: i64) -> Result<Vec<Hole>, Error> {
+        let sql = Sql::new(
+            "SELECT number, stream, created_at, first_sequence, last_sequence, from_at, to_at, found_at FROM holes WHERE number > ",
+        )
+        .bind(after)
+        .push(" ORDER BY number");
+        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let holes: Result<Vec<_>, _> = rows.iter().map(hole).collect();
+        holes.map_err(Error::Read)
+    }
+
+    /// Clusters that the newest entries are about.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn recent_clusters(&self) -> Result<BTreeSet<String>, Error> {
+        let sql = Sql::new(
+            "SELECT DISTINCT cluster FROM (SELECT cluster FROM event_index ORDER BY seq DESC LIMIT ",
+        )
+        .bind(RECENT)
+        .push(") AS recent");
+        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let clusters: Result<_, _> = rows.iter().map(|row| row.get("cluster")).collect();
+        clusters.map_err(Error::Read)
+    }
+}
+
+/// Notes what a batch takes in, under the lock of the head.
+pub(super) async fn note(
+    transaction: &mut Transaction<'_>,
+    stream: &str,
+    batch: &Batch,
+) -> Result<(), sqlx::Error> {
+    let before = read(transaction, stream).await?;
+    let mut position = before.clone().unwrap_or_default();
+    if before.is_none()
+        && let Batch::Of(messages) = batch
+    {
+        // What the stream had before the ledger's first message nobody promised it.
+        let first = messages.iter().map(|(sequence, _)| *sequence).min();
+        position.taken.up_to = first.unwrap_or(1) - 1;
+    }
+    batch.add_to(&mut position);
+    write(transaction, stream, before.as_ref(), &position).await
+}
+
+async fn read(
+    transaction: &mut Transaction<'_>,
+    stream: &str,
+) -> Result<Option<Position>, sqlx::Error> {
+    // One statement: it is part of every append.
+    let sql = Sql::new(
+        "SELECT last_sequence AS first_sequence, last_sequence, last_at, created_at, CAST(0 AS BIGINT) AS ahead FROM streams WHERE name = ",
+    )
+    .bind(stream)
+    .push(
+        " UNION ALL SELECT first_sequence, last_sequence, NULL, NULL, CAST(1 AS BIGINT) FROM streams_ahead WHERE name = ",
+    )
+    .bind(stream);
+    let mut position = None;
+    let mut ahead = Vec::new();
+    for row in transaction.link().rows(&sql).await? {
+        let first = row.get::<i64>("first_sequence")?.unsigned_abs();
+        let last = row.get::<i64>("last_sequence")?.unsigned_abs();
+        if row.get::<i64>("ahead")? == 1 {
+            ahead.push((first, last));
+        } else {
+            position = Some(Position {
+                taken: Taken {
+                    up_to: last,
+                    ..Taken::default()
+                },
+                last_at: row.get("last_at")?,
+                created_at: row.get("created_at")?,
+            });
+        }
+    }
+    if let Some(position) = &mut position {
+        position.taken.ahead.extend(ahead);
+    }
+    Ok(position)
+}
+
+async fn write(
+    transaction: &mut Transaction<'_>,
+    stream: &str,
+    before: Option<&Position>,
+    position: &Position,
+) -> Result<(), sqlx::Error> {
+    if before == Some(position) {
+        return Ok(());
+    }
+    let optional = |sql: Sql, value: Option<i64>| match value {
+        Some(value) => sql.bind(value),
+        None => sql.push("NULL"),
+    };
+    let sql = Sql::new("INSERT INTO streams (name, last_sequence, last_at, created_at) VALUES (")
+        .bind(stream)
+        .push(", ")
+        .bind(position.taken.up_to.cast_signed())
+        .push(", ");
+    let sql = optional(sql, position.last_at).push(", ");
+    let sql = optional(sql, position.created_at).push(
+        ") ON CONFLICT (name) DO UPDATE SET last_sequence = excluded.last_sequence, last_at = excluded.last_at,
+         created_at = excluded.created_at",
+    );
+    transaction.link().run(&sql).await?;
+    let ahead = &position.taken.ahead;
+    if before.is_some_and(|before| before.taken.ahead == *ahead)
+        || (before.is_none() && ahead.is_empty())
+    {
+        return Ok(());
+    }
+    let sql = Sql::new("DELETE FROM streams_ahead WHERE name = ").bind(stream);
+    transaction.link().run(&sql).await?;
+    let of = |value: &u64| Some(value.cast_signed());
+    let columns = [
+        ("name", Column::Texts(vec![Some(stream); ahead.len()])),
+        (
+            "first_sequence",
+            Column::Ints(ahead.keys().map(of).collect()),
+        ),
+        (
+            "last_sequence",
+            Column::Ints(ahead.values().map(of).collect()),
+        ),
+    ];
+    transaction.link().insert("streams_ahead", &columns).await
+}
+
+fn hole(row: &Row) -> Result<Hole, sqlx::Error> {
+    Ok(Hole {
+        number: row.get("number")?,
+        stream: row.get("stream")?,
+        created_at: row.get("created_at")?,
+        first_sequence: row.get("first_sequence")?,
+        last_sequence: row.get("last_sequence")?,
+        from_at: row.get("from_at")?,
+        to_at: row.get("to_at")?,
+        found_at: row.get("found_at")?,
+    })
+}

@@ -1,0 +1,169 @@
+//! Holes: messages that were gone from a stream before the ledger had them, and the events that tell of them.
+
+use chrono::DateTime;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::{
+    Confidence, Correlation, Entity, Source, event::Payload,
+};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+
+/// A hole as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// Which one, from 1.
+    pub number: i64,
+    /// The stream.
+    pub stream: String,
+    /// When that was made, in microseconds since 1970.
+    pub created_at: i64,
+    /// Sequence of the first message.
+    pub first_sequence: i64,
+    /// Sequence of the last message; smaller than the first if nobody knows how many there were, as the stream was made anew.
+    pub last_sequence: i64,
+    /// The stream stored them at or after this time, in microseconds since 1970.
+    pub from_at: i64,
+    /// The stream stored them at or before this time.
+    pub to_at: i64,
+    /// When the hole was found.
+    pub found_at: i64,
+}
+
+impl Hole {
+    fn id(&self, cluster: &str) -> EventId {
+        let key = format!("capture/stream/{}/{}", self.stream, self.created_at);
+        let n = self.first_sequence.unsigned_abs();
+        EventId::sampled(cluster, &key, EventType::CaptureGapOpened, n)
+    }
+
+    /// Ids of the events that tell of it and of its end: the same however often they are told.
+    pub fn event_ids(&self, cluster: &str) -> [String; 2] {
+        let opened = self.id(cluster);
+        let closed = EventId::derived(opened, EventType::CaptureGapClosed, 0);
+        [opened, closed].map(|id| id.to_string())
+    }
+
+    /// Whether what is missing can be told again by who knows Slurm's records.
+    pub fn can_be_filled(&self) -> bool {
+        self.stream == SLURM_EVENTS
+    }
+
+    fn count(&self) -> String {
+        match self.last_sequence - self.first_sequence + 1 {
+            count if count > 0 => format!(
+                "{count} messages ({} to {})",
+                self.first_sequence, self.last_sequence
+            ),
+            _ => format!("messages from {} on", self.first_sequence),
+        }
+    }
+
+    /// `capture.gap_opened` of a cluster.
+    pub fn opened(&self, cluster: &str) -> Event {
+        let message = format!(
+            "{} of the stream {} were gone before the ledger had them",
+            self.count(),
+            self.stream
+        );
+        self.event(
+            cluster,
+            EventType::CaptureGapOpened,
+            self.found_at,
+            CaptureEvent {
+                message,
+                ..self.what()
+            },
+        )
+    }
+
+    /// `capture.gap_closed` of what nobody can tell again.
+    pub fn given_up(&self, cluster: &str) -> Event {
+        let message = format!("{} of the stream {} are lost", self.count(), self.stream);
+        let event = self.event(
+            cluster,
+            EventType::CaptureGapClosed,
+            self.found_at,
+            CaptureEvent {
+                message,
+                not_recoverable: "what the mesh itself did: deliveries, reads, keys, retention"
+                    .to_owned(),
+                ..self.what()
+            },
+        );
+        let [opened, closed] = self.event_ids(cluster);
+        Event {
+            id: closed,
+            correlation: Some(Correlation {
+                event_ids: vec![opened],
+                entities: Vec::new(),
+            }),
+            ..event
+        }
+    }
+
+    fn what(&self) -> CaptureEvent {
+        let time = |micros| DateTime::from_timestamp_micros(micros).map(timestamp);
+        CaptureEvent {
+            source: "stream".to_owned(),
+            from: time(self.from_at),
+            to: time(self.to_at),
+            ..CaptureEvent::default()
+        }
+    }
+
+    fn event(&self, cluster: &str, kind: EventType, at: i64, what: CaptureEvent) -> Event {
+        let at = DateTime::from_timestamp_micros(at).map(timestamp);
+        Event {
+            id: self.id(cluster).to_string(),
+            cluster: cluster.to_owned(),
+            r#type: kind.to_string(),
+            occurred_at: at,
+            observed_at: at,
+            source: Source::Derived.into(),
+            source_detail: "ledger".to_owned(),
+            confidence: Confidence::Observed.into(),
+            entity: Some(Entity {
+                kind: "cluster".to_owned(),
+                key: "capture/stream".to_owned(),
+            }),
+            schema_version: SCHEMA_VERSION,
+            payload: Some(Payload::Capture(what)),
+            ..Event::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_is_told_with_the_same_ids_every_time() {
+        let hole = Hole {
+            number: 1,
+            stream: SLURM_EVENTS.to_owned(),
+            created_at: 1_763_760_000_000_000,
+            first_sequence: 11,
+            last_sequence: 20,
+            from_at: 1_763_760_000_000_000,
+            to_at: 1_763_760_060_000_000,
+            found_at: 1_763_760_070_000_000,
+        };
+        let [opened, closed] = hole.event_ids("c");
+        assert_eq!(hole.opened("c").id, opened);
+        assert_eq!(hole.given_up("c").id, closed);
+        assert_ne!(opened, hole.opened("d").id);
+        let Some(Payload::Capture(what)) = hole.opened("c").payload else {
+            panic!("an event of capture")
+        };
+        assert_eq!(
+            what.message,
+            "10 messages (11 to 20) of the stream SLURM_EVENTS were gone before the ledger had them"
+        );
+        let unknown = Hole {
+            last_sequence: 10,
+            ..hole
+        };
+        assert!(unknown.count().contains("from 11 on"));
+    }
+}

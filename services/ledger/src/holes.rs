@@ -1,0 +1,246 @@
+//! Nothing of a stream is missing without being noticed.
+//!
+//! Now and then what was taken in is compared with what the streams have. A message that is still there, was answered, and is not in this ledger
+//! (it was set back to an older state) is taken in from the stream. One that is gone and was never taken in (expired, purged, deleted, or the
+//! stream was made anew) is a hole: noted, told as `capture.gap_opened`, and ended by ingest, which tells again what Slurm has recorded,
+//! with `capture.gap_closed`. Both have ids that follow from the hole, so they are told until the ledger has them.
+
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_bus::{Bus, StreamState};
+use mesh_runtime::Service as _;
+
+use crate::adapters::{Batch, Position, Store};
+use crate::domain::hole::Hole;
+use crate::domain::taken::Taken;
+use crate::handlers::Source;
+use crate::{LedgerService, metrics};
+
+/// How often it is looked.
+const LOOK: Duration = Duration::from_secs(10);
+/// Messages that are taken in from the stream itself in one transaction.
+const PAGE: usize = 200;
+
+/// Looks after the holes of a ledger.
+pub(crate) struct Holes {
+    pub store: Store,
+    pub bus: Bus,
+    pub cluster: String,
+}
+
+impl Holes {
+    /// Before anything is consumed: where it begins, so that what was missed before is seen.
+    pub async fn begin(&self) {
+        for source in [Source::Events, Source::Audit] {
+            if let Err(error) = self.position(source).await {
+                tracing::warn!(error, "look for holes, trying again");
+            }
+        }
+    }
+
+    /// Looks and tells. Never ends.
+    pub async fn keep(&self) {
+        let mut told = 0;
+        loop {
+            let mut result = Ok(());
+            for source in [Source::Events, Source::Audit] {
+                result = result.and(self.look(source).await);
+            }
+            // That NATS or the database is away is said elsewhere.
+            if let Err(error) = result.and(self.tell(&mut told).await) {
+                tracing::debug!(error, "look for holes, trying again");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn position(&self, source: Source) -> Result<(StreamState, Position), String> {
+        let stream = source.stream();
+        let state = self.bus.stream_state(stream, LedgerService::NAME).await;
+        let state = state.map_err(text)?;
+        let created_at = state.created.timestamp_micros();
+        let known = self.store.position(stream).await.map_err(text)?;
+        let mut position = known.clone().unwrap_or_default();
+        if position.created_at == Some(created_at) {
+            return Ok((state, position));
+        }
+        let mut holes = Vec::new();
+        match known {
+            // Made anew: what the former one had and was not taken in is gone, however much it was.
+            Some(Position {
+                created_at: Some(before),
+                taken,
+                last_at,
+            }) => {
+                holes.push(Hole {
+                    number: 0,
+                    stream: stream.to_owned(),
+                    created_at: before,
+                    first_sequence: (taken.up_to + 1).cast_signed(),
+                    last_sequence: taken.up_to.cast_signed(),
+                    from_at: last_at.unwrap_or(before),
+                    to_at: created_at,
+                    found_at: Utc::now().timestamp_micros(),
+                });
+                position = Position::default();
+                position.taken.up_to = state.first_sequence.saturating_sub(1);
+            }
+            // A ledger from before this was looked after.
+            Some(_) => {}
+            None => position.taken.up_to = state.first_sequence.saturating_sub(1),
+        }
+        position.created_at = Some(created_at);
+        self.store
+            .note_holes(stream, Some(&position), &holes)
+            .await
+            .map_err(text)?;
+        for hole in &holes {
+            found(hole);
+        }
+        Ok((state, position))
+    }
+
+    /// Compares a stream with what was taken in of it.
+    async fn look(&self, source: Source) -> Result<(), String> {
+        let stream = source.stream();
+        loop {
+            // In this order: what is answered by now was stored before.
+            let (state, position) = self.position(source).await?;
+            let next = position.taken.up_to + 1;
+            if next > state.last_sequence {
+                return Ok(());
+            }
+            let there = self.bus.stored_from(stream, next).await.map_err(text)?;
+            let (end, to_at) = match &there {
+                Some(message) => (message.sequence - 1, message.stored),
+                None => (state.last_sequence, Utc::now()),
+            };
+            if end >= next {
+                let to_at = to_at.timestamp_micros();
+                self.note(stream, &position, position.taken.missing(end), to_at)
+                    .await?;
+            } else if state.answered < next {
+                // It will be delivered.
+                return Ok(());
+            } else {
+                self.take_in(source, &position.taken, state.answered)
+                    .await?;
+            }
+        }
+    }
+
+    async fn note(
+        &self,
+        stream: &str,
+        position: &Position,
+        missing: Vec<(u64, u64)>,
+        to_at: i64,
+    ) -> Result<(), String> {
+        let created_at = position.created_at.unwrap_or_default();
+        let holes: Vec<Hole> = missing
+            .into_iter()
+            .map(|(first, last)| Hole {
+                number: 0,
+                stream: stream.to_owned(),
+                created_at,
+                first_sequence: first.cast_signed(),
+                last_sequence: last.cast_signed(),
+                from_at: position.last_at.unwrap_or(created_at),
+                to_at,
+                found_at: Utc::now().timestamp_micros(),
+            })
+            .collect();
+        self.store
+            .note_holes(stream, None, &holes)
+            .await
+            .map_err(text)?;
+        for hole in &holes {
+            found(hole);
+        }
+        Ok(())
+    }
+
+    /// Takes in messages that were answered and will not be delivered again.
+    async fn take_in(&self, source: Source, taken: &Taken, answered: u64) -> Result<(), String> {
+        let stream = source.stream();
+        let (mut sequences, mut facts) = (Vec::new(), Vec::new());
+        let mut next = taken.up_to + 1;
+        while sequences.len() < PAGE && next <= answered {
+            let message = self.bus.stored_from(stream, next).await.map_err(text)?;
+            // What lies between is for the next look.
+            let Some(message) = message.filter(|message| message.sequence == next) else {
+                break;
+            };
+            // What is no fact was parked when it was delivered.
+            facts.extend(source.decode(&message.subject, message.body).ok());
+            sequences.push((next, message.stored.timestamp_micros()));
+            next += 1;
+        }
+        let appended = self
+            .store
+            .take_in(stream, &Batch::Of(sequences), facts)
+            .await;
+        let appended = appended.map_err(text)?;
+        metrics::restored(stream, appended.entries.len());
+        if !appended.entries.is_empty() {
+            tracing::warn!(
+                stream,
+                entries = appended.entries.len(),
+                "messages that were answered but are not in the ledger are taken in"
+            );
+        }
+        Ok(())
+    }
+
+    /// Publishes what the ledger does not have yet of what there is to tell. `told`: the hole up to which it has everything.
+    async fn tell(&self, told: &mut i64) -> Result<(), String> {
+        let holes = self.store.holes(*told).await.map_err(text)?;
+        if holes.is_empty() {
+            metrics::open_holes(0);
+            return Ok(());
+        }
+        let mut clusters = self.store.recent_clusters().await.map_err(text)?;
+        clusters.insert(self.cluster.clone());
+        let (mut open, mut all) = (0, true);
+        for hole in &holes {
+            let mut closed = true;
+            for cluster in &clusters {
+                let [opened_id, closed_id] = hole.event_ids(cluster);
+                let has = async |id: &str| self.store.seq_of(id).await.map(|seq| seq.is_some());
+                if !has(&opened_id).await.map_err(text)? {
+                    let sent = self.bus.publish(&hole.opened(cluster)).await;
+                    sent.map_err(text)?;
+                }
+                if !has(&closed_id).await.map_err(text)? {
+                    closed = false;
+                    if !hole.can_be_filled() {
+                        let sent = self.bus.publish(&hole.given_up(cluster)).await;
+                        sent.map_err(text)?;
+                    }
+                }
+            }
+            open += u64::from(!closed);
+            all &= closed;
+            if all {
+                *told = hole.number;
+            }
+        }
+        metrics::open_holes(open);
+        Ok(())
+    }
+}
+
+fn found(hole: &Hole) {
+    metrics::hole(&hole.stream);
+    tracing::error!(
+        stream = hole.stream,
+        first_sequence = hole.first_sequence,
+        last_sequence = hole.last_sequence,
+        "messages were gone from the stream before the ledger had them"
+    );
+}
+
+fn text<E: std::error::Error + 'static>(error: E) -> String {
+    mesh_runtime::chain(&error)
+}

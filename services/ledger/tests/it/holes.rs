@@ -1,0 +1,220 @@
+//! Messages that are gone from a stream before the ledger has them are noticed and told; what is still there is taken in.
+
+use std::collections::{BTreeSet, HashSet};
+
+use ledger::verify_database;
+use mesh_bus::Bus;
+use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
+use mesh_events::{Event, EventType, subject};
+use mesh_testkit::{NatsServer, build};
+use prost::Message as _;
+
+use crate::support::{Database, Process, audit_entry, bus, on_both};
+
+on_both!(
+    what_was_purged_before_the_ledger_had_it_is_told_and_told_again,
+    a_ledger_that_was_set_back_takes_in_what_was_answered_before,
+    a_stream_that_was_made_anew_is_a_hole_of_unknown_size,
+);
+
+fn events(jobs: std::ops::RangeInclusive<u32>) -> Vec<Event> {
+    jobs.map(|id| build::job_event(EventType::JobSubmitted, build::job(id)))
+        .collect()
+}
+
+async fn publish(bus: &Bus, events: &[Event]) {
+    for event in events {
+        bus.publish(event).await.unwrap();
+    }
+}
+
+async fn stream(nats: &NatsServer, name: &str) -> async_nats::jetstream::stream::Stream {
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    context.get_stream(name).await.unwrap()
+}
+
+async fn kept(database: &Database) -> HashSet<String> {
+    let mut outsider = database.outsider().await;
+    let ids = outsider.texts("SELECT id FROM entries").await;
+    HashSet::from_iter(ids)
+}
+
+/// The ledger's events about holes, by type, with what they say.
+async fn told(process: &Process) -> Vec<(String, String, String)> {
+    let page = process.json("/v1/events?category=capture").await;
+    let page = page.unwrap_or_default();
+    let entries = page["entries"].as_array().cloned().unwrap_or_default();
+    entries
+        .iter()
+        .map(|entry| {
+            let data = &entry["event"]["data"];
+            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+            (
+                text(&data["type"]),
+                text(&data["capture"]["message"]),
+                text(&data["id"]),
+            )
+        })
+        .collect()
+}
+
+async fn until_told(process: &Process, kind: &str, part: &str) -> String {
+    process
+        .until(&format!("{kind}: {part}"), async |process| {
+            let told = told(process).await;
+            told.iter().any(|(k, m, _)| k == kind && m.contains(part))
+        })
+        .await;
+    let told = told(process).await;
+    let found = told
+        .into_iter()
+        .find(|(k, m, _)| k == kind && m.contains(part));
+    found.unwrap().2
+}
+
+async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(database: Database) {
+    let nats = NatsServer::start().await;
+    let mut process = Process::start(&nats, &database).await;
+    let bus = bus(&nats, "admin").await;
+    let all = events(1..=60);
+    publish(&bus, &all[..20]).await;
+    process
+        .until("20 entries", async |process| {
+            process.head().await == Some(20)
+        })
+        .await;
+    process.kill();
+    // 21 to 40 expire; one in the middle of the rest is deleted; audit entries, too.
+    publish(&bus, &all[20..]).await;
+    for n in 1..=3 {
+        let entry = audit_entry(n);
+        let subject = subject::audit(&entry.cluster, &entry.kind);
+        bus.publish_raw(subject, &entry.id, entry.encode_to_vec())
+            .await
+            .unwrap();
+    }
+    let public = stream(&nats, SLURM_EVENTS).await;
+    public.purge().sequence(41).await.unwrap();
+    public.delete_message(50).await.unwrap();
+    stream(&nats, MESH_AUDIT).await.purge().await.unwrap();
+    process.restart();
+
+    let gap = until_told(&process, "capture.gap_opened", "20 messages (21 to 40)").await;
+    until_told(&process, "capture.gap_opened", "1 messages (50 to 50)").await;
+    until_told(
+        &process,
+        "capture.gap_opened",
+        "3 messages (1 to 3) of the stream MESH_AUDIT",
+    )
+    .await;
+    until_told(
+        &process,
+        "capture.gap_closed",
+        "3 messages (1 to 3) of the stream MESH_AUDIT",
+    )
+    .await;
+    let metrics = process.get("/metrics").await.unwrap();
+    assert!(
+        metrics.contains("ledger_holes_total{stream=\"SLURM_EVENTS\"} 2"),
+        "{metrics}"
+    );
+    process
+        .until("two are open", async |process| {
+            let metrics = process.get("/metrics").await.unwrap_or_default();
+            metrics.contains("ledger_holes_open 2")
+        })
+        .await;
+    let ids: BTreeSet<String> = all.iter().map(|event| event.id.clone()).collect();
+    assert_eq!(
+        kept(&database)
+            .await
+            .iter()
+            .filter(|id| ids.contains(*id))
+            .count(),
+        39
+    );
+
+    // JetStream, which remembers their ids, would take them for known; told again they are stored.
+    let lost = all[25].clone();
+    assert!(bus.publish(&lost).await.unwrap().duplicate);
+    for event in &all {
+        assert!(!bus.publish_again(event, &gap).await.unwrap().duplicate);
+    }
+    process
+        .until("all of them", async |_| {
+            let kept = kept(&database).await;
+            ids.iter().all(|id| kept.contains(id))
+        })
+        .await;
+    // Told once, also after another start.
+    process.restart();
+    process
+        .until("ready", async |process| {
+            process.get("/readyz").await.is_some()
+        })
+        .await;
+    publish(&bus, &events(61..=61)).await;
+    process
+        .until("it goes on", async |_| {
+            kept(&database).await.len() == 61 + 4
+        })
+        .await;
+    let told = told(&process).await;
+    assert_eq!(told.len(), 4, "{told:?}");
+    process.kill();
+    let verified = verify_database(&database.location(), |_| ()).await.unwrap();
+    assert_eq!(verified.count, 65);
+}
+
+async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: Database) {
+    let nats = NatsServer::start().await;
+    let former = Database::sqlite();
+    let mut process = Process::start(&nats, &former).await;
+    let bus = bus(&nats, "admin").await;
+    let all = events(1..=300);
+    publish(&bus, &all).await;
+    process
+        .until("all", async |process| process.head().await == Some(300))
+        .await;
+    process.kill();
+    // As empty as a backup can be; the consumer delivers nothing of it again.
+    let process = Process::start(&nats, &database).await;
+    process
+        .until("all again", async |process| {
+            process.head().await == Some(300)
+        })
+        .await;
+    let ids: HashSet<String> = all.iter().map(|event| event.id.clone()).collect();
+    assert_eq!(kept(&database).await, ids);
+    let metrics = process.get("/metrics").await.unwrap();
+    assert!(
+        metrics.contains("ledger_restored_total{stream=\"SLURM_EVENTS\"} 300"),
+        "{metrics}"
+    );
+}
+
+async fn a_stream_that_was_made_anew_is_a_hole_of_unknown_size(database: Database) {
+    let nats = NatsServer::start().await;
+    let mut process = Process::start(&nats, &database).await;
+    let admin = bus(&nats, "admin").await;
+    publish(&admin, &events(1..=5)).await;
+    process
+        .until("5 entries", async |process| process.head().await == Some(5))
+        .await;
+    process.kill();
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    context.delete_stream(SLURM_EVENTS).await.unwrap();
+    let admin = bus(&nats, "admin").await;
+    publish(&admin, &events(6..=9)).await;
+    process.restart();
+    until_told(&process, "capture.gap_opened", "messages from 6 on").await;
+    let ids: HashSet<String> = events(1..=9).into_iter().map(|event| event.id).collect();
+    process
+        .until("the new ones", async |_| {
+            let kept = kept(&database).await;
+            ids.iter().all(|id| kept.contains(id))
+        })
+        .await;
+}

@@ -7,6 +7,9 @@
 //! Any number of replicas may share a ledger. Those that have the key sign; of two that sign at once the database takes one. One without
 //! the key serves queries and proofs, and says so only if nobody else signs.
 
+mod key;
+mod publish;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +17,13 @@ use chrono::Utc;
 use mesh_bus::Bus;
 use mesh_events::chain::Hash;
 use mesh_events::merkle::{Frontier, Node, Range};
-use mesh_events::subject;
 use mesh_runtime::Condition;
-use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::adapters::{KeyFile, Signed, Store};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::keys::{self, StoredKey, Use};
+use crate::domain::keys::StoredKey;
 use crate::domain::note::{PrivateKey, PublicKey};
 use crate::domain::tree::blocks;
 use crate::error::Error;
@@ -345,141 +345,6 @@ impl Checkpointer {
             state.unpublished = Some((checkpoint.size, stored.note.clone()));
         }
         Ok(Some(stored))
-    }
-
-    /// Gives NATS the newest checkpoint, and the audit its entries. What fails is tried again with the next checkpoint or tick.
-    async fn publish(&self, state: &mut State) {
-        if let Some((size, note)) = &state.unpublished {
-            let id = hex::encode(Sha256::digest(note));
-            let subject = subject::checkpoint(&self.origin);
-            match self
-                .bus
-                .publish_raw(subject, &id, note.clone().into_bytes())
-                .await
-            {
-                Ok(_) => state.unpublished = None,
-                Err(error) => tracing::warn!(
-                    error = mesh_runtime::chain(&error),
-                    size,
-                    "publish checkpoint, trying again"
-                ),
-            }
-        }
-        if !state.announced {
-            match self.announce_keys().await {
-                Ok(()) => state.announced = true,
-                Err(error) => {
-                    tracing::warn!(error, "publish the audit entry of a key, trying again")
-                }
-            }
-        }
-    }
-
-    /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm.
-    async fn announce_keys(&self) -> Result<(), String> {
-        let keys = self.store.checkpoint_keys().await;
-        let keys = keys.map_err(|error| mesh_runtime::chain(&error))?;
-        for entry in keys::audit_entries(&keys, &self.cluster) {
-            let known = self.store.seq_of(&entry.id).await;
-            if known
-                .map_err(|error| mesh_runtime::chain(&error))?
-                .is_none()
-            {
-                let subject = subject::audit(&entry.cluster, &entry.kind);
-                let sent = self
-                    .bus
-                    .publish_raw(subject, &entry.id, entry.encode_to_vec())
-                    .await;
-                sent.map_err(|error| mesh_runtime::chain(&error))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Finds the key to sign with, or makes the first. True if it made one.
-    async fn load_key(&self, state: &mut State, stored: &[StoredKey]) -> Result<bool, Error> {
-        if let Some(key) = &state.key
-            && stored
-                .last()
-                .is_some_and(|last| last.vkey == key.public().to_string())
-        {
-            return Ok(false);
-        }
-        state.key = None;
-        // A rotation or a first start that was killed between the database and the rename.
-        let current = |key: &PrivateKey| {
-            stored
-                .last()
-                .is_some_and(|last| last.vkey == key.public().to_string())
-        };
-        match self.file.read_next()? {
-            Some(next) if current(&next) => self.file.use_next()?,
-            Some(_) => self.file.drop_next()?,
-            None => {}
-        }
-        if state.signed.is_none()
-            && let Some(note) = self.file.last_note()?
-        {
-            let unfit = |fault: String| Error::KeyUnfit {
-                path: self.file.path().to_owned(),
-                fault: format!("the newest note beside it: {fault}"),
-            };
-            let checkpoint =
-                Checkpoint::unverified(&note).map_err(|error| unfit(error.to_string()))?;
-            state.signed = Some(checkpoint);
-        }
-        let file = self.file.read()?;
-        match keys::choose(file.as_ref().map(PrivateKey::public), stored, &self.origin) {
-            Use::This => {
-                state.key = file;
-                Ok(false)
-            }
-            Use::Register => {
-                let Some(key) = file else { return Ok(false) };
-                self.register(state, key).await
-            }
-            Use::Make => {
-                let key = self.new_key()?;
-                self.file.write_next(&key)?;
-                if self.register(state, key).await? {
-                    self.file.use_next()?;
-                    tracing::info!(path = %self.file.path().display(), "made the key that signs checkpoints");
-                    return Ok(true);
-                }
-                self.file.drop_next()?;
-                Ok(false)
-            }
-            Use::None(reason) => Err(Error::NoKey(format!(
-                "{reason}; the key file is {}",
-                self.file.path().display()
-            ))),
-        }
-    }
-
-    async fn register(&self, state: &mut State, key: PrivateKey) -> Result<bool, Error> {
-        let row = StoredKey {
-            number: 1,
-            vkey: key.public().to_string(),
-            from_size: 0,
-            made_at: Utc::now().timestamp_micros(),
-            made_by: String::new(),
-        };
-        let first = self
-            .store
-            .keep(&Signed {
-                key: Some(row),
-                ..Signed::default()
-            })
-            .await?;
-        if first {
-            state.key = Some(key);
-        }
-        Ok(first)
-    }
-
-    fn new_key(&self) -> Result<PrivateKey, Error> {
-        let seed: [u8; 32] = rand::random();
-        PrivateKey::new(&self.origin, &seed).map_err(|error| Error::NoKey(error.to_string()))
     }
 }
 

@@ -134,6 +134,10 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn visible_seq_of(&self, id: &str, sight: &Sight) -> Result<Option<u64>, Error> {
+        // Also what is archived, which has no columns for queries any more.
+        if *sight == Sight::Everything {
+            return self.seq_of(id).await;
+        }
         let sql = Sql::new(
             "SELECT e.seq FROM entries e JOIN event_index i ON i.seq = e.seq WHERE e.id = ",
         )

@@ -1,0 +1,102 @@
+//! The key: found, registered, or made.
+
+use chrono::Utc;
+
+use super::{Checkpointer, State};
+use crate::adapters::Signed;
+use crate::domain::checkpoint::Checkpoint;
+use crate::domain::keys::{self, StoredKey, Use};
+use crate::domain::note::PrivateKey;
+use crate::error::Error;
+
+impl Checkpointer {
+    /// Finds the key to sign with, or makes the first. True if it made one.
+    pub(super) async fn load_key(
+        &self,
+        state: &mut State,
+        stored: &[StoredKey],
+    ) -> Result<bool, Error> {
+        if let Some(key) = &state.key
+            && stored
+                .last()
+                .is_some_and(|last| last.vkey == key.public().to_string())
+        {
+            return Ok(false);
+        }
+        state.key = None;
+        // A rotation or a first start that was killed between the database and the rename.
+        let current = |key: &PrivateKey| {
+            stored
+                .last()
+                .is_some_and(|last| last.vkey == key.public().to_string())
+        };
+        match self.file.read_next()? {
+            Some(next) if current(&next) => self.file.use_next()?,
+            Some(_) => self.file.drop_next()?,
+            None => {}
+        }
+        if state.signed.is_none()
+            && let Some(note) = self.file.last_note()?
+        {
+            let unfit = |fault: String| Error::KeyUnfit {
+                path: self.file.path().to_owned(),
+                fault: format!("the newest note beside it: {fault}"),
+            };
+            let checkpoint =
+                Checkpoint::unverified(&note).map_err(|error| unfit(error.to_string()))?;
+            state.signed = Some(checkpoint);
+        }
+        let file = self.file.read()?;
+        match keys::choose(file.as_ref().map(PrivateKey::public), stored, &self.origin) {
+            Use::This => {
+                state.key = file;
+                Ok(false)
+            }
+            Use::Register => {
+                let Some(key) = file else { return Ok(false) };
+                self.register(state, key).await
+            }
+            Use::Make => {
+                let key = self.new_key()?;
+                self.file.write_next(&key)?;
+                if self.register(state, key).await? {
+                    self.file.use_next()?;
+                    tracing::info!(path = %self.file.path().display(), "made the key that signs checkpoints");
+                    return Ok(true);
+                }
+                self.file.drop_next()?;
+                Ok(false)
+            }
+            Use::None(reason) => Err(Error::NoKey(format!(
+                "{reason}; the key file is {}",
+                self.file.path().display()
+            ))),
+        }
+    }
+
+    async fn register(&self, state: &mut State, key: PrivateKey) -> Result<bool, Error> {
+        let row = StoredKey {
+            number: 1,
+            vkey: key.public().to_string(),
+            from_size: 0,
+            made_at: Utc::now().timestamp_micros(),
+            made_by: String::new(),
+        };
+        let first = self
+            .store
+            .keep(&Signed {
+                key: Some(row),
+                ..Signed::default()
+            })
+            .await?;
+        if first {
+            state.key = Some(key);
+        }
+        Ok(first)
+    }
+
+    pub(super) fn new_key(&self) -> Result<PrivateKey, Error> {
+        let seed: [u8; 32] = rand::random();
+        PrivateKey::new(&self.origin, &seed).map_err(|error| Error::NoKey(error.to_string()))
+    }
+}

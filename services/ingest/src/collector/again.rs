@@ -103,6 +103,7 @@ impl Collector {
             late_after: -1,
             usage_after: 0,
             identities: &self.identities,
+            over_rest: self.over_rest,
         }
     }
 }

@@ -95,8 +95,9 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     let mut notes = Vec::new();
     let mut broken = Vec::new();
     let wanted = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.package);
+    let programs = build(root)?;
     for suite in SUITES.iter().filter(wanted) {
-        let (found, ended_well) = run_suite(root, suite, &slurm)?;
+        let (found, ended_well) = run_suite(&programs, suite, &slurm)?;
         if !ended_well {
             broken.push(suite.package);
         }
@@ -104,7 +105,7 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
         notes.extend(found);
     }
     ensure!(!notes.is_empty(), "no suite is called {only:?}");
-    let captures = read_captures(root)?;
+    let captures = read_captures(root, &programs)?;
     let mut all = read(root)?;
     let of_version = all.live.entry(version).or_default();
     of_version.retain(|old| !notes.iter().any(|new| new.package == old.package));
@@ -158,32 +159,90 @@ impl Slurm {
     }
 }
 
-/// `cargo test`. What cargo sets for its programs would make it build anew what asks for that, ring and all that is above it.
-fn cargo_test(root: &Path) -> Command {
+/// A program with tests.
+struct Program {
+    package: String,
+    /// `it`, or the library's name.
+    name: String,
+    path: PathBuf,
+    /// Where cargo would run it.
+    folder: PathBuf,
+}
+
+impl Program {
+    /// That of a package's `tests/it`, or else its unit tests.
+    fn find<'a>(programs: &'a [Self], package: &str, it: bool) -> Result<&'a Self> {
+        let name = package.replace('-', "_");
+        let name = if it { "it" } else { &name };
+        let of = |program: &&Self| program.package == package && program.name == name;
+        let found = programs.iter().find(of);
+        found.with_context(|| format!("cargo built no {name} of {package}"))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.current_dir(&self.folder);
+        command
+    }
+}
+
+/// Builds the tests of all suites at once: for one package after the other cargo would build much of what is below them several times,
+/// with other features.
+fn build(root: &Path) -> Result<Vec<Program>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root).arg("test");
+    command
+        .current_dir(root)
+        .args([
+            "test",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+        ])
+        .stdout(Stdio::piped());
+    for suite in &SUITES {
+        command.args(["--package", suite.package]);
+    }
+    // What cargo sets for its programs would make it build anew what asks for that, ring and all that is above it.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }
-    command
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run cargo test")?;
+    ensure!(output.status.success(), "the tests do not compile");
+    Ok(programs(&String::from_utf8_lossy(&output.stdout)))
 }
 
-fn run_suite(root: &Path, suite: &Suite, slurm: &Slurm) -> Result<(Vec<Note>, bool)> {
-    let mut command = cargo_test(root);
+/// The programs in cargo's messages, a line of JSON each.
+fn programs(messages: &str) -> Vec<Program> {
+    let program = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+        Some(Program {
+            // Folder = package.
+            package: folder.file_name()?.to_str()?.to_owned(),
+            name: message["target"]["name"].as_str()?.to_owned(),
+            path: message["executable"].as_str()?.into(),
+            folder: folder.to_owned(),
+        })
+    };
+    messages.lines().filter_map(program).collect()
+}
+
+fn run_suite(programs: &[Program], suite: &Suite, slurm: &Slurm) -> Result<(Vec<Note>, bool)> {
+    let mut command = Program::find(programs, suite.package, true)?.command();
     command
-        .args(["--package", suite.package, "--test", "it"])
-        .args(["--no-fail-fast", "--"])
         .args(suite.only)
         .args(slurm.has_scrontab().then_some("--include-ignored"))
         .stdout(Stdio::piped());
-    let mut child = command.spawn().context("run cargo test")?;
-    let stdout = child.stdout.take().context("read cargo test")?;
+    let mut child = command.spawn().context("run a test")?;
+    let stdout = child.stdout.take().context("read a test")?;
     let mut notes = Vec::new();
     for line in BufReader::new(stdout).lines() {
-        let line = line.context("read cargo test")?;
+        let line = line.context("read a test")?;
         println!("{line}");
         notes.extend(note(suite.package, &line));
     }
@@ -256,11 +315,11 @@ fn captures(notes: &Notes) -> String {
 }
 
 /// Runs the tests that read captured output, and counts what they read.
-fn read_captures(root: &Path) -> Result<BTreeMap<String, usize>> {
-    let status = cargo_test(root)
-        .args(["--package", "slurm-client", "--lib"])
+fn read_captures(root: &Path, programs: &[Program]) -> Result<BTreeMap<String, usize>> {
+    let status = Program::find(programs, "slurm-client", false)?
+        .command()
         .status()
-        .context("run cargo test")?;
+        .context("run a test")?;
     ensure!(status.success(), "slurm-client does not read its captures");
     let tests = root.join("crates/slurm-client/tests");
     let mut captures = BTreeMap::new();
@@ -338,6 +397,20 @@ mod tests {
             None
         );
         assert_eq!(noted("test result: ok. 1 passed"), None);
+    }
+
+    #[test]
+    fn programs_are_found_in_cargos_messages() {
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/x/crates/slurm-client/Cargo.toml","target":{"name":"slurm_client"},"executable":null}
+{"reason":"compiler-artifact","manifest_path":"/x/crates/slurm-client/Cargo.toml","target":{"name":"slurm_client"},"executable":"/x/lib-1"}
+{"reason":"compiler-artifact","manifest_path":"/x/crates/slurm-client/Cargo.toml","target":{"name":"it"},"executable":"/x/it-2"}
+{"reason":"build-finished","success":true}"#;
+        let programs = programs(messages);
+        let path =
+            |it| Program::find(&programs, "slurm-client", it).map(|found| found.path.clone());
+        assert_eq!(path(false).unwrap(), Path::new("/x/lib-1"));
+        assert_eq!(path(true).unwrap(), Path::new("/x/it-2"));
+        assert!(Program::find(&programs, "ingest", true).is_err());
     }
 
     #[test]

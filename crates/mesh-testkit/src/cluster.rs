@@ -12,7 +12,8 @@ pub struct SlurmCluster {
 }
 
 impl SlurmCluster {
-    /// Starts one on the hundred ports from `base_port` on; `knobs` are those of `tests/cluster/up`.
+    /// Starts one on the hundred ports from `base_port` on; `knobs` are those of `tests/cluster/up`. Control groups only if they say so:
+    /// all clusters of a machine share them, and a cluster with the same ports in another network namespace has jobs with the same ids.
     ///
     /// # Panics
     /// If it does not start.
@@ -24,7 +25,7 @@ impl SlurmCluster {
             dir: format!("/tmp/mesh-{name}-{base_port}-{owner}").into(),
         };
         let mut up = cluster.script("up", &[base_port.to_string()]);
-        up.env("CLUSTER", name).env("OWNER", owner);
+        up.env("CLUSTER", name).env("CG", "0").env("OWNER", owner);
         printed(up.envs(knobs.iter().copied())).unwrap_or_else(|error| {
             panic!("no Slurm cluster: {error}\nwithout Slurm run `make setup` first")
         });

@@ -48,8 +48,8 @@ pub async fn exclusive() -> (&'static Cluster, RwLockWriteGuard<'static, ()>) {
 impl Cluster {
     /// Starts a cluster; `knobs` are those of tests/cluster/up.
     pub async fn up(base_port: u16, knobs: &[(&str, &str)]) -> Self {
-        let fixed = [("CLOUD", "0"), ("CG", "0")];
-        let slurm = block_in_place(|| SlurmCluster::up(NAME, base_port, &[&fixed, knobs].concat()));
+        let knobs = [&[("CLOUD", "0")][..], knobs].concat();
+        let slurm = block_in_place(|| SlurmCluster::up(NAME, base_port, &knobs));
         let folder = slurm.dir().to_owned();
         Self { slurm, folder }
     }

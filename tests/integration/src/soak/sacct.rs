@@ -81,9 +81,10 @@ impl Row {
         })
     }
 
-    /// True if it had nodes: a start time alone proves nothing.
+    /// True if it had nodes: a start time alone proves nothing. What its steps used does: of a job cancelled in the second of its start
+    /// accounting may have no start and no nodes, but its batch step (seen on 22.05).
     pub(super) fn ran(&self) -> bool {
-        !self.nodes.is_empty()
+        !self.nodes.is_empty() || self.cpu_millis > 0
     }
 
     /// The event word of its end; `None` while it has none, and for a row that a resize closed.
@@ -173,6 +174,8 @@ mod tests {
         let het = row("13+1|14|bob|CANCELLED by 20002|100|None|120|None assigned|0:0|0|00:00:00");
         assert_eq!((het.job, het.end_word()), (14, Some("cancelled")));
         assert!(!het.ran());
+        let lost = row("7|7|bob|CANCELLED|100|None|100|None assigned|0:15|0|00:00.001");
+        assert!(lost.ran() && lost.start.is_none());
         let rest =
             row("7_[4-9%2]|7|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
         assert!(rest.is_remainder);

@@ -39,7 +39,7 @@ pub(super) fn judge(
             }
             has_started = row.ran() && (row.start.is_some() || facts.has(run, "started"));
             if row.ran() && !has_started {
-                // slurmctld gives a job its row within five seconds; requeued before that, the row has no start (seen on 22.05).
+                // slurmctld gives a job its row within five seconds; over before that, the row may have no start (seen on 22.05).
                 let text = format!(
                     "job.started of {run:?}: accounting has no start: {}",
                     row.line
@@ -153,7 +153,7 @@ fn ended(
     if row.ran() && matches!(word, "completed" | "failed") && exit != Some(row.exit) {
         faults.push(format!("its exit code is {exit:?}"));
     }
-    if row.ran() && job.is_some_and(|job| job.nodes != row.nodes) {
+    if !row.nodes.is_empty() && job.is_some_and(|job| job.nodes != row.nodes) {
         faults.push(format!("its nodes are {:?}", job.map(|job| &job.nodes)));
     }
     if event

@@ -42,7 +42,8 @@ fn every_capture_is_read() {
     let (mut unread, mut records) = (Vec::new(), 0);
     for path in &all {
         let name = path.strip_prefix(&root).unwrap().display().to_string();
-        if name.ends_with("README.md") {
+        // It is about jobs and nodes, not about who has access.
+        if name.ends_with("README.md") || name.contains("/sacctmgr-") {
             continue;
         }
         let bytes = fs::read(path).unwrap();

@@ -1,7 +1,7 @@
 //! Accounting's record of a run.
 
 use serde::{Deserialize, Serialize};
-use slurm_types::{ExitCode, JobId, JobState, TimeLimit, Tres, UnixTime};
+use slurm_types::{ExitCode, JobBaseState, JobId, JobState, TimeLimit, Tres, UnixTime};
 
 use super::job::ArrayTasks;
 
@@ -113,6 +113,13 @@ impl AccountingRecord {
 
     /// Whether the row says that the run is over, and is no stand-in.
     pub fn ended(&self) -> bool {
-        !self.provisional && self.state.ends_run_in_accounting() && self.end.is_some()
+        let over = self.state.ends_run_in_accounting() || self.put_back();
+        !self.provisional && over && self.end.is_some()
+    }
+
+    /// Whether it got nodes and had to give them back at once: a component of a heterogeneous job whose other components could not start.
+    /// It goes back to the queue with a new submit time, and no restart is counted; its row stays `PENDING`, with an end (22.05 and 24.11).
+    pub fn put_back(&self) -> bool {
+        self.state.is(JobBaseState::Pending) && self.was_allocated() && self.end.is_some()
     }
 }

@@ -204,7 +204,11 @@ fn continued_run(
         }));
     }
     let restarted = match sighting.restarts {
-        Some(restarts) => restarts > 0,
+        // Of a component of a heterogeneous job that got nodes and had to give them back none is counted (22.05 and 24.11).
+        Some(restarts) => {
+            let end = tracked.end.as_ref().map(|end| end.event.as_str());
+            restarts > 0 || end == Some(EventType::JobRequeued.event())
+        }
         // Accounting does not count restarts on 22.05; only these ends put a job back into the queue by themselves.
         None => tracked.end.as_ref().is_some_and(|end| {
             matches!(end.event.as_str(), "requeued" | "preempted" | "node_fail")

@@ -171,10 +171,13 @@ impl Sighting {
             entity: place.entity,
             tasks: place.tasks,
             record: Record::Accounting,
-            base: row.state.base.filter(|base| ended || !base.finished()),
+            base: row
+                .state
+                .base
+                .filter(|base| (ended || !base.finished()) && !row.put_back()),
             completing: false,
             revoked: row.state.has(JobFlag::Revoked) && row.end.is_some(),
-            requeued: ended && row.state.base.is_none(),
+            requeued: ended && (row.state.base.is_none() || row.put_back()),
             allocated,
             start: row.start.map(slurm_types::UnixTime::as_secs),
             end: row.end.map(slurm_types::UnixTime::as_secs),

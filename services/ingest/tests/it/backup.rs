@@ -1,7 +1,6 @@
 //! slurmctld dies and its backup takes over, then the first one comes back: jobs go on, and are told as if nothing had been.
 
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::wait_for;
@@ -11,27 +10,6 @@ use crate::mesh::Mesh;
 
 /// The backup waits for `SlurmctldTimeout` (5 s here), then reads the state; on a busy machine each takes its time.
 const PATIENCE: Duration = Duration::from_secs(180);
-
-/// Waits until what the jobs are now is in the state that the backup reads. A job whose start is not in it is started
-/// once more, and its node drained ("Duplicate jobid", seen on Slurm 22.05).
-async fn saved(cluster: &Cluster, held: u32) {
-    let job_state = cluster.folder.join("state/job_state");
-    let modified = |path: &Path| std::fs::metadata(path).ok()?.modified().ok();
-    let id = format!("JobId={held}");
-    // A change makes slurmctld save; twice, since the first time it may have been about to write what it had gathered before.
-    for comment in ["Comment=one", "Comment=two"] {
-        let now = SystemTime::now();
-        cluster
-            .run("root", &["scontrol", "update", &id, comment])
-            .await;
-        wait_for("slurmctld saved its state", PATIENCE, async || {
-            modified(&job_state)
-                .is_some_and(|time| time > now)
-                .then_some(())
-        })
-        .await;
-    }
-}
 
 async fn answers(cluster: &Cluster) {
     wait_for("a slurmctld answers", PATIENCE, async || {
@@ -60,7 +38,7 @@ async fn a_backup_that_takes_over_changes_nothing_in_what_is_told() {
     mesh.wait_story(waits, "submitted").await;
     mesh.wait_story(runs, "submitted started").await;
     mesh.wait_story(ends, "submitted started").await;
-    saved(cluster, held).await;
+    cluster.saved(held).await;
 
     cluster.ctl("kill", "slurmctld").await;
     std::fs::write(&told, "").unwrap();

@@ -1,7 +1,7 @@
 //! One real Slurm cluster for all tests of this binary; it is wiped when the process ends.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mesh_testkit::{SlurmCluster, wait_for};
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -99,6 +99,28 @@ impl Cluster {
             }
         })
         .await;
+    }
+
+    /// Waits until what the jobs are now is in the state that slurmctld reads when it starts, here or elsewhere; this job's comment is changed.
+    /// A job whose start is not in it is started once more, and its node drained ("Duplicate jobid", seen on Slurm 22.05).
+    pub async fn saved(&self, job: u32) {
+        let job_state = self.folder.join("state/job_state");
+        let id = format!("JobId={job}");
+        // A change makes slurmctld save; twice, since the first time it may have been about to write what it had gathered before.
+        for comment in ["Comment=one", "Comment=two"] {
+            let now = SystemTime::now();
+            self.run("root", &["scontrol", "update", &id, comment])
+                .await;
+            wait_for(
+                "slurmctld saved its state",
+                Duration::from_secs(180),
+                async || {
+                    let modified = std::fs::metadata(&job_state).ok()?.modified().ok()?;
+                    (modified > now).then_some(())
+                },
+            )
+            .await;
+        }
     }
 
     /// Starts or kills a daemon.

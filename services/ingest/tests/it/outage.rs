@@ -14,6 +14,7 @@ async fn slurmctld_away_is_told_and_nothing_follows_from_its_silence() {
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;
     let job = cluster.sbatch(&[], "sleep 300").await;
     mesh.wait_story(job, "submitted started").await;
+    cluster.saved(job).await;
     cluster.ctl("kill", "slurmctld").await;
     mesh.wait_event("slurmctld is down", |event| {
         event.r#type == "capture.source_down"

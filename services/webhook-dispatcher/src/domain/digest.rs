@@ -117,12 +117,7 @@ impl Digest {
             (EventType::JobSubmitted, Some(task)) => {
                 self.enter(task, job);
             }
-            (EventType::JobStarted, Some(task)) => {
-                if self.enter(task, job) && !self.has_ended(task) {
-                    self.touched |= !self.started.contains(task);
-                    self.started.insert(task);
-                }
-            }
+            (EventType::JobStarted, Some(task)) => self.start(task, job),
             (kind, Some(task)) if kind.is_end() => self.end(task, kind, job),
             (kind, None) if kind.is_end() => self.end_listed(kind, event, job),
             _ => {}
@@ -249,6 +244,13 @@ impl Digest {
 
     fn has_ended(&self, task: u32) -> bool {
         self.ended.values().any(|tasks| tasks.contains(task))
+    }
+
+    fn start(&mut self, task: u32, job: &Job) {
+        if self.enter(task, job) && !self.has_ended(task) {
+            self.touched |= !self.started.contains(task);
+            self.started.insert(task);
+        }
     }
 
     fn end(&mut self, task: u32, kind: EventType, job: &Job) {

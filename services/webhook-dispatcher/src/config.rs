@@ -120,6 +120,8 @@ pub struct EndpointConfig {
     pub accounts: Vec<String>,
     /// Condition on an event's fields.
     pub when: String,
+    /// How the tasks of arrays are told.
+    pub arrays: Option<Arrays>,
     /// Older events are not sent.
     #[serde(with = "humantime_serde")]
     pub max_event_age: Option<Duration>,
@@ -144,6 +146,16 @@ pub struct EndpointConfig {
     pub longest_wait: Option<Duration>,
 }
 
+/// How the tasks of arrays are told.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrays {
+    /// As a few messages about the array.
+    Digest,
+    /// Each by itself.
+    Each,
+}
+
 /// An endpoint, checked.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -157,6 +169,8 @@ pub struct Endpoint {
     pub format: Format,
     /// Which events.
     pub filter: Filter,
+    /// Whether arrays are told as digests.
+    pub digest: bool,
     /// Type patterns as written, for people.
     pub types: Vec<String>,
     /// Older events are not sent.

@@ -61,6 +61,9 @@ impl Handler for Intake {
 impl Intake {
     async fn take(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
         let lane = &self.0;
+        if lane.digest(kind, event).await? {
+            return Ok(());
+        }
         if lane.companions.contains(&kind) {
             return self.join(kind, event, message).await;
         }

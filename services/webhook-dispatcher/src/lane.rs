@@ -14,6 +14,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::adapters::http::Http;
 use crate::adapters::store::{Delivery, State, Store};
+use crate::arrays::Arrays;
 use crate::config::Endpoint;
 use crate::costs::Costs;
 use crate::domain::retry::{Next, next_attempt};
@@ -67,6 +68,10 @@ pub struct Lane {
     pub lease: Lease,
     /// Cost types that only complete its messages.
     pub companions: Vec<EventType>,
+    /// Types that only digests of arrays need.
+    pub array_companions: Vec<EventType>,
+    /// Digests of arrays.
+    pub arrays: Arrays,
     /// Costs that came before their message.
     pub costs: Costs,
     permits: Semaphore,
@@ -81,16 +86,29 @@ impl Lane {
         } else {
             Vec::new()
         };
+        let array_companions = if endpoint.digest {
+            pairing::array_companions(&endpoint.filter)
+        } else {
+            Vec::new()
+        };
         let permits = Semaphore::new(endpoint.concurrency);
         Self {
             shared,
             companions,
+            array_companions,
+            arrays: Arrays::default(),
             costs: Costs::default(),
             permits,
             wake: Notify::new(),
             endpoint,
             lease,
         }
+    }
+
+    /// Subjects of its consumer.
+    pub fn subjects(&self) -> Vec<String> {
+        let besides = [self.companions.as_slice(), &self.array_companions].concat();
+        self.endpoint.filter.subjects(&besides)
     }
 
     /// True if an event is older than the endpoint wants.
@@ -274,6 +292,7 @@ impl Lane {
         }
         let now = Utc::now();
         let mut pause = self.report_missed(now).await?;
+        pause = pause.min(self.tick_digests(now).await?);
         for id in store
             .due(name, now, self.endpoint.concurrency + under_way.len())
             .await?
@@ -344,25 +363,8 @@ impl Lane {
         if let Some(left) = QUIET.checked_sub(quiet).filter(|left| !left.is_zero()) {
             return Ok(left);
         }
-        let report = Delivery {
-            endpoint: self.endpoint.name.clone(),
-            event_id: names::away_id(&self.endpoint.name, &first),
-            event_type: String::new(),
-            state: State::Waiting,
-            attempts: 0,
-            next_at: Some(now),
-            status: 0,
-            error: String::new(),
-            created_at: now,
-            updated_at: now,
-            subject: String::new(),
-            stream_sequence: 0,
-            trace: String::new(),
-            pair: None,
-            body: Vec::new(),
-            cost: None,
-            keep: Vec::new(),
-        };
+        let id = names::away_id(&self.endpoint.name, &first);
+        let report = Delivery::message(&self.endpoint.name, id, Vec::new(), now);
         let store = &self.shared.store;
         store.report_missed(self.lease.epoch, report).await?;
         Ok(long)

@@ -6,6 +6,7 @@
 //! - [`registry`]: what each endpoint is.
 //! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
 //! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
+//! - [`arrays`]: digests of arrays, on disk.
 //! - [`announce`]: outcomes become audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: the REST routes under `/v1/webhooks`.
@@ -19,6 +20,7 @@
 pub mod adapters;
 pub mod announce;
 pub mod api;
+pub mod arrays;
 pub mod config;
 pub mod costs;
 pub mod domain;

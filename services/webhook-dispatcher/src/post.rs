@@ -9,7 +9,8 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use crate::adapters::http::{Attributes, Http};
 use crate::adapters::store::Delivery;
 use crate::config::Endpoint;
-use crate::domain::format::{Content, Kept, Step, Verdict};
+use crate::domain::digest::Summary;
+use crate::domain::format::{Content, Kept, Step, Topic, Verdict};
 use crate::domain::message::Message;
 use crate::domain::names;
 use crate::domain::retry::Outcome;
@@ -50,6 +51,8 @@ pub enum Told {
     },
     /// A message.
     Message(String, Message),
+    /// How an array fares.
+    Array(String, Message, Box<Summary>, String),
 }
 
 impl Told {
@@ -69,6 +72,12 @@ impl Told {
                 cost,
                 replay: names::replay(&delivery.event_id).map(str::to_owned),
             });
+        }
+        if names::is_digest(&delivery.event_id)
+            && let Ok(summary) = serde_json::from_slice::<Summary>(&delivery.body)
+        {
+            let (id, topic) = (delivery.event_id.clone(), summary.topic());
+            return Ok(Self::Array(id, summary.message(), Box::new(summary), topic));
         }
         // Our own message: the body is the number of events the chat missed.
         let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
@@ -104,7 +113,20 @@ impl Told {
                 cost: cost.as_deref(),
                 replay: replay.as_deref(),
             },
-            Self::Message(id, message) => Content::Message { id, message },
+            Self::Message(id, message) => Content::Message {
+                id,
+                message,
+                topic: None,
+            },
+            Self::Array(id, message, summary, topic) => Content::Message {
+                id,
+                message,
+                topic: Some(Topic {
+                    key: topic,
+                    number: summary.number.into(),
+                    email: summary.email.as_deref(),
+                }),
+            },
         }
     }
 }

@@ -142,7 +142,7 @@ fn consumer(lane: &Lane) -> EndpointConsumer {
     EndpointConsumer {
         name: names::consumer(&endpoint.name),
         description: format!("webhook {}", endpoint.name),
-        filters: endpoint.filter.subjects(&lane.companions),
+        filters: lane.subjects(),
         // As many again as are handled wait at hand, so that the next is there when one is done.
         max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
         // A message may wait for the requests before it, then for its own.

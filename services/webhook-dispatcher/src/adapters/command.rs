@@ -19,6 +19,12 @@ pub(super) enum Command {
         cost: Vec<u8>,
         now: DateTime<Utc>,
     },
+    /// Keep or forget something of an endpoint.
+    Keep {
+        endpoint: String,
+        keep: Vec<(String, Option<String>)>,
+        now: DateTime<Utc>,
+    },
     /// Queue a message about missed events and count anew.
     ReportMissed(Box<Delivery>),
     /// End what waits for an endpoint that is removed.
@@ -39,7 +45,9 @@ impl Command {
             Self::Save(delivery) | Self::SaveMissed(delivery) | Self::ReportMissed(delivery) => {
                 Some(&delivery.endpoint)
             }
-            Self::JoinCost { endpoint, .. } | Self::End { endpoint, .. } => Some(endpoint),
+            Self::JoinCost { endpoint, .. }
+            | Self::Keep { endpoint, .. }
+            | Self::End { endpoint, .. } => Some(endpoint),
             Self::Announced(_) | Self::Forget { .. } => None,
         }
     }
@@ -81,6 +89,16 @@ impl Command {
                     .bind(pair)
                     .push(" AND state = 'waiting' AND attempts = 0");
                 transaction.link().run(&sql).await
+            }
+            Self::Keep {
+                endpoint,
+                keep: entries,
+                now,
+            } => {
+                for (key, value) in entries {
+                    keep(transaction, endpoint, *now, key, value.as_deref()).await?;
+                }
+                Ok(entries.len() as u64)
             }
             Self::ReportMissed(report) => {
                 // Counted in the same transaction: what came since the report was decided on belongs to it.
@@ -159,25 +177,32 @@ async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<
     );
     let rows = transaction.link().run(&sql).await?;
     for (key, value) in &delivery.keep {
-        keep(transaction, delivery, key, value.as_deref()).await?;
+        keep(
+            transaction,
+            &delivery.endpoint,
+            delivery.updated_at,
+            key,
+            value.as_deref(),
+        )
+        .await?;
     }
     Ok(rows)
 }
 
 async fn keep(
     transaction: &mut Transaction<'_>,
-    delivery: &Delivery,
+    endpoint: &str,
+    now: DateTime<Utc>,
     key: &str,
     value: Option<&str>,
 ) -> Result<(), sqlx::Error> {
-    let endpoint = &delivery.endpoint;
     let sql = match value {
         Some(value) => Sql::new("INSERT INTO kept (endpoint, key, value, updated_at) VALUES (")
             .list([
                 endpoint.into(),
                 key.into(),
                 value.into(),
-                delivery.updated_at.timestamp_millis().into(),
+                now.timestamp_millis().into(),
             ])
             .push(") ON CONFLICT (endpoint, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at"),
         None => Sql::new("DELETE FROM kept WHERE endpoint = ")

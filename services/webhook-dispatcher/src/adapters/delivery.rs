@@ -79,6 +79,31 @@ pub struct Delivery {
     pub keep: Vec<(String, Option<String>)>,
 }
 
+impl Delivery {
+    /// A message of our own, to be sent at once.
+    pub fn message(endpoint: &str, id: String, body: Vec<u8>, now: DateTime<Utc>) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            event_id: id,
+            event_type: String::new(),
+            state: State::Waiting,
+            attempts: 0,
+            next_at: Some(now),
+            status: 0,
+            error: String::new(),
+            created_at: now,
+            updated_at: now,
+            subject: String::new(),
+            stream_sequence: 0,
+            trace: String::new(),
+            pair: None,
+            body,
+            cost: None,
+            keep: Vec::new(),
+        }
+    }
+}
+
 /// Deliveries of an endpoint by state, and the last error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {

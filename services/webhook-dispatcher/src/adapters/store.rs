@@ -228,6 +228,46 @@ impl Store {
             .map_err(Error::database(action))
     }
 
+    /// Keeps or forgets something of an endpoint.
+    ///
+    /// # Errors
+    /// If the database does not write, or the lease is another's.
+    pub async fn keep(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        keep: Vec<(String, Option<String>)>,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        let command = Command::Keep {
+            endpoint: endpoint.to_owned(),
+            keep,
+            now,
+        };
+        self.writer.write(Some(epoch), command).await.map(drop)
+    }
+
+    /// What is kept of an endpoint under keys that begin with this word and a slash.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn kept_below(
+        &self,
+        endpoint: &str,
+        word: &str,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        let action = "read what was kept";
+        let sql = Sql::new("SELECT key, value FROM kept WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" AND key LIKE ")
+            .bind(&format!("{word}/%"));
+        let rows = self.rows(action, &sql).await?;
+        rows.iter()
+            .map(|row| Ok((row.get("key")?, row.get("value")?)))
+            .collect::<Result<_, _>>()
+            .map_err(Error::database(action))
+    }
+
     /// What was kept of an endpoint's earlier answers under these keys.
     ///
     /// # Errors

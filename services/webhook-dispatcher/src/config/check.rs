@@ -6,7 +6,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use url::{Host, Url};
 
-use super::{Config, Endpoint, EndpointConfig, Fault};
+use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
 use crate::domain::address::{self, Subnet};
 use crate::domain::expression::Expression;
 use crate::domain::filter::{Filter, TypePattern};
@@ -75,12 +75,20 @@ impl Check<'_> {
             .is_chat()
             .then_some(config.chat_max_event_age);
         let max_event_age = written.max_event_age.or(chat_age);
+        let is_chat = written.format.is_chat();
+        let digest = written
+            .arrays
+            .map_or(is_chat, |arrays| arrays == Arrays::Digest);
+        if digest && !is_chat {
+            self.fault("arrays", "digests are for people; pipelines get each event");
+        }
         Some(Endpoint {
             name: written.name.clone(),
             url: url?,
             signer: signer?,
             format,
             filter: filter?,
+            digest,
             types: written.types.clone(),
             max_event_age,
             allowed,

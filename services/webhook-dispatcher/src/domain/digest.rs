@@ -43,8 +43,10 @@ const MOST_CURRENCIES: usize = 4;
 pub struct Pace {
     /// After the last task has ended, so long nothing may follow: costs come a little later, and a task may go back to the queue.
     pub settle: TimeDelta,
-    /// Between messages about how it goes; doubled after each, up to a day.
+    /// Between messages about how it goes; doubled after each, up to `longest`.
     pub pause: TimeDelta,
+    /// The longest such pause.
+    pub longest: TimeDelta,
 }
 
 impl Pace {
@@ -52,6 +54,13 @@ impl Pace {
     pub const MESSAGES: Self = Self {
         settle: TimeDelta::seconds(10),
         pause: TimeDelta::minutes(10),
+        longest: TimeDelta::days(1),
+    };
+    /// For one message that is kept current.
+    pub const CURRENT: Self = Self {
+        settle: TimeDelta::seconds(10),
+        pause: TimeDelta::seconds(15),
+        longest: TimeDelta::seconds(15),
     };
 }
 
@@ -63,6 +72,8 @@ pub struct Digest {
     name: String,
     user: String,
     partition: String,
+    #[serde(default)]
+    email: Option<String>,
     /// Tasks that exist, as far as known.
     known: Tasks,
     /// True if a whole list of them was seen.
@@ -147,7 +158,7 @@ impl Digest {
             return Some(changed + pace.settle);
         }
         let doubled = pace.pause * 2_i32.pow(self.pauses.min(10));
-        let pause = doubled.min(TimeDelta::days(1)).max(pace.pause);
+        let pause = doubled.min(pace.longest);
         Some(self.told_at.unwrap_or(changed) + pause)
     }
 
@@ -196,6 +207,7 @@ impl Digest {
             name: self.name.clone(),
             user: self.user.clone(),
             partition: self.partition.clone(),
+            email: self.email.clone(),
             known: self.known.len(),
             whole: self.whole,
             ended,
@@ -216,6 +228,12 @@ impl Digest {
             self.name = cut(&job.name, 80);
             self.user = cut(user, 80);
             self.partition = cut(&job.partition, 80);
+            let identity = event
+                .owner
+                .as_ref()
+                .and_then(|owner| owner.identity.as_ref());
+            let email = identity.map(|identity| identity.email.clone());
+            self.email = email.filter(|email| (1..=320).contains(&email.len()));
         }
     }
 

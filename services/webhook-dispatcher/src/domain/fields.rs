@@ -215,3 +215,33 @@ pub fn sample() -> Value {
     }
     fields
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_lists_every_field() {
+        let page = include_str!("../../../../docs/howto/webhook-formats.md");
+        let Value::Object(fields) = sample() else {
+            panic!("no fields")
+        };
+        for (name, value) in &fields {
+            assert!(!value.is_null(), "the sample has no {name}");
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+            let row = page
+                .lines()
+                .find(|line| line.starts_with(&format!("| `{name}`")));
+            for field in value
+                .as_object()
+                .into_iter()
+                .flat_map(serde_json::Map::keys)
+            {
+                assert!(
+                    row.unwrap().contains(&format!("`{field}`")),
+                    "{name}.{field}"
+                );
+            }
+        }
+    }
+}

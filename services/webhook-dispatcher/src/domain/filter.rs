@@ -147,12 +147,14 @@ impl Filter {
 
     /// True if the endpoint gets an event of this type.
     pub fn matches(&self, kind: EventType, event: &Event) -> bool {
-        self.selects(kind)
-            && self.concerns(kind, event)
-            && self
-                .condition
-                .as_ref()
-                .is_none_or(|condition| condition.holds(&fields::of(event, None, LONGEST_FIELD)))
+        self.selects(kind) && self.concerns(kind, event) && self.meets(event)
+    }
+
+    /// True if the condition holds, or there is none.
+    pub fn meets(&self, event: &Event) -> bool {
+        self.condition
+            .as_ref()
+            .is_none_or(|condition| condition.holds(&fields::of(event, None, LONGEST_FIELD)))
     }
 
     /// True if cluster, user, account and partition of an event are the endpoint's, whatever its type.

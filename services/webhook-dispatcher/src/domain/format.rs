@@ -88,7 +88,20 @@ pub enum Content<'a> {
         id: &'a str,
         /// What it says.
         message: &'a Message,
+        /// What it is one of several messages about.
+        topic: Option<Topic<'a>>,
     },
+}
+
+/// What several messages are about, of which only the last counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topic<'a> {
+    /// The same for all of them.
+    pub key: &'a str,
+    /// Counts them.
+    pub number: u64,
+    /// Whom they are for, if known.
+    pub email: Option<&'a str>,
 }
 
 impl Content<'_> {
@@ -135,6 +148,11 @@ impl Format {
     /// True if a test sends a greeting; pipelines get a sample.
     pub const fn greets(&self) -> bool {
         self.is_chat() || matches!(self, Self::PagerDuty(_))
+    }
+
+    /// True if one message is kept current instead of sending several.
+    pub const fn keeps_current(&self) -> bool {
+        matches!(self, Self::SlackApi(settings) if settings.current)
     }
 
     /// Whether requests are signed.

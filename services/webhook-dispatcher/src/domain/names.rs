@@ -41,6 +41,19 @@ pub fn replay(id: &str) -> Option<&str> {
     id.split_once(':').map(|(replay, _)| replay)
 }
 
+/// Id of the message of an array's digest with this number.
+pub fn digest_id(endpoint: &str, key: &str, number: u32) -> String {
+    format!(
+        "digest-{}",
+        delivery_id(endpoint, &format!("{key}#{number}"))
+    )
+}
+
+/// True for the id of a digest's message.
+pub fn is_digest(id: &str) -> bool {
+    id.starts_with("digest-")
+}
+
 /// True for the id of an event, also of one that a replay tells (and not of a message of our own).
 pub fn is_event(id: &str) -> bool {
     let event = id.split_once(':').map_or(id, |(_, event)| event);

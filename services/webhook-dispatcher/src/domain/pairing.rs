@@ -77,6 +77,21 @@ pub fn companions(filter: &Filter) -> Vec<EventType> {
     .collect()
 }
 
+/// Types a digest of an array needs besides those that are asked for: without the ends of all tasks it cannot count. None if nothing about
+/// starts and ends is asked for.
+pub fn array_companions(filter: &Filter) -> Vec<EventType> {
+    let needed = |kind: EventType| {
+        matches!(kind, EventType::JobSubmitted | EventType::JobStarted) || kind.is_end()
+    };
+    let told = |kind: EventType| kind == EventType::JobStarted || kind.is_end();
+    let all = EventType::ALL.iter().copied();
+    if all.clone().any(|kind| told(kind) && filter.selects(kind)) {
+        all.filter(|kind| needed(*kind)).collect()
+    } else {
+        Vec::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -381,6 +381,7 @@ fn bodies_for_any_job_keep_to_the_rules_of_their_targets() {
             let content = Content::Message {
                 id: "m",
                 message: &message,
+                topic: None,
             };
             let address = Url::parse("https://target.example/").unwrap();
             let Ok(Step::Send(request, _)) = format.begin(&address, &content, &Kept::new()) else {

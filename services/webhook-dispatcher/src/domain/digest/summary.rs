@@ -42,6 +42,8 @@ pub struct Summary {
     pub user: String,
     /// Partition.
     pub partition: String,
+    /// E-mail of the person, if known.
+    pub email: Option<String>,
     /// Tasks that are known.
     pub known: u64,
     /// True if these are all.
@@ -63,6 +65,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// The array, as one message about it is kept current.
+    pub fn topic(&self) -> String {
+        format!("array/{}/{}", self.cluster, self.array)
+    }
+
     /// As people read it.
     pub fn message(&self) -> Message {
         let array = self.array;

@@ -9,7 +9,6 @@
 
 use std::fmt;
 
-use mesh_events::Event;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -71,11 +70,8 @@ impl SlackApi {
     }
 
     pub(super) fn keys(&self, content: &Content<'_>) -> Vec<String> {
-        let Content::Event { event, .. } = content else {
-            return Vec::new();
-        };
-        let email = self.email(event).map(user_key);
-        email.into_iter().chain(self.message_key(event)).collect()
+        let email = self.email(content).map(user_key);
+        email.into_iter().chain(self.message_key(content)).collect()
     }
 
     pub(super) fn begin(
@@ -91,59 +87,61 @@ impl SlackApi {
             body: slack::layout(&message),
             fallback: self.channel.clone(),
             user_key: None,
-            message_key: None,
-            seq: 0,
+            message_key: self.message_key(content),
+            seq: match content {
+                Content::Event { event, .. } => event.run_seq,
+                Content::Message { topic, .. } => topic.map_or(0, |topic| topic.number),
+            },
             stage: Stage::Post,
             keep: Vec::new(),
         };
-        let Content::Event { event, .. } = content else {
-            let channel = self.channel.clone();
-            return match channel {
-                Some(channel) => talk.post(&channel),
-                // Nobody to tell: a test of direct messages only checks the token.
-                None => talk.call("auth.test", Stage::Post, &json!({})),
-            };
-        };
-        talk.seq = event.run_seq;
-        talk.message_key = self.message_key(event);
-        if let Some(posted) = talk.message_key.as_ref().and_then(|key| kept.get(key)) {
-            // Written by us; what cannot be read is as good as nothing.
-            if let Ok(posted) = serde_json::from_str::<Posted>(posted) {
-                if posted.seq > event.run_seq {
-                    return Ok(Step::Done(Verdict::needless()));
-                }
-                return talk.update(posted);
+        let posted = talk.message_key.as_ref().and_then(|key| kept.get(key));
+        // Written by us; what cannot be read is as good as nothing.
+        if let Some(posted) = posted.and_then(|text| serde_json::from_str::<Posted>(text).ok()) {
+            if posted.seq > talk.seq {
+                return Ok(Step::Done(Verdict::needless()));
             }
+            return talk.update(posted);
         }
-        match (self.direct, self.email(event), &self.channel) {
-            (true, Some(email), _) => {
-                let key = user_key(email);
-                talk.user_key = Some(key.clone());
-                match kept.get(&key) {
-                    Some(channel) => talk.post(&channel.clone()),
-                    None => talk.look_up(email),
-                }
-            }
-            (_, _, Some(channel)) => talk.post(&channel.clone()),
-            (_, _, None) => Err(Unsendable::NoEmail {
+        if let Some(email) = self.email(content) {
+            let key = user_key(email);
+            talk.user_key = Some(key.clone());
+            return match kept.get(&key) {
+                Some(channel) => talk.post(channel),
+                None => talk.look_up(email),
+            };
+        }
+        match (&self.channel, content) {
+            (Some(channel), _) => talk.post(channel),
+            (None, Content::Event { event, .. }) => Err(Unsendable::NoEmail {
                 user: event
                     .owner
                     .as_ref()
                     .map_or_else(String::new, |owner| owner.user.clone()),
             }),
+            // Nobody to tell: a test of direct messages only checks the token.
+            (None, Content::Message { .. }) => talk.call("auth.test", Stage::Post, &json!({})),
         }
     }
 
-    fn email<'a>(&self, event: &'a Event) -> Option<&'a str> {
-        let identity = event.owner.as_ref()?.identity.as_ref()?;
-        (self.direct && !identity.email.is_empty()).then_some(identity.email.as_str())
+    fn email<'a>(&self, content: &Content<'a>) -> Option<&'a str> {
+        let email = match content {
+            Content::Event { event, .. } => {
+                let identity = event.owner.as_ref()?.identity.as_ref()?;
+                Some(identity.email.as_str())
+            }
+            Content::Message { topic, .. } => topic.as_ref()?.email,
+        };
+        email.filter(|email| self.direct && !email.is_empty())
     }
 
-    /// One message per run.
-    fn message_key(&self, event: &Event) -> Option<String> {
-        let job = event.job()?;
-        self.current
-            .then(|| format!("slack/message/{}/{}", event.cluster, job.run))
+    /// One message per run, or per topic.
+    fn message_key(&self, content: &Content<'_>) -> Option<String> {
+        let about = match content {
+            Content::Event { event, .. } => format!("{}/{}", event.cluster, event.job()?.run),
+            Content::Message { topic, .. } => topic.as_ref()?.key.to_owned(),
+        };
+        self.current.then(|| format!("slack/message/{about}"))
     }
 }
 

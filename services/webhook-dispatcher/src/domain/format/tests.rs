@@ -73,6 +73,7 @@ fn answers_of_teams_and_discord_are_judged_by_what_they_say() {
         let content = Content::Message {
             id: "1",
             message: &message,
+            topic: None,
         };
         let address = Url::parse(address).unwrap();
         let Ok(Step::Send(_, exchange)) = format.begin(&address, &content, &Kept::new()) else {

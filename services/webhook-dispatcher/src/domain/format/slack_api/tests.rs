@@ -1,4 +1,4 @@
-use mesh_events::EventType;
+use mesh_events::{Event, EventType};
 
 use super::*;
 use crate::domain::retry::RetryAfter;

@@ -1,5 +1,6 @@
 //! `smesh replay`: what a person sees of a replay, with the rights of the services on NATS as `smesh up` gives them.
 
+use mesh_testkit::{Received, Receiver};
 use serde_json::Value;
 
 use crate::mesh::{SOON, stderr, stdout};
@@ -7,7 +8,18 @@ use crate::others::{as_other, with_an_event_of_alice};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_is_begun_waited_for_and_in_the_audit() {
-    let mesh = with_an_event_of_alice(|_| {}).await;
+    let receiver = Receiver::start().await;
+    let endpoint = format!(
+        "\n[[webhook-dispatcher.endpoints]]\nname = \"pipeline\"\nurl = \"{}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
+         secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\ntypes = [\"job.started\"]\n",
+        receiver.url("/hook")
+    );
+    let mesh = with_an_event_of_alice(|mesh| {
+        let path = mesh.path("mesh.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text + &endpoint).unwrap();
+    })
+    .await;
     let json = |args: &[&str]| -> Value {
         let output = mesh.run(&[&["--json"], args].concat());
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
@@ -34,6 +46,22 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     );
     let wrong = mesh.run(&["replay", "start", "--type", "audit.read"]);
     assert!(stderr(&wrong).contains("is not replayed"), "{wrong:?}");
+
+    // To an endpoint that had the event when it happened.
+    let told = json(&["replay", "start", "--to-endpoint", "pipeline", "--wait"]);
+    let replay = told["id"].as_str().unwrap();
+    let again = |request: &&Received| {
+        let header = request.headers.get("webhook-replay");
+        header.is_some_and(|id| id == replay)
+    };
+    mesh_testkit::wait_until("the endpoint is told again", SOON, async || {
+        receiver.received().iter().any(|request| again(&request))
+    })
+    .await;
+    let requests = receiver.received();
+    let request = requests.iter().find(again).unwrap();
+    assert_eq!(request.json()["type"], "org.slurm-mesh.job.started.v1");
+    assert_eq!(request.json()["replayid"], replay);
 
     mesh_testkit::wait_until("it is in the audit", SOON, async || {
         let audit = mesh.run(&["events", "--type", "audit.replay", "--json"]);

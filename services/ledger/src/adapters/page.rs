@@ -43,6 +43,8 @@ impl Default for Reach {
 pub(super) enum By {
     /// In that of the page, until it is full.
     Sequence,
+    /// All that an index finds, to be sorted: they are few.
+    Few,
     /// All of a time, to be sorted.
     Time,
     /// All with a name that begins so, to be sorted.
@@ -151,11 +153,15 @@ impl<'a> Page<'a> {
         Self { query, branches }
     }
 
-    /// True if neither the order of the page nor a few entries are what its index gives: it is of a time, or of names that begin so.
+    /// True if its index gives another order than that of the page: it is of a time, or of names that begin so.
     pub(super) fn is_of_a_range(&self) -> bool {
         let selection = &self.query.selection;
-        let range = selection.since.is_some() || selection.until.is_some() || self.is_of_names();
-        range && !selection.is_narrow()
+        selection.since.is_some() || selection.until.is_some() || self.is_of_names()
+    }
+
+    /// True if an index finds only a few entries. PostgreSQL would go through the whole ledger for a job that it takes for a large one.
+    pub(super) const fn is_of_few(&self) -> bool {
+        self.query.selection.is_narrow()
     }
 
     /// True if it is of names that begin so.
@@ -192,6 +198,7 @@ impl<'a> Page<'a> {
         // What is computed has no index. PostgreSQL has statistics to choose another by.
         let (seq, index) = match by {
             By::Sequence => ("i.seq", ""),
+            By::Few => ("i.seq + 0", ""),
             By::Time => ("i.seq + 0", " INDEXED BY event_index_time"),
             By::Name => ("i.seq + 0", " INDEXED BY event_index_name"),
         };

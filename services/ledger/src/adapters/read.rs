@@ -39,6 +39,9 @@ impl Store {
     ) -> Result<Vec<Row>, Error> {
         let page = Page::new(query, sight);
         let beyond = Span::beyond(query);
+        if page.is_of_few() {
+            return self.page(&page, beyond, By::Few).await;
+        }
         if !page.is_of_a_range() {
             return self.page(&page, beyond, By::Sequence).await;
         }

@@ -6,3 +6,10 @@
 pub mod ledger {
     include!("generated/mesh.ledger.v1.rs");
 }
+
+/// Generated from `proto/` by `cargo xtask codegen`.
+#[allow(missing_docs, clippy::all, unused_qualifications)]
+#[rustfmt::skip]
+pub mod webhook {
+    include!("generated/mesh.webhook.v1.rs");
+}

@@ -112,7 +112,7 @@ pub enum Command {
     Wait(Wait),
     /// Show what was spent
     Cost(Cost),
-    /// Show and test webhook endpoints
+    /// Make, change, try and remove webhook endpoints
     #[command(subcommand)]
     Webhooks(Webhooks),
     /// Say who the mesh takes you for, and what you may see
@@ -492,7 +492,16 @@ pub struct Cost {
 
 /// `smesh webhooks`
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+A webhook of yours gets the events of your own jobs; administrators make wider ones. Those of mesh.toml are changed there.
+  smesh webhooks add next-step https://ci.example.org/slurm --type job.completed --type job.failed
+  smesh webhooks add chat https://hooks.slack.com/services/… --format slack
+  smesh webhooks test next-step                      a signed sample, now
+  smesh webhooks test next-step --event 0191… --dry-run     what a real event would look like, and whether it would be sent
+  smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day")]
 pub enum Webhooks {
+    /// Make an endpoint; its signing secret is shown once
+    Add(WebhookAdd),
     /// List the endpoints and how they fare
     List,
     /// Show one endpoint and its last attempts
@@ -500,11 +509,116 @@ pub enum Webhooks {
         /// Its name
         name: String,
     },
+    /// Change an endpoint; what is not named stays
+    Edit(WebhookEdit),
+    /// Let an endpoint wait; its events are queued for as long as the bus keeps them (14 days)
+    Pause {
+        /// Its name
+        name: String,
+        /// Why, for others who look at it
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
+    /// Let an endpoint go on
+    Resume {
+        /// Its name
+        name: String,
+    },
     /// Send a signed test event to an endpoint and show the answer
     Test {
         /// Its name
         name: String,
+        /// Send this event of the ledger instead of a sample
+        #[arg(long, value_name = "ID")]
+        event: Option<String>,
+        /// Show what would be sent, and send nothing
+        #[arg(long)]
+        dry_run: bool,
     },
+    /// Make a new signing secret, which is shown once; the old one signs beside it for a while
+    Rotate {
+        /// Its name
+        name: String,
+        /// How long the old one signs, as 12h or 2d; at most 7d
+        #[arg(long, value_name = "TIME")]
+        overlap: Option<String>,
+        /// Use the secret in this file, whsec_…
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+    },
+    /// List the newest deliveries of an endpoint
+    Deliveries {
+        /// Its name
+        name: String,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+    /// Remove an endpoint; what waits for it ends as dead letters
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `smesh webhooks add`
+#[derive(Debug, Args)]
+pub struct WebhookAdd {
+    /// Its name: letters, digits, dots, underscores and hyphens
+    pub name: String,
+    /// Where to send; may be left out for formats whose address is known
+    pub url: Option<String>,
+    /// Unix user it belongs to (administrators; without: you)
+    #[arg(long, value_name = "USER")]
+    pub owner: Option<String>,
+    /// Sign with the secret in this file, whsec_…; without, one is made
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// What it is
+    #[command(flatten)]
+    pub fields: WebhookFields,
+}
+
+/// `smesh webhooks edit`
+#[derive(Debug, Args)]
+pub struct WebhookEdit {
+    /// Its name
+    pub name: String,
+    /// Where to send
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Take a field back to its default, as `partitions`
+    #[arg(long, value_name = "FIELD")]
+    pub unset: Vec<String>,
+    /// What changes
+    #[command(flatten)]
+    pub fields: WebhookFields,
+}
+
+/// Fields of an endpoint.
+#[derive(Debug, Args)]
+pub struct WebhookFields {
+    /// What is sent: cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<String>,
+    /// Types of events, as job.failed or 'job.*'; several are allowed
+    #[arg(long = "type", value_name = "TYPE")]
+    pub types: Vec<String>,
+    /// Only events of this user; several are allowed
+    #[arg(long = "user", value_name = "USER")]
+    pub users: Vec<String>,
+    /// Only events in this partition; several are allowed
+    #[arg(long = "partition", value_name = "PARTITION")]
+    pub partitions: Vec<String>,
+    /// A header of every request, as 'authorization: Bearer …', or 'authorization: @file' to read its value from a file
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// What it is for
+    #[arg(long, value_name = "TEXT")]
+    pub description: Option<String>,
+    /// Any other field of the API, as timeout=5s or 'max_attempts=20'; a value that is JSON is taken as such
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    pub set: Vec<String>,
 }
 
 /// `smesh verify`

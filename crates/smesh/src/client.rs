@@ -196,6 +196,9 @@ impl Client {
         if !status.is_success() {
             return Err(refusal(status.as_u16(), &body));
         }
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
         serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
     }
 

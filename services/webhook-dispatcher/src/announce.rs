@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::lane::Shared;
 
 /// The service's name, in subjects and entries.
-const SERVICE: &str = "webhook-dispatcher";
+pub const SERVICE: &str = "webhook-dispatcher";
 /// Kind of the entries about endpoints that were made, changed or removed.
 pub const ACT: &str = "webhook";
 /// Outcomes per round.

@@ -2,25 +2,30 @@
 
 mod check;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mesh_db::Location;
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
+use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::SecretString;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use url::Url;
+use utoipa::ToSchema;
 
 use crate::domain::address::{self, Subnet};
 use crate::domain::filter::Filter;
-use crate::domain::format::Format;
+use crate::domain::format::{Format, Secret};
 use crate::domain::retry::Policy;
 use crate::signature::Signer;
 
 use check::Check;
+
+/// What only the operator may say of an endpoint.
+const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow_http"];
 
 /// The section with its defaults.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -57,6 +62,15 @@ pub struct Config {
     pub allow_subnets: Vec<String>,
     /// Whether endpoints may have http:// addresses.
     pub allow_http: bool,
+    /// How long the old secret signs beside a new one.
+    #[serde(with = "humantime_serde")]
+    pub secret_overlap: Duration,
+    /// How many endpoints a user may have.
+    pub most_per_user: u32,
+    /// Encrypts the secrets of endpoints that the API made.
+    pub secrets_key: Option<SecretString>,
+    /// File of that key; empty for `webhook-dispatcher.key` in the data directory.
+    pub secrets_key_file: PathBuf,
     /// Where everything is kept.
     pub db: Database,
     /// Who gets which events.
@@ -86,68 +100,112 @@ impl Default for Config {
             remember: hours(14 * 24),
             allow_subnets: Vec::new(),
             allow_http: false,
+            secret_overlap: hours(24),
+            most_per_user: 20,
+            secrets_key: None,
+            secrets_key_file: PathBuf::new(),
             db: Database::default(),
             endpoints: Vec::new(),
         }
     }
 }
 
-/// One `[[webhook-dispatcher.endpoints]]` as it is written.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// An endpoint as it is written: one `[[webhook-dispatcher.endpoints]]`, or what the API is given. Written as JSON it is what may be
+/// shown.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[schema(as = WebhookSpec)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointConfig {
-    /// Its name, unique.
+    /// Its name, unique: letters, digits, `.`, `_` and `-`.
+    #[serde(skip_serializing)]
+    #[schema(max_length = 64, example = "pipeline")]
     pub name: String,
-    /// Where to send.
+    /// What it is for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(max_length = 500)]
+    pub description: String,
+    /// Where to send. Shown without what could be secret in it.
+    #[serde(skip_serializing)]
+    #[schema(example = "https://pipeline.example.org/events")]
     pub url: String,
-    /// File with the address, where the address itself is a secret.
+    /// File with the address, where the address itself is a secret. Only in `mesh.toml`.
+    #[serde(skip_serializing)]
+    #[schema(ignore)]
     pub url_file: Option<PathBuf>,
-    /// Signing secret, `whsec_…`.
+    /// Signing secret, `whsec_` and 24 to 64 bytes in base64. Made if it is needed and not given; never shown again.
+    #[serde(skip_serializing)]
+    #[schema(value_type = Option<String>, write_only)]
     pub secret: Option<SecretString>,
-    /// File with the secret.
+    /// File with the secret. Only in `mesh.toml`.
+    #[serde(skip_serializing)]
+    #[schema(ignore)]
     pub secret_file: Option<PathBuf>,
-    /// What is sent.
+    /// What is sent: the name of a format, or an object whose `type` names it.
+    #[schema(value_type = Object)]
     pub format: Format,
-    /// Type patterns.
+    /// Headers of every request. Values are secret: shown as `…`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub headers: BTreeMap<String, Secret>,
+    /// Type patterns, as `job.failed`, `job.*`, `*`. Empty: everything, for chats what people act on.
     pub types: Vec<String>,
-    /// Unix users.
+    /// Unix users whose events are sent. Empty for all; a user's own endpoint has that user.
     pub users: Vec<String>,
-    /// Partitions.
+    /// Partitions. Empty for all.
     pub partitions: Vec<String>,
-    /// Slurm clusters.
+    /// Slurm clusters. Empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clusters: Vec<String>,
-    /// Accounts.
+    /// Accounts. Empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accounts: Vec<String>,
-    /// Condition on an event's fields.
+    /// Condition on an event's fields. Empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub when: String,
-    /// How the tasks of arrays are told.
+    /// How the tasks of arrays are told: `each`, or for chats `digest`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "digest")]
     pub arrays: Option<Arrays>,
-    /// Older events are not sent.
-    #[serde(with = "humantime_serde")]
+    /// Older events are not sent, as `1d`.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1d")]
     pub max_event_age: Option<Duration>,
-    /// Private subnets it may be in.
+    /// Private subnets it may be in. Only in `mesh.toml`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(ignore)]
     pub allow_private: Vec<String>,
-    /// Whether it may have an http:// address.
+    /// Whether it may have an http:// address. Only in `mesh.toml`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
     pub allow_http: Option<bool>,
-    /// Deadline of one attempt.
-    #[serde(with = "humantime_serde")]
+    /// Deadline of one attempt, at most `30s`.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10s")]
     pub timeout: Option<Duration>,
     /// Requests under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1024)]
     pub concurrency: Option<usize>,
     /// Attempts in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub max_attempts: Option<u32>,
     /// Upper bound of the first wait.
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10s")]
     pub first_wait: Option<Duration>,
     /// Factor between the bounds of waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub growth: Option<u32>,
     /// Upper bound of every wait.
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30h")]
     pub longest_wait: Option<Duration>,
 }
 
 /// How the tasks of arrays are told.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrays {
     /// As a few messages about the array.
@@ -171,8 +229,10 @@ pub struct Endpoint {
     pub filter: Filter,
     /// Whether arrays are told as digests.
     pub digest: bool,
-    /// Type patterns as written, for people.
-    pub types: Vec<String>,
+    /// Headers of every request.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What may be shown of it.
+    pub public: Value,
     /// Older events are not sent.
     pub max_event_age: Option<Duration>,
     /// Subnets it may be in although they are private.
@@ -186,16 +246,6 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// What may be shown of it.
-    pub fn public(&self) -> Value {
-        json!({
-            "url": self.shown_url(),
-            "format": self.format.as_str(),
-            "signed": self.signer.is_some(),
-            "types": self.types,
-        })
-    }
-
     /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
     pub fn shown_url(&self) -> String {
         let mut url = self.url.clone();
@@ -281,19 +331,9 @@ impl Config {
         let mut names = BTreeSet::new();
         let mut endpoints = Vec::new();
         for (index, written) in self.endpoints.iter().enumerate() {
-            let mut check = Check {
-                config: self,
-                written,
-                faults: Vec::new(),
-            };
-            if written.name.is_empty() {
-                check.fault("name", "missing; deliveries are kept under it");
-            } else if written.name.chars().any(char::is_control) || written.name.len() > 64 {
-                check.fault(
-                    "name",
-                    "at most 64 characters, none of them a control character",
-                );
-            } else if !names.insert(&written.name) {
+            let mut check = Check::new(self, written);
+            check.name();
+            if !written.name.is_empty() && !names.insert(&written.name) {
                 check.fault("name", "used twice; every endpoint needs its own");
             }
             let endpoint = check.endpoint(&allowed, &read);
@@ -312,6 +352,46 @@ impl Config {
             Ok(endpoints)
         } else {
             Err(faults)
+        }
+    }
+}
+
+impl Config {
+    /// Checks an endpoint as the API is given it.
+    ///
+    /// # Errors
+    /// Every fault; what only the operator may set is one.
+    pub fn endpoint(&self, spec: &Value) -> Result<Endpoint, Vec<Fault>> {
+        let fault = |key, problem: String| Fault {
+            endpoint: String::new(),
+            key,
+            problem,
+        };
+        let faults: Vec<Fault> = OPERATORS
+            .iter()
+            .filter(|key| spec.get(**key).is_some())
+            .map(|key| fault(key, "can only be set in mesh.toml".to_owned()))
+            .collect();
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let written = EndpointConfig::deserialize(spec)
+            .map_err(|error| vec![fault("", error.to_string())])?;
+        let allowed = self.allow_subnets.iter().flat_map(|text| text.parse());
+        let allowed: Vec<Subnet> = allowed.collect();
+        let mut check = Check::new(self, &written);
+        check.name();
+        check.name_in_paths();
+        // Whoever may write files into an address could read those of the server.
+        let nothing = |_: &Path| {
+            Err(std::io::Error::other(
+                "files can only be named in mesh.toml",
+            ))
+        };
+        let endpoint = check.endpoint(&allowed, &nothing);
+        match endpoint {
+            Some(endpoint) if check.faults.is_empty() => Ok(endpoint),
+            _ => Err(check.faults),
         }
     }
 }

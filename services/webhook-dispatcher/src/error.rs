@@ -16,6 +16,27 @@ pub enum Error {
         "endpoint {0:?} was made by the API: give the one in mesh.toml another name, or remove the other with `smesh webhooks remove`"
     )]
     NameTaken(String),
+    /// The key that encrypts secrets cannot be used.
+    #[error("read the key that encrypts webhook secrets, {path}: {problem}", path = path.display())]
+    SecretsKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what is needed.
+        problem: String,
+    },
+    /// The secrets of an endpoint were encrypted with another key.
+    #[error(
+        "endpoint {0:?}: its secrets were encrypted with another key; put that key into webhook-dispatcher.secrets_key_file as another line"
+    )]
+    Sealed(String),
+    /// What is stored of an endpoint is refused by now.
+    #[error("endpoint {name:?}: {faults}")]
+    Refused {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        faults: String,
+    },
     /// Nothing is known of the endpoint here.
     #[error("endpoint {0:?} is not known here")]
     Unknown(String),

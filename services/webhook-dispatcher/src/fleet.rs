@@ -31,6 +31,9 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// So long an endpoint that no dispatcher has in its `mesh.toml` any more is kept: those that have it may only be starting again.
 const UNLISTED: TimeDelta = TimeDelta::minutes(10);
 
+/// So long an answer waits for what was changed to be at work.
+const APPLIED: Duration = Duration::from_millis(1_500);
+
 /// The endpoints this dispatcher is at work on.
 pub struct Fleet {
     shared: Arc<Shared>,
@@ -65,6 +68,23 @@ impl Fleet {
     /// Something changed: look at once.
     pub fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Waits a moment until a change of an endpoint is at work: events that come after the answer find it so. Where another dispatcher is
+    /// at work on it, or NATS is away, it is so a little later.
+    pub async fn applied(&self, name: &str, revision: i64) {
+        self.wake();
+        let until = Instant::now() + APPLIED;
+        while Instant::now() < until && !self.is_applied(name, revision) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn is_applied(&self, name: &str, revision: i64) -> bool {
+        self.running().get(name).is_some_and(|running| {
+            let declared = |lane: &Arc<Lane>| lane.declared.is_cancelled();
+            running.revision >= revision && running.lane.as_ref().is_none_or(declared)
+        })
     }
 
     /// Lets every endpoint look for what is due.

@@ -18,6 +18,9 @@ use crate::metrics;
 /// While the database does not work, messages stay on the bus.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// An event that the bus gives out again while it is handled is looked at again so soon.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// Handles the messages of one endpoint.
 pub struct Intake(pub Arc<Lane>);
 
@@ -43,6 +46,9 @@ impl Handler for Intake {
             // Readiness says why; once per message would say it a thousand times.
             return Outcome::Retry { after: PAUSE };
         }
+        let Some(_under_way) = self.0.begin(&event.id) else {
+            return Outcome::Retry { after: BUSY };
+        };
         match self.take(kind, &event, message).await {
             Ok(()) => Outcome::Done,
             Err(Error::NotOurs(_)) => Outcome::Retry { after: PAUSE },

@@ -1,7 +1,7 @@
 //! One endpoint: its limits, its attempts, its retries. Nothing here is shared with another endpoint but the database's writer.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -74,8 +74,23 @@ pub struct Lane {
     pub arrays: Arrays,
     /// Costs that came before their message.
     pub costs: Costs,
+    /// Cancelled once the bus has its consumer, so that no event passes it by.
+    pub declared: CancellationToken,
     permits: Semaphore,
     wake: Notify,
+    under_way: Mutex<HashSet<String>>,
+}
+
+/// An event that is being handled.
+pub struct UnderWay<'a> {
+    lane: &'a Lane,
+    event: String,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.lane.events_under_way().remove(&self.event);
+    }
 }
 
 impl Lane {
@@ -98,8 +113,10 @@ impl Lane {
             array_companions,
             arrays: Arrays::default(),
             costs: Costs::default(),
+            declared: CancellationToken::new(),
             permits,
             wake: Notify::new(),
+            under_way: Mutex::default(),
             endpoint,
             lease,
         }
@@ -134,6 +151,21 @@ impl Lane {
     pub fn may_send(&self) -> Result<(), Error> {
         self.shared.store.check_writes()?;
         self.lease.check()
+    }
+
+    /// Begins to handle an event; `None` while it is being handled already, as when the bus gave it out twice.
+    pub fn begin(&self, event: &str) -> Option<UnderWay<'_>> {
+        let began = self.events_under_way().insert(event.to_owned());
+        began.then(|| UnderWay {
+            lane: self,
+            event: event.to_owned(),
+        })
+    }
+
+    fn events_under_way(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something became due.

@@ -3,13 +3,13 @@
 //! - [`domain`]: filters, retries, chat messages, forbidden addresses. Pure.
 //! - [`config`]: the section of `mesh.toml` and its checked endpoints.
 //! - [`handlers`]: per message: decide, send, store.
-//! - [`registry`]: what each endpoint is.
+//! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
 //! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
 //! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
 //! - [`arrays`]: digests of arrays, on disk.
 //! - [`announce`]: outcomes become audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
-//! - [`api`]: the REST routes under `/v1/webhooks`.
+//! - [`api`]: the Webhooks API, REST under `/v1/webhooks` and gRPC.
 //!
 //! Every endpoint has its own durable consumer and its own limits, so one that fails, hangs or floods only hurts itself. An event is
 //! acknowledged when its outcome, or the fact that it waits, is on disk; a crash may repeat attempts that were under way, with the same
@@ -34,6 +34,7 @@ pub mod post;
 pub mod registry;
 pub mod replays;
 pub mod signature;
+pub mod vault;
 pub mod work;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,7 @@ use chrono::{TimeDelta, Utc};
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
+use secrecy::ExposeSecret as _;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -53,11 +55,12 @@ pub use error::Error;
 
 use adapters::http::Http;
 use adapters::store::Store;
-use api::Api;
+use api::Webhooks;
 use domain::names;
 use fleet::Fleet;
 use lane::Shared;
 use registry::Registry;
+use vault::Vault;
 use work::pause;
 
 /// Between tries of what NATS or the database refused.
@@ -79,7 +82,9 @@ impl Service for WebhookDispatcherService {
         let (config, endpoints, location) = configuration(&context)?;
         metrics::describe();
         let store = Store::connect(&location)?;
-        let registry = Arc::new(Registry::new(endpoints));
+        let vault = vault(&context, &config, &store)?;
+        let (remember, cost_wait) = (config.remember, config.cost_wait);
+        let registry = Arc::new(Registry::new(config, endpoints, vault));
         let prepared = match prepare(&store, &registry).await {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
@@ -98,21 +103,22 @@ impl Service for WebhookDispatcherService {
             store,
             http: Http::default(),
             cluster: context.mesh.cluster.clone(),
-            cost_wait: config.cost_wait,
+            cost_wait,
             outcomes: Notify::new(),
             owned: RwLock::default(),
         });
         let fleet = Arc::new(Fleet::new(Arc::clone(&shared), Arc::clone(&registry)));
-        let router = api::router(Api {
+        let router = api::router(Arc::new(Webhooks {
             shared: Arc::clone(&shared),
             registry: Arc::clone(&registry),
+            fleet: Arc::clone(&fleet),
             config_file: context.config_file(),
-        });
+        }));
         let dispatcher = Dispatcher {
             shared,
             registry,
             fleet,
-            remember: config.remember,
+            remember,
         };
         Ok(Started {
             router: context.audited(&dispatcher.shared.bus, router),
@@ -135,12 +141,30 @@ fn configuration(context: &Context) -> Result<(Config, Vec<Endpoint>, Location),
     Ok((config, endpoints, location))
 }
 
+/// What encrypts secrets. On a shared database a key that only this dispatcher has would be of no use, so none is made.
+fn vault(context: &Context, config: &Config, store: &Store) -> Result<Option<Vault>, BoxError> {
+    let fault = |problem| context.faults(&[format!("webhook-dispatcher.secrets_key: {problem}")]);
+    if let Some(key) = &config.secrets_key {
+        return Ok(Some(Vault::parse(key.expose_secret()).map_err(fault)?));
+    }
+    let named = !config.secrets_key_file.as_os_str().is_empty();
+    if !named && store.is_shared() {
+        return Ok(None);
+    }
+    let path = if named {
+        context.relative(&config.secrets_key_file)
+    } else {
+        context.mesh.data_dir.join("webhook-dispatcher.key")
+    };
+    Ok(Some(Vault::open_or_make(&path)?))
+}
+
 /// Brings the tables to this version and notes the endpoints of `mesh.toml`.
 async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     store.prepare().await?;
     for endpoint in registry.files() {
         if !store
-            .note_file(&endpoint.name, &endpoint.public(), Utc::now())
+            .note_file(&endpoint.name, &endpoint.public, Utc::now())
             .await?
         {
             return Err(Error::NameTaken(endpoint.name.clone()));

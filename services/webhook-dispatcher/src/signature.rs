@@ -1,5 +1,7 @@
 //! Standard Webhooks 1.0.0 signatures, `v1` (HMAC-SHA256).
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use standardwebhooks::Webhook;
 
@@ -7,7 +9,9 @@ use standardwebhooks::Webhook;
 #[derive(Clone)]
 pub struct Signer {
     // The crate's type is not `Clone`, and has no `Debug` that could show the key.
-    webhook: std::sync::Arc<Webhook>,
+    webhook: Arc<Webhook>,
+    /// Secrets from before, and until when they sign too: receivers change theirs in this time.
+    retired: Vec<(Arc<Webhook>, DateTime<Utc>)>,
 }
 
 /// A secret that cannot be used.
@@ -38,14 +42,29 @@ impl Signer {
         }
         Ok(Self {
             webhook: webhook.into(),
+            retired: Vec::new(),
         })
+    }
+
+    /// The same; another signer's secret signs too, until then.
+    #[must_use]
+    pub fn beside(mut self, retired: Self, until: DateTime<Utc>) -> Self {
+        self.retired.push((retired.webhook, until));
+        self
     }
 
     /// Value of `webhook-signature`. The timestamp is the attempt's: receivers refuse what is older than five minutes.
     pub fn sign(&self, id: &str, at: DateTime<Utc>, body: &str) -> String {
-        self.webhook
-            .sign(id, at.timestamp(), body.as_bytes())
-            .expect("signing fails only for bodies that are not UTF-8")
+        let retired = self.retired.iter().filter(|(_, until)| at < *until);
+        let signatures: Vec<String> = std::iter::once(&self.webhook)
+            .chain(retired.map(|(webhook, _)| webhook))
+            .map(|webhook| {
+                webhook
+                    .sign(id, at.timestamp(), body.as_bytes())
+                    .expect("signing fails only for bodies that are not UTF-8")
+            })
+            .collect();
+        signatures.join(" ")
     }
 }
 
@@ -79,6 +98,25 @@ mod tests {
                 expected
             );
         }
+    }
+
+    #[test]
+    fn a_retired_secret_signs_beside_the_new_one_until_its_time() {
+        let [old, new] = [
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+        ]
+        .map(|secret| Signer::new(secret).unwrap());
+        let at = DateTime::from_timestamp(1_700_000_000, 0).unwrap();
+        let both = new.clone().beside(old.clone(), at);
+        let before = at - chrono::TimeDelta::seconds(1);
+        let expected = format!(
+            "{} {}",
+            new.sign("id", before, "{}"),
+            old.sign("id", before, "{}")
+        );
+        assert_eq!(both.sign("id", before, "{}"), expected);
+        assert_eq!(both.sign("id", at, "{}"), new.sign("id", at, "{}"));
     }
 
     #[test]

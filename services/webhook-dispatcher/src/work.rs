@@ -167,6 +167,7 @@ async fn declare(lane: &Lane, stop: &CancellationToken) -> bool {
             return false;
         }
     }
+    lane.declared.cancel();
     true
 }
 

@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// What it did.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -41,6 +41,9 @@ pub mod audit_entry {
         /// Somebody had recorded events told once more.
         #[prost(message, tag = "20")]
         Replay(super::Replay),
+        /// Somebody made, changed or removed a webhook endpoint.
+        #[prost(message, tag = "21")]
+        Webhook(super::WebhookChanged),
     }
 }
 /// A replay began or ended. Where it gives data of other people there is an entry of kind `read` beside each.
@@ -189,6 +192,34 @@ pub struct PayloadsDropped {
     #[prost(string, tag = "5")]
     pub made_by: ::prost::alloc::string::String,
 }
+/// Somebody made, changed, tested or removed a webhook endpoint.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WebhookChanged {
+    /// Name of the endpoint.
+    #[prost(string, tag = "1")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// `created`, `changed`, `paused`, `resumed`, `disabled`, `rotated`, `tested` or `removed`.
+    #[prost(string, tag = "2")]
+    pub what: ::prost::alloc::string::String,
+    /// Keys that were changed, sorted, without their values.
+    #[prost(string, repeated, tag = "3")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Unix user the endpoint belongs to. Empty if it is nobody's.
+    #[prost(string, tag = "4")]
+    pub owner: ::prost::alloc::string::String,
+    /// Who did it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity. Empty for the dispatcher itself.
+    #[prost(string, tag = "5")]
+    pub made_by: ::prost::alloc::string::String,
+    /// `user`, `coordinator` or `admin`. Empty for the dispatcher itself.
+    #[prost(string, tag = "6")]
+    pub role: ::prost::alloc::string::String,
+    /// How they were known: `unix`, `token` or `oidc`. Empty for the dispatcher itself.
+    #[prost(string, tag = "7")]
+    pub authentication: ::prost::alloc::string::String,
+    /// Why, as they said. May be empty.
+    #[prost(string, tag = "8")]
+    pub reason: ::prost::alloc::string::String,
+}
 /// A message that could not be processed, on `mesh.dead.<service>`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeadLetter {
@@ -279,6 +310,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Replay(v) => {
                     struct_ser.serialize_field("replay", v)?;
                 }
+                audit_entry::Act::Webhook(v) => {
+                    struct_ser.serialize_field("webhook", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -301,6 +335,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "key",
             "retention",
             "replay",
+            "webhook",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -315,6 +350,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Key,
             Retention,
             Replay,
+            Webhook,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -346,6 +382,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "key" => Ok(GeneratedField::Key),
                             "retention" => Ok(GeneratedField::Retention),
                             "replay" => Ok(GeneratedField::Replay),
+                            "webhook" => Ok(GeneratedField::Webhook),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -436,6 +473,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("replay"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Replay)
+;
+                        }
+                        GeneratedField::Webhook => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("webhook"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Webhook)
 ;
                         }
                     }
@@ -1821,5 +1865,216 @@ impl<'de> serde::Deserialize<'de> for SigningKeyMade {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.SigningKeyMade", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for WebhookChanged {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.endpoint.is_empty() {
+            len += 1;
+        }
+        if !self.what.is_empty() {
+            len += 1;
+        }
+        if !self.keys.is_empty() {
+            len += 1;
+        }
+        if !self.owner.is_empty() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        if !self.role.is_empty() {
+            len += 1;
+        }
+        if !self.authentication.is_empty() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.WebhookChanged", len)?;
+        if !self.endpoint.is_empty() {
+            struct_ser.serialize_field("endpoint", &self.endpoint)?;
+        }
+        if !self.what.is_empty() {
+            struct_ser.serialize_field("what", &self.what)?;
+        }
+        if !self.keys.is_empty() {
+            struct_ser.serialize_field("keys", &self.keys)?;
+        }
+        if !self.owner.is_empty() {
+            struct_ser.serialize_field("owner", &self.owner)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        if !self.role.is_empty() {
+            struct_ser.serialize_field("role", &self.role)?;
+        }
+        if !self.authentication.is_empty() {
+            struct_ser.serialize_field("authentication", &self.authentication)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for WebhookChanged {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "endpoint",
+            "what",
+            "keys",
+            "owner",
+            "made_by",
+            "madeBy",
+            "role",
+            "authentication",
+            "reason",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Endpoint,
+            What,
+            Keys,
+            Owner,
+            MadeBy,
+            Role,
+            Authentication,
+            Reason,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "endpoint" => Ok(GeneratedField::Endpoint),
+                            "what" => Ok(GeneratedField::What),
+                            "keys" => Ok(GeneratedField::Keys),
+                            "owner" => Ok(GeneratedField::Owner),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            "role" => Ok(GeneratedField::Role),
+                            "authentication" => Ok(GeneratedField::Authentication),
+                            "reason" => Ok(GeneratedField::Reason),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = WebhookChanged;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.WebhookChanged")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<WebhookChanged, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut endpoint__ = None;
+                let mut what__ = None;
+                let mut keys__ = None;
+                let mut owner__ = None;
+                let mut made_by__ = None;
+                let mut role__ = None;
+                let mut authentication__ = None;
+                let mut reason__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Endpoint => {
+                            if endpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("endpoint"));
+                            }
+                            endpoint__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::What => {
+                            if what__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("what"));
+                            }
+                            what__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Keys => {
+                            if keys__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("keys"));
+                            }
+                            keys__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Owner => {
+                            if owner__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("owner"));
+                            }
+                            owner__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Role => {
+                            if role__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("role"));
+                            }
+                            role__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Authentication => {
+                            if authentication__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("authentication"));
+                            }
+                            authentication__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(WebhookChanged {
+                    endpoint: endpoint__.unwrap_or_default(),
+                    what: what__.unwrap_or_default(),
+                    keys: keys__.unwrap_or_default(),
+                    owner: owner__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                    role: role__.unwrap_or_default(),
+                    authentication: authentication__.unwrap_or_default(),
+                    reason: reason__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.WebhookChanged", FIELDS, GeneratedVisitor)
     }
 }

@@ -50,4 +50,9 @@ pub mod mesh {
             include!("mesh.user.v1.rs");
         }
     }
+    pub mod webhook {
+        pub mod v1 {
+            include!("mesh.webhook.v1.rs");
+        }
+    }
 }

@@ -1,41 +1,114 @@
-//! `smesh webhooks`: endpoints, how they fare, and a test.
+//! `smesh webhooks`: endpoints, how they fare, and what is done with them.
+
+mod fields;
 
 use std::process::ExitCode;
 
-use serde_json::Value;
+use hyper::Method;
+use serde_json::{Value, json};
 
-use crate::cli::{self, Global};
-use crate::client::{Query, segment};
+use self::fields::{add, edit, read};
+use crate::cli::{Global, Webhooks};
+use crate::client::{Client, Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
 
-pub(super) async fn run(global: &Global, args: cli::Webhooks) -> Result<ExitCode, Error> {
+pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
+    let at = |name: &str| format!("/v1/webhooks/{}", segment(name));
+    let send = async |method, path: &str, body: Value| {
+        client.send_json(method, path, Some(&body), &[]).await
+    };
     match args {
-        cli::Webhooks::List => {
+        Webhooks::Add(args) => {
+            let made = send(Method::POST, "/v1/webhooks", add(&args)?).await?;
+            output(global, &made, with_secret)?;
+        }
+        Webhooks::List => {
             let answer = client.get("/v1/webhooks", &Query::new()).await?;
             output(global, &answer, list)?;
         }
-        cli::Webhooks::Show { name } => {
-            let path = format!("/v1/webhooks/{}", segment(&name));
-            let mut answer = client.get(&path, &Query::new()).await?;
-            let mut deliveries = client
-                .get(&format!("{path}/deliveries"), &vec![("limit", "20".into())])
-                .await?;
-            answer["deliveries"] = deliveries["deliveries"].take();
+        Webhooks::Show { name } => {
+            let mut answer = client.get(&at(&name), &Query::new()).await?;
+            answer["deliveries"] = deliveries(&client, &name, 20).await?["deliveries"].take();
             output(global, &answer, endpoint)?;
         }
-        cli::Webhooks::Test { name } => {
-            let answer = client
-                .post(&format!("/v1/webhooks/{}/test", segment(&name)))
-                .await?;
-            output(global, &answer, tested)?;
-            if answer["delivered"] != true {
+        Webhooks::Edit(args) => {
+            let changed = send(Method::PATCH, &at(&args.name), edit(&args)?).await?;
+            output(global, &changed, endpoint)?;
+        }
+        Webhooks::Pause { name, reason } => {
+            let path = at(&name) + "/pause";
+            let paused = send(Method::POST, &path, json!({ "reason": reason })).await?;
+            output(global, &paused, endpoint)?;
+        }
+        Webhooks::Resume { name } => {
+            let resumed = client.post(&(at(&name) + "/resume")).await?;
+            output(global, &resumed, endpoint)?;
+        }
+        Webhooks::Test {
+            name,
+            event,
+            dry_run,
+        } => {
+            let mut trial = json!({ "dry_run": dry_run });
+            if let Some(id) = event {
+                trial["event"] = recorded(&client, &id).await?;
+            }
+            let answer = send(Method::POST, &(at(&name) + "/test"), trial).await?;
+            output(global, &answer, |answer| tested(answer, dry_run))?;
+            if answer["delivered"] != true && !dry_run {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Webhooks::Rotate {
+            name,
+            overlap,
+            secret_file,
+        } => {
+            let mut rotation = json!({});
+            if let Some(overlap) = overlap {
+                rotation["overlap"] = overlap.into();
+            }
+            if let Some(file) = secret_file {
+                rotation["secret"] = read(&file)?.into();
+            }
+            let rotated = send(Method::POST, &(at(&name) + "/rotate"), rotation).await?;
+            output(global, &rotated, with_secret)?;
+        }
+        Webhooks::Deliveries { name, limit } => {
+            let answer = deliveries(&client, &name, limit).await?;
+            output(global, &answer, |answer| {
+                show::table(&delivery_rows(answer))
+            })?;
+        }
+        Webhooks::Remove { name } => {
+            let none = client
+                .send_json(Method::DELETE, &at(&name), None, &[])
+                .await?;
+            output(global, &none, |_| format!("{name} is removed"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn deliveries(client: &Client, name: &str, limit: u32) -> Result<Value, Error> {
+    let path = format!("/v1/webhooks/{}/deliveries", segment(name));
+    let query = vec![("limit", limit.to_string())];
+    client.get(&path, &query).await
+}
+
+/// An event of the ledger, by its id.
+async fn recorded(client: &Client, id: &str) -> Result<Value, Error> {
+    let query = vec![("id", id.to_owned())];
+    let proof = client.get("/v1/ledger/proof/inclusion", &query).await?;
+    let seq = proof["seq"].to_string();
+    let query = vec![("from_seq", seq.clone()), ("to_seq", seq)];
+    let mut page = client.get("/v1/events", &query).await?;
+    match page["entries"][0]["event"].take() {
+        Value::Null => Err(Error::Failed(format!("{id} is no event of yours"))),
+        event => Ok(event),
+    }
 }
 
 fn output(global: &Global, answer: &Value, text: impl Fn(&Value) -> String) -> Result<(), Error> {
@@ -89,9 +162,11 @@ fn list(answer: &Value) -> String {
         .flatten()
         .collect();
     let Some(first) = endpoints.first() else {
-        return "no endpoints; write [[webhook-dispatcher.endpoints]] in mesh.toml".into();
+        return "no endpoints; `smesh webhooks add --help` says how to make one".into();
     };
-    let mut heading = ["name", "format", "types"].map(str::to_uppercase).to_vec();
+    let mut heading = ["name", "owner", "state", "format", "types"]
+        .map(str::to_uppercase)
+        .to_vec();
     heading.extend(
         counts(first)
             .into_iter()
@@ -102,7 +177,9 @@ fn list(answer: &Value) -> String {
     for endpoint in endpoints {
         let mut row = vec![
             text(&endpoint["name"]),
-            text(&endpoint["format"]),
+            text(&endpoint["owner"]),
+            text(&endpoint["state"]),
+            format(endpoint),
             types(endpoint),
         ];
         row.extend(counts(endpoint).into_iter().map(|(_, count)| count));
@@ -117,16 +194,50 @@ fn endpoint(answer: &Value) -> String {
         show::bold(&text(&answer["name"])),
         format!(
             "  {} to {}, types {}",
-            text(&answer["format"]),
+            format(answer),
             text(&answer["url"]),
             types(answer)
         ),
+        state(answer),
     ];
+    for (name, key) in [
+        ("for", "description"),
+        ("owner", "owner"),
+        ("users", "users"),
+    ] {
+        let value = &answer[key];
+        if !value.is_null() && *value != "" && *value != json!([]) {
+            lines.push(format!("  {name} {}", show::clean(&text(value))));
+        }
+    }
     let counts: Vec<String> = counts(answer)
         .into_iter()
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     lines.push(format!("  {}", counts.join(", ")));
+    let rows = delivery_rows(answer);
+    if rows.len() > 1 {
+        lines.push(show::table(&rows));
+    }
+    lines.join("\n")
+}
+
+fn state(answer: &Value) -> String {
+    let reason = show::clean(&text(&answer["reason"]));
+    let since = answer["since"].as_str().and_then(|time| time.parse().ok());
+    let state = format!("  {} since {}", text(&answer["state"]), show::clock(since));
+    if reason.is_empty() {
+        state
+    } else {
+        format!("{state}: {reason}")
+    }
+}
+
+fn format(endpoint: &Value) -> String {
+    text(&endpoint["format"]["type"])
+}
+
+fn delivery_rows(answer: &Value) -> Vec<Vec<String>> {
     let mut rows = vec![
         ["when", "event", "state", "attempts", "status", "error"]
             .map(str::to_uppercase)
@@ -134,26 +245,48 @@ fn endpoint(answer: &Value) -> String {
     ];
     for delivery in answer["deliveries"].as_array().into_iter().flatten() {
         let status = text(&delivery["status"]);
+        let updated = delivery["updated_at"].as_str();
         rows.push(vec![
-            show::clock(
-                delivery["updated_at"]
-                    .as_str()
-                    .and_then(|time| time.parse().ok()),
-            ),
+            show::clock(updated.and_then(|time| time.parse().ok())),
             text(&delivery["event_type"]),
             text(&delivery["state"]),
             text(&delivery["attempts"]),
             if status == "0" { "-".into() } else { status },
-            text(&delivery["error"]),
+            show::clean(&text(&delivery["error"])),
         ]);
     }
-    if rows.len() > 1 {
-        lines.push(show::table(&rows));
+    rows
+}
+
+fn with_secret(answer: &Value) -> String {
+    let webhook = &answer["webhook"];
+    match answer["secret"].as_str() {
+        Some(secret) => format!(
+            "{}\n  signing secret, shown now and never again: {secret}",
+            endpoint(webhook)
+        ),
+        None => endpoint(webhook),
+    }
+}
+
+fn tested(answer: &Value, dry_run: bool) -> String {
+    let mut lines = Vec::new();
+    if let Some(body) = answer["body"].as_str() {
+        lines.push(show::clean(body));
+    }
+    let name = text(&answer["webhook"]);
+    if answer["matches"] != true {
+        lines.push(format!(
+            "{name} does not get such events: its filter or format leaves them out"
+        ));
+    }
+    if !dry_run {
+        lines.push(sent(answer));
     }
     lines.join("\n")
 }
 
-fn tested(answer: &Value) -> String {
+fn sent(answer: &Value) -> String {
     let (name, latency) = (text(&answer["webhook"]), text(&answer["latency_ms"]));
     if answer["delivered"] == true {
         format!(

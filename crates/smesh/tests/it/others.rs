@@ -69,8 +69,57 @@ async fn others_jobs_do_not_exist_for_them() {
     );
     let asked = as_other(&smesh, &["--socket", socket, "events", "--user", "alice"]);
     assert_eq!(asked.status.code(), Some(77), "{asked:?}");
-    let webhooks = as_other(&smesh, &["--socket", socket, "webhooks", "list"]);
-    assert_eq!(webhooks.status.code(), Some(77), "{webhooks:?}");
+    let webhooks = |args: &[&str]| {
+        let args = [&["--socket", socket, "webhooks"], args].concat();
+        let output = as_other(&smesh, &args);
+        assert!(output.status.success(), "{output:?}");
+        stdout(&output)
+    };
+    assert!(webhooks(&["list"]).contains("no endpoints"));
+    let made = webhooks(&[
+        "add",
+        "mine",
+        "https://example.org/x?token=hunter2",
+        "--type",
+        "job.*",
+    ]);
+    assert!(
+        made.contains("whsec_") && !made.contains("hunter2"),
+        "{made}"
+    );
+    let changed = webhooks(&[
+        "edit",
+        "mine",
+        "--set",
+        "timeout=5s",
+        "--description",
+        "the next step",
+    ]);
+    assert!(changed.contains("the next step"), "{changed}");
+    assert!(webhooks(&["pause", "mine", "--reason", "later"]).contains("paused"));
+    assert!(webhooks(&["resume", "mine"]).contains("active"));
+    assert!(webhooks(&["rotate", "mine", "--overlap", "1h"]).contains("whsec_"));
+    let tried = webhooks(&["test", "mine", "--dry-run"]);
+    assert!(tried.contains("org.slurm-mesh.job.completed.v1"), "{tried}");
+    let seen = mesh.run(&["webhooks", "show", "mine"]);
+    assert!(stdout(&seen).contains("users"), "{seen:?}");
+    assert!(!stdout(&seen).contains("whsec_"), "{seen:?}");
+    webhooks(&["remove", "mine"]);
+    let refused = as_other(
+        &smesh,
+        &[
+            "--socket",
+            socket,
+            "webhooks",
+            "add",
+            "y",
+            "https://10.0.0.1/",
+        ],
+    );
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("url: 10.0.0.1 may not be reached"),
+        "{refused:?}"
+    );
     assert!(mesh.run(&["job", "7"]).status.success(), "root sees it");
 }
 
@@ -82,6 +131,8 @@ async fn nothing_private_can_be_read_by_them() {
         "data/private/nats.conf",
         "data/private/nats-passwords/hook",
         "data/ledger.db",
+        "data/webhook-dispatcher.db",
+        "data/webhook-dispatcher.key",
         "data/cost-engine.db",
     ] {
         let path = mesh.path(file);

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Row;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// Where a delivery stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -105,7 +106,7 @@ impl Delivery {
 }
 
 /// Deliveries of an endpoint by state, and the last error.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Counts {
     /// Arrived.
     pub delivered: u64,

@@ -163,6 +163,9 @@ fn headers(
     if let Some(traceparent) = attributes.traceparent {
         set("traceparent", traceparent)?;
     }
+    for (name, value) in &endpoint.headers {
+        headers.entry(name).or_insert_with(|| value.clone());
+    }
     Ok(headers)
 }
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
 use url::{Host, Url};
 
 use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
@@ -14,6 +16,22 @@ use crate::domain::format::{Format, Signed};
 use crate::domain::retry::Policy;
 use crate::signature::Signer;
 
+/// Headers that the dispatcher or HTTP itself sets.
+const OURS: [&str; 10] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "te",
+    "traceparent",
+    "tracestate",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+const MOST_HEADERS: usize = 20;
+const MOST_VALUE: usize = 4096;
+
 /// Checks one endpoint and gathers what is wrong.
 pub(super) struct Check<'a> {
     pub config: &'a Config,
@@ -21,13 +39,54 @@ pub(super) struct Check<'a> {
     pub faults: Vec<Fault>,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    pub const fn new(config: &'a Config, written: &'a EndpointConfig) -> Self {
+        Self {
+            config,
+            written,
+            faults: Vec::new(),
+        }
+    }
+
     pub fn fault(&mut self, key: &'static str, problem: impl Into<String>) {
         self.faults.push(Fault {
             endpoint: String::new(),
             key,
             problem: problem.into(),
         });
+    }
+
+    /// The name, and what it is for.
+    pub fn name(&mut self) {
+        let EndpointConfig {
+            name, description, ..
+        } = self.written;
+        if name.is_empty() {
+            self.fault("name", "missing; deliveries are kept under it");
+        } else if name.chars().any(char::is_control) || name.len() > 64 {
+            self.fault(
+                "name",
+                "at most 64 characters, none of them a control character",
+            );
+        }
+        if description.chars().count() > 500 || description.chars().any(char::is_control) {
+            self.fault(
+                "description",
+                "at most 500 characters, none of them a control character",
+            );
+        }
+    }
+
+    /// A name that people write in addresses and on command lines.
+    pub fn name_in_paths(&mut self) {
+        let name = &self.written.name;
+        let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if !name.chars().all(good) || name.starts_with(['.', '-']) {
+            self.fault(
+                "name",
+                "letters, digits, dots, underscores and hyphens, beginning with a letter or digit",
+            );
+        }
     }
 
     /// The endpoint, if nothing is wrong with it.
@@ -82,20 +141,65 @@ impl Check<'_> {
         if digest && !is_chat {
             self.fault("arrays", "digests are for people; pipelines get each event");
         }
-        Some(Endpoint {
+        let headers = self.headers(read);
+        let mut endpoint = Endpoint {
             name: written.name.clone(),
             url: url?,
             signer: signer?,
             format,
             filter: filter?,
             digest,
-            types: written.types.clone(),
+            headers,
+            public: Value::Null,
             max_event_age,
             allowed,
             timeout,
             concurrency,
             policy,
-        })
+        };
+        endpoint.public = serde_json::json!(written);
+        endpoint.public["url"] = endpoint.shown_url().into();
+        endpoint.public["signed"] = endpoint.signer.is_some().into();
+        Some(endpoint)
+    }
+
+    /// Headers, but for those that are ours to set.
+    fn headers(
+        &mut self,
+        read: &impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Vec<(HeaderName, HeaderValue)> {
+        let written = self.written;
+        let mut headers = Vec::new();
+        if written.headers.len() > MOST_HEADERS {
+            self.fault("headers", format!("at most {MOST_HEADERS}"));
+        }
+        for (name, secret) in &written.headers {
+            let mut secret = secret.clone();
+            if let Err(problem) = secret.read(read) {
+                self.fault("headers", format!("{name}: {problem}"));
+                continue;
+            }
+            let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
+                self.fault("headers", format!("{name:?} is no name of a header"));
+                continue;
+            };
+            if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with("webhook-") {
+                self.fault("headers", format!("{name} is set by the dispatcher"));
+                continue;
+            }
+            let value = secret.expose();
+            match HeaderValue::from_str(value) {
+                Ok(mut value) if (1..=MOST_VALUE).contains(&value.len()) && value != "…" => {
+                    value.set_sensitive(true);
+                    headers.push((parsed, value));
+                }
+                _ => self.fault(
+                    "headers",
+                    format!("{name}: 1 to {MOST_VALUE} visible characters"),
+                ),
+            }
+        }
+        headers
     }
 
     /// The format with its secrets read, and checked.

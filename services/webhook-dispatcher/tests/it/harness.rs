@@ -1,9 +1,9 @@
 //! A running dispatcher, its bus, and what a test asks of them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::{Info, PullConsumer};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -11,6 +11,7 @@ use chrono::Utc;
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use mesh_bus::Bus;
+use mesh_db::Location;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_runtime::{ConfigFile, Context, Health, Service as _};
@@ -18,13 +19,16 @@ use mesh_testkit::{NatsServer, Postgres, Received, build, wait_until};
 use prost::Message as _;
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use webhook_dispatcher::WebhookDispatcherService;
+use webhook_dispatcher::adapters::store::Store;
 use webhook_dispatcher::domain::names;
+use webhook_dispatcher::domain::ownership::preferred;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -63,6 +67,8 @@ pub struct Mesh {
     pub folder: TempDir,
     /// Of the database; empty for the file in the folder.
     pub database: String,
+    /// More lines of the section.
+    pub settings: String,
     running: Option<Running>,
 }
 
@@ -121,6 +127,7 @@ impl Mesh {
                 Kind::Sqlite => String::new(),
                 Kind::Postgres => Postgres::shared().await.create_database(),
             },
+            settings: String::new(),
             running: None,
         }
     }
@@ -161,10 +168,12 @@ impl Mesh {
     pub fn write_config(&self, endpoints: &[String]) -> PathBuf {
         let path = self.folder.path().join("mesh.toml");
         let text = format!(
-            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[webhook-dispatcher.db]\nurl = {:?}\n{}",
+            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[webhook-dispatcher]\n{}\n\
+             [webhook-dispatcher.db]\nurl = {:?}\n{}",
             build::CLUSTER,
             self.folder.path(),
             self.nats.url(),
+            self.settings,
             self.database,
             endpoints.join("\n"),
         );
@@ -189,6 +198,10 @@ impl Mesh {
 
     /// How often messages of an endpoint were handed out so far, redeliveries included.
     pub async fn handed_out(&self, endpoint: &str) -> u64 {
+        self.consumer(endpoint).await.delivered.consumer_sequence
+    }
+
+    async fn consumer(&self, endpoint: &str) -> Info {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
         let mut consumer: PullConsumer = async_nats::jetstream::new(client)
             .get_stream("SLURM_EVENTS")
@@ -197,7 +210,7 @@ impl Mesh {
             .get_consumer(&names::consumer(endpoint))
             .await
             .unwrap();
-        consumer.info().await.unwrap().delivered.consumer_sequence
+        consumer.info().await.unwrap().clone()
     }
 
     /// Ends the dispatcher as SIGTERM does.
@@ -230,10 +243,27 @@ impl Mesh {
         user: &str,
         role: Role,
     ) -> (StatusCode, Value) {
+        self.ask(method, path, user, role, &Value::Null).await
+    }
+
+    /// Calls the API with a body, unless it is null.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        user: &str,
+        role: Role,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        let body = if body.is_null() {
+            Body::empty()
+        } else {
+            Body::from(body.to_string())
+        };
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .body(Body::empty())
+            .body(body)
             .unwrap();
         request.extensions_mut().insert(Caller::peer(user, 1, role));
         let response = self
@@ -248,6 +278,55 @@ impl Mesh {
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// The API over TCP for one caller, as the runtime would serve it after it has found out who calls.
+    pub async fn serve(&self, caller: Caller) -> String {
+        let routes = self.running.as_ref().unwrap().router.clone();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let routes = routes.layer(axum::Extension(caller));
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        format!("http://{address}")
+    }
+
+    /// How many events wait on the bus for an endpoint.
+    pub async fn pending(&self, endpoint: &str) -> u64 {
+        self.consumer(endpoint).await.num_pending
+    }
+
+    /// What the database has of an endpoint, as text and as bytes.
+    pub async fn raw_endpoint(&self, name: &str) -> String {
+        let sql = "SELECT spec, secrets FROM endpoints WHERE name = $1";
+        let (spec, secrets): (String, Vec<u8>) = if self.database.is_empty() {
+            let query = sqlx::query_as(sql).bind(name);
+            query.fetch_one(&mut self.outsider().await).await.unwrap()
+        } else {
+            let options: PgConnectOptions = self.database.parse().unwrap();
+            let query = sqlx::query_as(sql).bind(name);
+            let mut connection = options.connect().await.unwrap();
+            query.fetch_one(&mut connection).await.unwrap()
+        };
+        format!("{spec} {}", String::from_utf8_lossy(&secrets))
+    }
+
+    /// Waits until so many dispatchers are at work on PostgreSQL, and each endpoint is where it prefers to be.
+    pub async fn wait_for_replicas(&self, count: usize, endpoints: usize) {
+        let location = Location::parse(&self.database, Path::new("")).unwrap();
+        let store = Store::connect(&location).unwrap();
+        let what = format!("{count} dispatchers share {endpoints} endpoints");
+        wait_until(&what, DEADLINE, async || {
+            let replicas = store.replicas().await.unwrap();
+            let leases = store.leases().await.unwrap();
+            replicas.len() == count
+                && leases.len() == endpoints
+                && leases.iter().all(|(name, lease)| {
+                    let ids = replicas.iter().map(|replica| replica.id.as_str());
+                    preferred(name, ids) == Some(&lease.holder)
+                })
+        })
+        .await;
+        store.close().await;
     }
 
     /// What the API says about an endpoint's deliveries, e.g. `delivered`.

@@ -48,11 +48,13 @@ async fn kill_9_loses_nothing_and_repeats_only_what_was_under_way() {
         ..Answer::status(204)
     });
     let mesh = Mesh::without_dispatcher().await;
-    let config = mesh.write_config(&[signed(
+    let text = signed(
         "pipeline",
         &receiver.url("/"),
         &format!("concurrency = {CONCURRENCY}"),
-    )]);
+    );
+    // The consumer's ack wait is three times as long, half a minute at least.
+    let config = mesh.write_config(&[text.replace("timeout = \"30s\"", "timeout = \"5s\"")]);
     let mut process = Process::start(&config);
     mesh.wait_for_consumers(1).await;
     let events: Vec<_> = (1..=EVENTS)

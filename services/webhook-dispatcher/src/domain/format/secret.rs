@@ -39,10 +39,11 @@ impl Secret {
         }
     }
 
-    pub(super) fn read(
-        &mut self,
-        read: impl Fn(&Path) -> io::Result<String>,
-    ) -> Result<(), String> {
+    /// Reads its file, if it is in one.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn read(&mut self, read: impl Fn(&Path) -> io::Result<String>) -> Result<(), String> {
         if let Self::File { file } = self {
             let text = read(file).map_err(|error| format!("read {}: {error}", file.display()))?;
             *self = Self::from(text.trim());

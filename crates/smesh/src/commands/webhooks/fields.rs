@@ -1,0 +1,157 @@
+//! What the command line says of an endpoint, as the API takes it.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::cli::{WebhookAdd, WebhookEdit, WebhookFields};
+use crate::error::Error;
+
+/// An endpoint to be made.
+pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
+    let mut spec = fields(&args.fields)?;
+    spec.insert("name".into(), args.name.clone().into());
+    for (key, value) in [("url", &args.url), ("owner", &args.owner)] {
+        if let Some(value) = value {
+            spec.insert(key.into(), value.clone().into());
+        }
+    }
+    if let Some(file) = &args.secret_file {
+        spec.insert("secret".into(), read(file)?.into());
+    }
+    Ok(spec.into())
+}
+
+/// What changes.
+pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
+    let mut patch = fields(&args.fields)?;
+    if let Some(url) = &args.url {
+        patch.insert("url".into(), url.clone().into());
+    }
+    for field in &args.unset {
+        patch.insert(field.clone(), Value::Null);
+    }
+    if patch.is_empty() {
+        return Err(Error::Usage(
+            "nothing to change; `smesh webhooks edit --help` lists what can be".into(),
+        ));
+    }
+    Ok(patch.into())
+}
+
+fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
+    let mut spec = Map::new();
+    for field in &args.set {
+        let Some((key, value)) = field.split_once('=') else {
+            return Err(Error::Usage(format!(
+                "--set {field}: not of the form FIELD=VALUE"
+            )));
+        };
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        spec.insert(key.to_owned(), value);
+    }
+    if let Some(format) = &args.format {
+        let format = if format.starts_with('{') {
+            serde_json::from_str(format)
+                .map_err(|error| Error::Usage(format!("--format {format}: {error}")))?
+        } else {
+            json!({ "type": format })
+        };
+        spec.insert("format".into(), format);
+    }
+    for (key, values) in [
+        ("types", &args.types),
+        ("users", &args.users),
+        ("partitions", &args.partitions),
+    ] {
+        if !values.is_empty() {
+            spec.insert(key.into(), json!(values));
+        }
+    }
+    if let Some(description) = &args.description {
+        spec.insert("description".into(), description.clone().into());
+    }
+    let mut headers = Map::new();
+    for header in &args.headers {
+        let Some((name, value)) = header.split_once(':') else {
+            return Err(Error::Usage(
+                "--header: not of the form 'NAME: VALUE'".to_owned(),
+            ));
+        };
+        let value = match value.trim().strip_prefix('@') {
+            Some(file) => read(Path::new(file))?,
+            None => value.trim().to_owned(),
+        };
+        headers.insert(name.trim().to_owned(), value.into());
+    }
+    if !headers.is_empty() {
+        spec.insert("headers".into(), headers.into());
+    }
+    Ok(spec)
+}
+
+/// A secret in a file; blanks around it do not count.
+pub(super) fn read(file: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(file)
+        .map(|text| text.trim().to_owned())
+        .map_err(|source| Error::io("read", file, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command, Webhooks};
+
+    fn spec(args: &[&str]) -> Result<Value, Error> {
+        let all = [&["smesh", "webhooks"], args].concat();
+        match Cli::try_parse_from(all).unwrap().command {
+            Command::Webhooks(Webhooks::Add(args)) => add(&args),
+            Command::Webhooks(Webhooks::Edit(args)) => edit(&args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_says_what_the_api_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "hunter2\n").unwrap();
+        let header = format!("authorization: @{}", file.display());
+        let added = spec(&[
+            "add",
+            "x",
+            "https://e.org/",
+            "--type",
+            "job.*",
+            "--type",
+            "node.down",
+            "--header",
+            &header,
+            "--set",
+            "max_attempts=3",
+            "--set",
+            "timeout=5s",
+            "--format",
+            "slack",
+        ]);
+        assert_eq!(
+            added.unwrap(),
+            json!({
+                "name": "x", "url": "https://e.org/", "types": ["job.*", "node.down"], "headers": {"authorization": "hunter2"},
+                "max_attempts": 3, "timeout": "5s", "format": {"type": "slack"},
+            })
+        );
+        let edited = spec(&["edit", "x", "--unset", "types", "--description", "why"]);
+        assert_eq!(
+            edited.unwrap(),
+            json!({"types": null, "description": "why"})
+        );
+        assert!(matches!(spec(&["edit", "x"]), Err(Error::Usage(_))));
+        assert!(matches!(
+            spec(&["edit", "x", "--set", "y"]),
+            Err(Error::Usage(_))
+        ));
+    }
+}

@@ -1,0 +1,275 @@
+//! gRPC: `mesh.webhook.v1.WebhooksService`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use mesh_api::webhook::webhooks_service_server::{
+    SERVICE_NAME, WebhooksService, WebhooksServiceServer,
+};
+use mesh_events::proto::mesh::webhook::v1::{
+    CreateWebhookRequest, CreateWebhookResponse, DeleteWebhookRequest, DeleteWebhookResponse,
+    DeliveryCounts, GetWebhookRequest, GetWebhookResponse, ListDeliveriesRequest,
+    ListDeliveriesResponse, ListWebhooksRequest, ListWebhooksResponse, PauseWebhookRequest,
+    PauseWebhookResponse, ResumeWebhookRequest, ResumeWebhookResponse, RotateSecretRequest,
+    RotateSecretResponse, TestWebhookRequest, TestWebhookResponse, UpdateWebhookRequest,
+    UpdateWebhookResponse, Webhook as WebhookMessage, WebhookDelivery,
+};
+use mesh_events::timestamp;
+use mesh_runtime::api::{Caller, Shown};
+use pbjson_types::Struct;
+use serde_json::Value;
+use tonic::{Request, Response, Status};
+
+use super::{ApiError, Rotation, Trial, Webhook, WebhooksApi, shown};
+use crate::adapters::store::Delivery;
+
+pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
+    let service = WebhooksServiceServer::new(Adapter(api));
+    Router::new().route_service(&format!("/{SERVICE_NAME}/{{*method}}"), service)
+}
+
+struct Adapter<A>(Arc<A>);
+
+#[tonic::async_trait]
+impl<A: WebhooksApi> WebhooksService for Adapter<A> {
+    async fn list_webhooks(
+        &self,
+        request: Request<ListWebhooksRequest>,
+    ) -> Result<Response<ListWebhooksResponse>, Status> {
+        let caller = caller(&request)?;
+        let webhooks = self.0.list(&caller).await.map_err(status)?;
+        let owners = webhooks.iter().map(|webhook| webhook.owner.as_str());
+        let shown = shown(&caller, owners);
+        let webhooks = webhooks
+            .into_iter()
+            .map(message)
+            .collect::<Result<_, _>>()?;
+        Ok(with(shown, ListWebhooksResponse { webhooks }))
+    }
+
+    async fn get_webhook(
+        &self,
+        request: Request<GetWebhookRequest>,
+    ) -> Result<Response<GetWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let found = self.0.get(&caller, &request.into_inner().name).await;
+        let (shown, webhook) = answer(&caller, found)?;
+        Ok(with(shown, GetWebhookResponse { webhook }))
+    }
+
+    async fn create_webhook(
+        &self,
+        request: Request<CreateWebhookRequest>,
+    ) -> Result<Response<CreateWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let spec = json(request.into_inner().spec)?;
+        let made = self.0.create(&caller, spec).await.map_err(status)?;
+        let secret = made.secret.unwrap_or_default();
+        let (shown, webhook) = answer(&caller, Ok(made.webhook))?;
+        Ok(with(shown, CreateWebhookResponse { webhook, secret }))
+    }
+
+    async fn update_webhook(
+        &self,
+        request: Request<UpdateWebhookRequest>,
+    ) -> Result<Response<UpdateWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let UpdateWebhookRequest { name, patch } = request.into_inner();
+        let changed = self.0.edit(&caller, &name, json(patch)?).await;
+        let (shown, webhook) = answer(&caller, changed)?;
+        Ok(with(shown, UpdateWebhookResponse { webhook }))
+    }
+
+    async fn delete_webhook(
+        &self,
+        request: Request<DeleteWebhookRequest>,
+    ) -> Result<Response<DeleteWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let removed = self.0.remove(&caller, &request.into_inner().name).await;
+        removed.map_err(status)?;
+        Ok(with(Shown::nothing(), DeleteWebhookResponse {}))
+    }
+
+    async fn pause_webhook(
+        &self,
+        request: Request<PauseWebhookRequest>,
+    ) -> Result<Response<PauseWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let PauseWebhookRequest { name, reason } = request.into_inner();
+        let paused = self.0.pause(&caller, &name, &reason).await;
+        let (shown, webhook) = answer(&caller, paused)?;
+        Ok(with(shown, PauseWebhookResponse { webhook }))
+    }
+
+    async fn resume_webhook(
+        &self,
+        request: Request<ResumeWebhookRequest>,
+    ) -> Result<Response<ResumeWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let resumed = self.0.resume(&caller, &request.into_inner().name).await;
+        let (shown, webhook) = answer(&caller, resumed)?;
+        Ok(with(shown, ResumeWebhookResponse { webhook }))
+    }
+
+    async fn test_webhook(
+        &self,
+        request: Request<TestWebhookRequest>,
+    ) -> Result<Response<TestWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let TestWebhookRequest {
+            name,
+            event,
+            dry_run,
+        } = request.into_inner();
+        let event = event.map(|event| json(Some(event))).transpose()?;
+        let trial = Trial { event, dry_run };
+        let tested = self.0.test(&caller, &name, trial).await.map_err(status)?;
+        let latency = std::time::Duration::from_millis(tested.latency_ms);
+        let response = TestWebhookResponse {
+            event_id: tested.event_id,
+            matches: tested.matches,
+            delivered: tested.delivered,
+            status: tested.status.into(),
+            latency: Some(latency.into()),
+            error: tested.error,
+            body: tested.body.unwrap_or_default(),
+        };
+        Ok(with(Shown::nothing(), response))
+    }
+
+    async fn rotate_secret(
+        &self,
+        request: Request<RotateSecretRequest>,
+    ) -> Result<Response<RotateSecretResponse>, Status> {
+        let caller = caller(&request)?;
+        let RotateSecretRequest {
+            name,
+            secret,
+            overlap,
+        } = request.into_inner();
+        let overlap = overlap
+            .map(std::time::Duration::try_from)
+            .transpose()
+            .map_err(|_| Status::invalid_argument("overlap: at most 7d, and not negative"))?;
+        let rotation = Rotation {
+            secret: Some(secret).filter(|secret| !secret.is_empty()),
+            overlap,
+        };
+        let rotated = self.0.rotate(&caller, &name, rotation).await;
+        let rotated = rotated.map_err(status)?;
+        let secret = rotated.secret.unwrap_or_default();
+        let (shown, webhook) = answer(&caller, Ok(rotated.webhook))?;
+        Ok(with(shown, RotateSecretResponse { webhook, secret }))
+    }
+
+    async fn list_deliveries(
+        &self,
+        request: Request<ListDeliveriesRequest>,
+    ) -> Result<Response<ListDeliveriesResponse>, Status> {
+        let caller = caller(&request)?;
+        let ListDeliveriesRequest { name, limit } = request.into_inner();
+        let limit = (limit > 0).then_some(limit);
+        let found = self.0.deliveries(&caller, &name, limit).await;
+        let (owner, deliveries) = found.map_err(status)?;
+        let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
+        let deliveries = deliveries.into_iter().map(delivery).collect();
+        Ok(with(shown, ListDeliveriesResponse { deliveries }))
+    }
+}
+
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Status::unauthenticated("who are you?"))
+}
+
+fn with<T>(shown: Shown, message: T) -> Response<T> {
+    let mut response = Response::new(message);
+    response.extensions_mut().insert(shown);
+    response
+}
+
+fn answer(
+    caller: &Caller,
+    webhook: Result<Webhook, ApiError>,
+) -> Result<(Shown, Option<WebhookMessage>), Status> {
+    let webhook = webhook.map_err(status)?;
+    let shown = shown(caller, [webhook.owner.as_str()]);
+    Ok((shown, Some(message(webhook)?)))
+}
+
+fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
+    let counts = webhook.counts;
+    let spec = serde_json::from_value(Value::Object(webhook.spec));
+    Ok(WebhookMessage {
+        name: webhook.name,
+        owner: webhook.owner,
+        source: webhook.source.to_owned(),
+        state: webhook.state.to_owned(),
+        reason: webhook.reason,
+        since: Some(timestamp(webhook.since)),
+        created_at: Some(timestamp(webhook.created_at)),
+        updated_at: Some(timestamp(webhook.updated_at)),
+        spec: Some(spec.map_err(|error| Status::internal(error.to_string()))?),
+        counts: Some(DeliveryCounts {
+            delivered: counts.delivered,
+            waiting: counts.waiting,
+            dead: counts.dead,
+            expired: counts.expired,
+            last_error: counts.last_error,
+        }),
+    })
+}
+
+fn delivery(delivery: Delivery) -> WebhookDelivery {
+    WebhookDelivery {
+        event_id: delivery.event_id,
+        event_type: delivery.event_type,
+        state: delivery.state.as_str().to_owned(),
+        attempts: delivery.attempts,
+        status: delivery.status.into(),
+        error: delivery.error,
+        created_at: Some(timestamp(delivery.created_at)),
+        updated_at: Some(timestamp(delivery.updated_at)),
+        next_at: delivery.next_at.map(timestamp),
+    }
+}
+
+/// An object of JSON; its numbers are doubles, and those that are whole become whole again.
+fn json(value: Option<Struct>) -> Result<Value, Status> {
+    let value = serde_json::to_value(value.unwrap_or_default())
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(whole(value))
+}
+
+fn whole(value: Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            // Whole, and exact in a double.
+            Some(float) if float.fract() == 0.0 && float.abs() < 9e15 => format!("{float:.0}")
+                .parse::<i64>()
+                .map_or(Value::Number(number), Value::from),
+            _ => Value::Number(number),
+        },
+        Value::Array(values) => values.into_iter().map(whole).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(key, value)| (key, whole(value)))
+            .collect(),
+        other => other,
+    }
+}
+
+fn status(error: ApiError) -> Status {
+    let text = error.to_string();
+    match &error {
+        ApiError::NotFound(_) => Status::not_found(text),
+        ApiError::Forbidden(_) => Status::permission_denied(text),
+        ApiError::Conflict(_) => Status::failed_precondition(text),
+        ApiError::Invalid(_) => Status::invalid_argument(text),
+        ApiError::Unprepared(_) => Status::unavailable(text),
+        ApiError::Internal(error) => {
+            tracing::error!(error = mesh_runtime::chain(error), "answer request");
+            Status::internal("the service could not answer; its log says why")
+        }
+    }
+}

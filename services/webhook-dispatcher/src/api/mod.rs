@@ -1,0 +1,239 @@
+//! The Webhooks API: one trait, and REST and gRPC as thin adapters over it.
+//!
+//! Who may do what: administrators everything. A user makes endpoints of their own, which get their own events only, and does everything
+//! with these; another's endpoint does not exist for them. Auditors see everything, secrets excepted, and change nothing. Endpoints of
+//! `mesh.toml` belong to nobody and are changed there; they can be paused and tested here.
+
+mod grpc;
+mod manage;
+pub mod openapi;
+mod rest;
+mod trial;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use chrono::{DateTime, Utc};
+use mesh_runtime::api::{Caller, Shown};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::adapters::store::{Counts, Delivery};
+use crate::config::Fault;
+use crate::error::Error;
+
+pub use manage::Webhooks;
+
+/// Endpoints and what was delivered to them.
+pub trait WebhooksApi: Send + Sync + 'static {
+    /// The endpoints that the caller may see.
+    fn list(&self, caller: &Caller) -> impl Future<Output = Result<Vec<Webhook>, ApiError>> + Send;
+
+    /// An endpoint.
+    fn get(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
+
+    /// Makes an endpoint.
+    fn create(
+        &self,
+        caller: &Caller,
+        spec: Value,
+    ) -> impl Future<Output = Result<WithSecret, ApiError>> + Send;
+
+    /// Changes an endpoint by a JSON merge patch.
+    fn edit(
+        &self,
+        caller: &Caller,
+        name: &str,
+        patch: Value,
+    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
+
+    /// Removes an endpoint.
+    fn remove(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> impl Future<Output = Result<(), ApiError>> + Send;
+
+    /// Lets an endpoint wait.
+    fn pause(
+        &self,
+        caller: &Caller,
+        name: &str,
+        reason: &str,
+    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
+
+    /// Lets an endpoint go on.
+    fn resume(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> impl Future<Output = Result<Webhook, ApiError>> + Send;
+
+    /// Makes a new signing secret.
+    fn rotate(
+        &self,
+        caller: &Caller,
+        name: &str,
+        rotation: Rotation,
+    ) -> impl Future<Output = Result<WithSecret, ApiError>> + Send;
+
+    /// Sends a sample or an event that is given.
+    fn test(
+        &self,
+        caller: &Caller,
+        name: &str,
+        trial: Trial,
+    ) -> impl Future<Output = Result<Tested, ApiError>> + Send;
+
+    /// The newest deliveries of an endpoint, and whose endpoint it is.
+    fn deliveries(
+        &self,
+        caller: &Caller,
+        name: &str,
+        limit: Option<u32>,
+    ) -> impl Future<Output = Result<(String, Vec<Delivery>), ApiError>> + Send;
+}
+
+/// An endpoint as it may be shown.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Webhook {
+    /// Its name.
+    pub name: String,
+    /// Unix user it belongs to; empty for those of `mesh.toml`.
+    pub owner: String,
+    /// `api`, or `file` for those of `mesh.toml`.
+    pub source: &'static str,
+    /// `active`, `paused`, `disabled` or `removed`.
+    pub state: &'static str,
+    /// Why; empty if nobody said so.
+    pub reason: String,
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// When it was made.
+    pub created_at: DateTime<Utc>,
+    /// When it was changed.
+    pub updated_at: DateTime<Utc>,
+    /// What it is: `url`, `format`, `types` and what else was given, secrets masked; `signed`.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub spec: Map<String, Value>,
+    /// Deliveries by state.
+    pub counts: Counts,
+}
+
+/// An endpoint with its new secret.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct WithSecret {
+    /// The endpoint.
+    pub webhook: Webhook,
+    /// Its signing secret, shown now and never again; absent if it is not signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+/// A new secret.
+#[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rotation {
+    /// The secret, `whsec_…`; one is made if it is absent.
+    pub secret: Option<String>,
+    /// How long the old one signs beside it, as `1d`; at most `7d`.
+    #[serde(with = "humantime_serde")]
+    #[schema(value_type = Option<String>, example = "1d")]
+    pub overlap: Option<std::time::Duration>,
+}
+
+/// What is tried.
+#[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Trial {
+    /// An event as webhooks and `/v1/events` give it (CloudEvents JSON); a sample if it is absent.
+    #[schema(value_type = Option<Object>)]
+    pub event: Option<Value>,
+    /// See what would be sent, and send nothing.
+    pub dry_run: bool,
+}
+
+/// What came of a test.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Tested {
+    /// Name of the endpoint.
+    pub webhook: String,
+    /// Id of the event.
+    pub event_id: String,
+    /// Whether the endpoint would get this event: its filter and its format take it.
+    pub matches: bool,
+    /// Whether it was sent and arrived.
+    pub delivered: bool,
+    /// HTTP status; 0 without an answer.
+    pub status: u16,
+    /// How long it took.
+    pub latency_ms: u64,
+    /// What went wrong; empty if nothing did.
+    pub error: String,
+    /// Body of the first request, for an event that was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+}
+
+/// Why something is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// There is none, or the caller may not know of it.
+    #[error("no webhook {0:?}; GET /v1/webhooks lists them")]
+    NotFound(String),
+    /// The caller may not do this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// It cannot be done as things stand.
+    #[error("{0}")]
+    Conflict(String),
+    /// What was asked for is wrong.
+    #[error("{}", faults(.0))]
+    Invalid(Vec<Fault>),
+    /// The operator has to do something first.
+    #[error("{0}")]
+    Unprepared(String),
+    /// Something is broken here.
+    #[error(transparent)]
+    Internal(#[from] Error),
+}
+
+impl ApiError {
+    fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
+        Self::Invalid(vec![Fault {
+            endpoint: String::new(),
+            key,
+            problem: problem.into(),
+        }])
+    }
+}
+
+fn faults(faults: &[Fault]) -> String {
+    let told: Vec<String> = faults
+        .iter()
+        .map(|fault| match fault.key {
+            "" => fault.problem.clone(),
+            key => format!("{key}: {}", fault.problem),
+        })
+        .collect();
+    told.join("; ")
+}
+
+/// What an answer shows of others, for the audit: endpoints say who is told what.
+fn shown<'a>(caller: &Caller, owners: impl IntoIterator<Item = &'a str>) -> Shown {
+    let mut shown = Shown::to(caller);
+    owners.into_iter().for_each(|owner| shown.row(owner));
+    shown
+}
+
+/// REST and gRPC routes of an API.
+pub fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
+    rest::router(Arc::clone(&api)).merge(grpc::router(api))
+}

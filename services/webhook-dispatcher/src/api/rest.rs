@@ -1,0 +1,318 @@
+//! REST: what each route takes and gives.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use chrono::{DateTime, Utc};
+use mesh_runtime::api::{Caller, Problem, Shown};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{ApiError, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, openapi, shown};
+use crate::adapters::store::Delivery;
+use crate::config::EndpointConfig;
+
+/// No endpoint and no event is larger.
+const MOST_BODY: usize = 1024 * 1024;
+
+pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
+    Router::new()
+        .route("/v1/webhooks", get(list::<A>).post(create::<A>))
+        .route("/v1/webhooks/openapi.json", get(openapi::serve))
+        .route(
+            "/v1/webhooks/{name}",
+            get(show::<A>).patch(edit::<A>).delete(remove::<A>),
+        )
+        .route("/v1/webhooks/{name}/deliveries", get(deliveries::<A>))
+        .route("/v1/webhooks/{name}/pause", post(pause::<A>))
+        .route("/v1/webhooks/{name}/resume", post(resume::<A>))
+        .route("/v1/webhooks/{name}/rotate", post(rotate::<A>))
+        .route("/v1/webhooks/{name}/test", post(test::<A>))
+        .layer(DefaultBodyLimit::max(MOST_BODY))
+        .with_state(api)
+}
+
+type Answer<T> = Result<(Extension<Shown>, Json<T>), Problem>;
+
+/// Endpoints.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WebhookList {
+    /// By name.
+    webhooks: Vec<Webhook>,
+}
+
+/// Deliveries.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DeliveryList {
+    /// The newest first.
+    deliveries: Vec<DeliveryJson>,
+}
+
+/// One event on its way to an endpoint.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WebhookDelivery)]
+struct DeliveryJson {
+    /// Id of the event.
+    event_id: String,
+    /// Its type; empty for a message of the dispatcher's own.
+    event_type: String,
+    /// `waiting`, `delivered`, `dead` or `expired`.
+    state: &'static str,
+    /// Attempts so far.
+    attempts: u32,
+    /// HTTP status of the last attempt; 0 without an answer.
+    status: u16,
+    /// Error of the last attempt; empty on success.
+    error: String,
+    /// When it came.
+    created_at: DateTime<Utc>,
+    /// When it changed.
+    updated_at: DateTime<Utc>,
+    /// When it is tried next.
+    next_at: Option<DateTime<Utc>>,
+}
+
+impl From<Delivery> for DeliveryJson {
+    fn from(delivery: Delivery) -> Self {
+        Self {
+            event_id: delivery.event_id,
+            event_type: delivery.event_type,
+            state: delivery.state.as_str(),
+            attempts: delivery.attempts,
+            status: delivery.status,
+            error: delivery.error,
+            created_at: delivery.created_at,
+            updated_at: delivery.updated_at,
+            next_at: delivery.next_at,
+        }
+    }
+}
+
+/// The endpoints that the caller may see.
+#[utoipa::path(get, path = "/v1/webhooks", tag = "webhooks", responses(
+    (status = 200, description = "Endpoints by name", body = WebhookList), (status = 401, response = openapi::Unauthorized),
+))]
+pub(super) async fn list<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+) -> Answer<WebhookList> {
+    let webhooks = api.list(&caller).await.map_err(problem)?;
+    let shown = shown(
+        &caller,
+        webhooks.iter().map(|webhook| webhook.owner.as_str()),
+    );
+    Ok((shown.extension(), Json(WebhookList { webhooks })))
+}
+
+/// Makes an endpoint. Its signing secret is in the answer, and never again.
+#[utoipa::path(post, path = "/v1/webhooks", tag = "webhooks", request_body = NewWebhook, responses(
+    (status = 201, description = "The endpoint and its secret", body = WithSecret), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 503, response = openapi::Unprepared),
+))]
+pub(super) async fn create<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    bytes: Bytes,
+) -> Result<(StatusCode, Extension<Shown>, Json<WithSecret>), Problem> {
+    let made = api.create(&caller, body(&bytes)?).await.map_err(problem)?;
+    let shown = shown(&caller, [made.webhook.owner.as_str()]);
+    Ok((StatusCode::CREATED, shown.extension(), Json(made)))
+}
+
+/// An endpoint to be made.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "it describes what the API takes")]
+pub(super) struct NewWebhook {
+    /// Unix user it belongs to: the caller if not given; only administrators name another.
+    owner: Option<String>,
+    #[schema(inline)]
+    #[serde(flatten)]
+    spec: EndpointConfig,
+}
+
+/// An endpoint.
+#[utoipa::path(get, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
+    (status = 404, response = openapi::NotFound),
+))]
+pub(super) async fn show<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Answer<Webhook> {
+    answer(&caller, api.get(&caller, &name).await)
+}
+
+/// Changes an endpoint: a JSON merge patch (RFC 7396), `null` takes a value back to its default.
+#[utoipa::path(patch, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+    request_body(content = EndpointConfig, content_type = "application/merge-patch+json"), responses(
+    (status = 200, description = "The changed endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+))]
+pub(super) async fn edit<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer<Webhook> {
+    answer(&caller, api.edit(&caller, &name, body(&bytes)?).await)
+}
+
+/// Removes an endpoint. What waits for it ends as dead letters; the name is free again a moment later.
+#[utoipa::path(delete, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 204, description = "It is being removed"), (status = 401, response = openapi::Unauthorized),
+    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
+))]
+pub(super) async fn remove<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<(StatusCode, Extension<Shown>), Problem> {
+    api.remove(&caller, &name).await.map_err(problem)?;
+    Ok((StatusCode::NO_CONTENT, Shown::nothing().extension()))
+}
+
+/// Why an endpoint is to wait.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Pause {
+    /// For people.
+    #[schema(max_length = 500)]
+    reason: String,
+}
+
+/// Lets an endpoint wait. Its events are queued on the bus, as long as the bus keeps them.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+    request_body = Option<Pause>, responses(
+    (status = 200, description = "The endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+))]
+pub(super) async fn pause<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer<Webhook> {
+    let Pause { reason } = optional(&bytes)?;
+    answer(&caller, api.pause(&caller, &name, &reason).await)
+}
+
+/// Lets an endpoint go on.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
+    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
+))]
+pub(super) async fn resume<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Answer<Webhook> {
+    answer(&caller, api.resume(&caller, &name).await)
+}
+
+/// Makes a new signing secret, which is in the answer and never again; the old one signs beside it for a while.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+    request_body = Option<Rotation>, responses(
+    (status = 200, description = "The endpoint and its new secret", body = WithSecret), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+))]
+pub(super) async fn rotate<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer<WithSecret> {
+    let rotated = api.rotate(&caller, &name, optional(&bytes)?).await;
+    let rotated = rotated.map_err(problem)?;
+    let shown = shown(&caller, [rotated.webhook.owner.as_str()]);
+    Ok((shown.extension(), Json(rotated)))
+}
+
+/// Sends a sample, or an event that is given, once and now, and says what came of it. Nothing is stored.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+    request_body = Option<Trial>, responses(
+    (status = 200, description = "What came of it", body = Tested), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+))]
+pub(super) async fn test<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer<Tested> {
+    let tested = api.test(&caller, &name, optional(&bytes)?).await;
+    let tested = tested.map_err(problem)?;
+    Ok((Shown::nothing().extension(), Json(tested)))
+}
+
+/// Which deliveries.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Page {
+    /// How many, at most 500; 50 if not given.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+}
+
+/// The newest deliveries of an endpoint.
+#[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Its name"), Page), responses(
+    (status = 200, description = "The newest first", body = DeliveryList), (status = 400, description = "A parameter is wrong", content_type = "text/plain"),
+    (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+))]
+pub(super) async fn deliveries<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(page): Query<Page>,
+) -> Answer<DeliveryList> {
+    let found = api.deliveries(&caller, &name, page.limit).await;
+    let (owner, deliveries) = found.map_err(problem)?;
+    let deliveries: Vec<DeliveryJson> = deliveries.into_iter().map(Into::into).collect();
+    let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
+    Ok((shown.extension(), Json(DeliveryList { deliveries })))
+}
+
+fn answer(caller: &Caller, webhook: Result<Webhook, ApiError>) -> Answer<Webhook> {
+    let webhook = webhook.map_err(problem)?;
+    let shown = shown(caller, [webhook.owner.as_str()]);
+    Ok((shown.extension(), Json(webhook)))
+}
+
+/// The body as JSON, whatever its type is called.
+fn body(bytes: &[u8]) -> Result<Value, Problem> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))
+}
+
+/// A body that may be left out.
+fn optional<T: DeserializeOwned + Default>(bytes: &[u8]) -> Result<T, Problem> {
+    if bytes.is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_value(body(bytes)?)
+        .map_err(|error| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))
+}
+
+fn problem(error: ApiError) -> Problem {
+    let text = error.to_string();
+    match &error {
+        ApiError::NotFound(_) => Problem::not_found(text),
+        ApiError::Forbidden(_) => Problem::forbidden(text),
+        ApiError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
+        ApiError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),
+        ApiError::Unprepared(_) => Problem::unavailable(text, 3600),
+        ApiError::Internal(error) => Problem::internal(error),
+    }
+}

@@ -1,0 +1,207 @@
+//! Several dispatchers on one PostgreSQL: killed, paused, added and taken away under load.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use mesh_events::EventType;
+use mesh_testkit::{Answer, Receiver, wait_until};
+
+use crate::harness::{DEADLINE, Kind, Mesh, event, ids, signed};
+
+const ENDPOINTS: usize = 6;
+const CONCURRENCY: usize = 4;
+
+/// A dispatcher of its own process. Killed on drop.
+struct Replica {
+    child: Child,
+    config: PathBuf,
+    n: usize,
+}
+
+impl Replica {
+    fn start(config: &std::path::Path, n: usize) -> Self {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(config.with_file_name(format!("replica-{n}.log")))
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_webhook-dispatcher"))
+            .arg("--config")
+            .arg(config)
+            .env(
+                "MESH_MESH__API__SOCKET",
+                config.with_file_name(format!("replica-{n}.sock")),
+            )
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            config: config.to_owned(),
+            n,
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// As `kill -9`, and then another.
+    fn replace(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        *self = Self::start(&self.config.clone(), self.n);
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Endpoints with a path each at one receiver.
+fn endpoints(receiver: &Receiver) -> Vec<String> {
+    let more = format!("concurrency = {CONCURRENCY}");
+    (0..ENDPOINTS)
+        .map(|n| {
+            signed(
+                &format!("endpoint-{n}"),
+                &receiver.url(&format!("/{n}")),
+                &more,
+            )
+        })
+        // The consumer's ack wait is three times as long, half a minute at least.
+        .map(|text| text.replace("timeout = \"30s\"", "timeout = \"5s\""))
+        .collect()
+}
+
+fn delivered(receiver: &Receiver) -> BTreeSet<(String, String)> {
+    let received = receiver.received();
+    let ids = ids(&received);
+    received
+        .into_iter()
+        .map(|request| request.path)
+        .zip(ids)
+        .collect()
+}
+
+async fn publish(mesh: &Mesh, jobs: std::ops::Range<u32>) -> BTreeSet<(String, String)> {
+    let events: Vec<_> = jobs.map(|job| event(EventType::JobStarted, job)).collect();
+    let ids: Vec<String> = events.iter().map(|event| event.id.clone()).collect();
+    mesh.bus
+        .publish_all(events, &Default::default())
+        .await
+        .unwrap();
+    (0..ENDPOINTS)
+        .flat_map(|n| ids.iter().map(move |id| (format!("/{n}"), id.clone())))
+        .collect()
+}
+
+async fn until(
+    mesh: &Mesh,
+    receiver: &Receiver,
+    what: &str,
+    expected: &BTreeSet<(String, String)>,
+) {
+    let done = tokio::time::timeout(
+        DEADLINE,
+        wait_until(what, DEADLINE * 2, async || {
+            delivered(receiver) == *expected
+        }),
+    );
+    if done.await.is_err() {
+        let missing: Vec<_> = expected.difference(&delivered(receiver)).cloned().collect();
+        let logs: Vec<String> = (0..4)
+            .filter_map(|n| {
+                std::fs::read_to_string(mesh.folder.path().join(format!("replica-{n}.log"))).ok()
+            })
+            .collect();
+        panic!(
+            "not in time: {what}; missing: {missing:?}\n{}",
+            logs.join("\n----\n")
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_again_and_again_they_lose_nothing() {
+    const KILLS: usize = 6;
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer {
+        delay: Duration::from_millis(50),
+        ..Answer::status(204)
+    });
+    let mesh = Mesh::on(Kind::Postgres).await;
+    let config = mesh.write_config(&endpoints(&receiver));
+    let mut replicas: Vec<Replica> = (0..3).map(|n| Replica::start(&config, n)).collect();
+    mesh.wait_for_consumers(ENDPOINTS).await;
+    let mut expected = BTreeSet::new();
+    for kill in 0..KILLS {
+        let first = 1 + 40 * u32::try_from(kill).unwrap();
+        expected.append(&mut publish(&mesh, first..first + 40).await);
+        // In the middle of it: some more have arrived, whoever is at work.
+        let before = receiver.received().len();
+        wait_until("some deliveries", DEADLINE, async || {
+            receiver.received().len() >= before + 10
+        })
+        .await;
+        replicas[kill % 3].replace();
+    }
+    until(&mesh, &receiver, "every event at every endpoint", &expected).await;
+    let repeated = receiver.received().len() - expected.len();
+    assert!(
+        repeated <= KILLS * ENDPOINTS * CONCURRENCY,
+        "{repeated} repeated, more than were under way"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and_go_repeat_nothing()
+{
+    let receiver = Receiver::start().await;
+    let mesh = Mesh::on(Kind::Postgres).await;
+    let config = mesh.write_config(&endpoints(&receiver));
+    let paused = Replica::start(&config, 0);
+    mesh.wait_for_consumers(ENDPOINTS).await;
+    let mut expected = publish(&mesh, 1..11).await;
+    until(&mesh, &receiver, "the first dispatcher delivers", &expected).await;
+
+    // Nothing is under way while others come.
+    let _second = Replica::start(&config, 1);
+    mesh.wait_for_replicas(2, ENDPOINTS).await;
+    expected.append(&mut publish(&mesh, 11..21).await);
+    until(&mesh, &receiver, "two deliver", &expected).await;
+
+    paused.signal("-STOP");
+    mesh.wait_for_replicas(1, ENDPOINTS).await;
+    expected.append(&mut publish(&mesh, 21..31).await);
+    until(&mesh, &receiver, "the other one delivers", &expected).await;
+    paused.signal("-CONT");
+    mesh.wait_for_replicas(2, ENDPOINTS).await;
+    expected.append(&mut publish(&mesh, 31..41).await);
+    until(&mesh, &receiver, "both deliver again", &expected).await;
+
+    // In order: it gives back what it holds.
+    paused.signal("-TERM");
+    mesh.wait_for_replicas(1, ENDPOINTS).await;
+    expected.append(&mut publish(&mesh, 41..51).await);
+    until(&mesh, &receiver, "the other one goes on", &expected).await;
+    assert_eq!(
+        receiver.received().len(),
+        expected.len(),
+        "nothing was under way when they changed, so nothing was sent twice"
+    );
+}

@@ -567,7 +567,8 @@ pub struct WebhookAdd {
     /// Its name: letters, digits, dots, underscores and hyphens
     pub name: String,
     /// Where to send; may be left out for formats whose address is known
-    pub url: Option<String>,
+    #[arg(value_name = "URL")]
+    pub address: Option<String>,
     /// Unix user it belongs to (administrators; without: you)
     #[arg(long, value_name = "USER")]
     pub owner: Option<String>,
@@ -586,7 +587,7 @@ pub struct WebhookEdit {
     pub name: String,
     /// Where to send
     #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
+    pub address: Option<String>,
     /// Take a field back to its default, as `partitions`
     #[arg(long, value_name = "FIELD")]
     pub unset: Vec<String>,

@@ -81,6 +81,7 @@ impl Service for WebhookDispatcherService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let (config, endpoints, location) = configuration(&context)?;
         metrics::describe();
+        mesh_runtime::install_tls();
         let store = Store::connect(&location)?;
         let vault = vault(&context, &config, &store)?;
         let (remember, cost_wait) = (config.remember, config.cost_wait);

@@ -48,7 +48,6 @@ impl Http {
         if let Some(client) = clients.get(allowed) {
             return Ok(client.clone());
         }
-        mesh_runtime::install_tls();
         let client = client(allowed.to_vec())?;
         clients.insert(allowed.to_vec(), client.clone());
         Ok(client)

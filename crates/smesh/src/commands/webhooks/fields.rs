@@ -11,7 +11,7 @@ use crate::error::Error;
 pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
     let mut spec = fields(&args.fields)?;
     spec.insert("name".into(), args.name.clone().into());
-    for (key, value) in [("url", &args.url), ("owner", &args.owner)] {
+    for (key, value) in [("url", &args.address), ("owner", &args.owner)] {
         if let Some(value) = value {
             spec.insert(key.into(), value.clone().into());
         }
@@ -25,7 +25,7 @@ pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
 /// What changes.
 pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
     let mut patch = fields(&args.fields)?;
-    if let Some(url) = &args.url {
+    if let Some(url) = &args.address {
         patch.insert("url".into(), url.clone().into());
     }
     for field in &args.unset {

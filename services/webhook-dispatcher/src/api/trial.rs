@@ -28,7 +28,14 @@ pub(super) async fn run(
         .map_err(|error| ApiError::invalid("event", mesh_runtime::chain(&error)))?;
     let user = caller.users.first().map_or("", String::as_str);
     let (told, event, is_given) = match given {
-        Some(event) => (Told::Event(Box::new(event.clone()), None), event, true),
+        Some(event) => {
+            let told = Told::Event {
+                event: Box::new(event.clone()),
+                cost: None,
+                replay: None,
+            };
+            (told, event, true)
+        }
         None => {
             let event = sample(&shared.cluster, &endpoint.name, user, Utc::now());
             (Told::test(endpoint, &event), event, false)

@@ -21,6 +21,16 @@ const MARGIN: i64 = 3_600;
 /// After something went wrong.
 const AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// While accounting has not heard yet of everything that has just ended.
+const SOON: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Whether everything is told again.
+enum Filled {
+    Done,
+    /// Accounting lacks ends that were told.
+    NotYet,
+}
+
 /// Answers the ledger's holes.
 pub struct Holes {
     /// Accounting, and the books.
@@ -45,7 +55,8 @@ impl Handler for Holes {
             };
         };
         match self.fill(&event, hole, opened).await {
-            Ok(()) => Outcome::Done,
+            Ok(Filled::Done) => Outcome::Done,
+            Ok(Filled::NotYet) => Outcome::Retry { after: SOON },
             Err(error) => {
                 if !error.is_shutdown() {
                     tracing::warn!(
@@ -61,7 +72,12 @@ impl Handler for Holes {
 }
 
 impl Holes {
-    async fn fill(&self, event: &Event, hole: &CaptureEvent, opened: EventId) -> Result<(), Error> {
+    async fn fill(
+        &self,
+        event: &Event,
+        hole: &CaptureEvent,
+        opened: EventId,
+    ) -> Result<Filled, Error> {
         let seconds =
             |time: &Option<pbjson_types::Timestamp>| time.as_ref().map(|time| time.seconds);
         let now = Utc::now();
@@ -71,6 +87,8 @@ impl Holes {
             // Its second may have been a part of the hole.
             to: seconds(&hole.to).unwrap_or(now.timestamp()) + 1,
         };
+        let patience = self.catch_up.collector.config.settle_within;
+        let patience = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX / 2);
         let gap = event.id.as_str();
         let mut told = 0;
         let accounting = self.catch_up.collector.config.accounting;
@@ -92,13 +110,17 @@ impl Holes {
                 let events = collector.recorded_again(&mut book, &runs, window);
                 told += self.tell(&events, gap).await?;
             }
+            let missing = collector.ended_but_not_in(&book, window).await.len();
+            if missing > 0 && now.timestamp() < window.to + patience {
+                return Ok(Filled::NotYet);
+            }
         }
         let living = self.catch_up.collector.living_again(window).await;
         told += self.tell(&living, gap).await?;
         tracing::info!(told, event.id = gap, "told again what a ledger lacks");
         let closed = closed(event, hole, opened, told, accounting, now);
         self.bus.publish(&closed).await?;
-        Ok(())
+        Ok(Filled::Done)
     }
 
     async fn tell(&self, events: &[Event], gap: &str) -> Result<u64, Error> {

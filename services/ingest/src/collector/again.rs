@@ -81,7 +81,8 @@ impl Collector {
         events
     }
 
-    /// Runs that ended within a time and that a book does not have, by Slurm's ids: accounting does not list by time what never became eligible.
+    /// Runs that ended within a time and whose end a book does not have, by Slurm's ids: accounting does not list by time what never became
+    /// eligible, and hears of an end some seconds after the controller told it.
     pub async fn ended_but_not_in(&self, book: &Book, window: Window) -> Vec<u32> {
         let core = self.core.lock().await;
         let ended = |tracked: &&Tracked| {
@@ -91,7 +92,12 @@ impl Collector {
         let runs = core.book.iter().map(|(_, tracked)| tracked);
         runs.filter(ended)
             .map(|tracked| tracked.raw_id)
-            .filter(|raw_id| !book.knows(*raw_id))
+            .filter(|raw_id| {
+                let runs = book.by_raw_id(*raw_id);
+                !runs
+                    .iter()
+                    .any(|run| book.get(run).is_some_and(Tracked::over))
+            })
             .collect()
     }
 

@@ -21,7 +21,7 @@ pub use array::{Remainder, settle_remainder};
 pub use book::Book;
 pub use derive::{Continues, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
-pub use observe::{Ask, Decision, Look, observe};
+pub use observe::{Ask, Decision, Look, observe, run_of};
 pub use rows::{fold, parts_of_jobs, provisional};
 pub use sighting::{EntityKind, Owner, Record, Sighting};
 pub use tracked::{Candidate, End, Tracked};

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::ExitCode;
+use mesh_events::{EventType, RunKey};
 
 use super::gaps::lost;
 use super::outbox::{Before, Told};
 use super::{Asks, Collector, Core, Reading, Unproven};
 use crate::adapters::store::Store;
-use crate::domain::{self, Ask, Look, Record, Sighting, observe, snapshot};
+use crate::domain::{self, Ask, Look, Record, Sighting, observe, run_of, snapshot};
 use crate::envelope::{Cause, Frame, other_run};
 use crate::{Error, metrics};
 
@@ -77,7 +77,8 @@ impl Collector {
             inferred,
             links,
         } = reading;
-        if let Some((last, owner)) = core.last.get(&sighting.run) {
+        let run = run_of(&core.book, &sighting);
+        if let Some((last, owner)) = core.last.get(&run) {
             // The controller's record is complete while the job runs; what the others leave open was seen before.
             if sighting.record != Record::Controller {
                 snapshot::fill(&mut sighting.job, &last);
@@ -89,7 +90,7 @@ impl Collector {
                 snapshot::keep_allocation(&mut sighting.job, &last, in_flux);
             }
         }
-        if let Some(told) = core.book.get(&sighting.run)
+        if let Some(told) = core.book.get(&run)
             && sighting.end_kind().is_some()
         {
             // Also where what was seen last is not remembered any more.
@@ -177,13 +178,13 @@ impl Collector {
             *in_shard += bytes;
             batch.fullest_bytes = batch.fullest_bytes.max(*in_shard);
         }
-        for (run, mut tracked) in decision.changes {
+        for (changed, mut tracked) in decision.changes {
             batch
                 .before
-                .entry(run.clone())
-                .or_insert_with(|| core.book.get(&run).cloned());
+                .entry(changed.clone())
+                .or_insert_with(|| core.book.get(&changed).cloned());
             if let Some(digest) = digest.filter(|_| {
-                run.job_id == sighting.run.job_id && run.task_id == sighting.run.task_id
+                changed.job_id == sighting.run.job_id && changed.task_id == sighting.run.task_id
             }) {
                 tracked.digest = digest;
             }
@@ -191,25 +192,25 @@ impl Collector {
                 core.unproven.remove(&tracked.raw_id);
             }
             if tracked.closed() {
-                core.last.remove(&run);
-                core.unproven_tasks.remove(&run);
-            } else if run == sighting.run && !is_known_to_accounting_only(core, &sighting) {
+                core.last.remove(&changed);
+                core.unproven_tasks.remove(&changed);
+            } else if changed == run && !is_known_to_accounting_only(core, &run, &sighting) {
                 // Accounting knows less of a run than was seen of it.
                 core.last
-                    .insert(run.clone(), &sighting.job, &sighting.owner);
+                    .insert(changed.clone(), &sighting.job, &sighting.owner);
             }
             core.dirty.insert(Store::shard_of(&tracked));
             if self.config.accounting {
                 core.owing
-                    .note(&run, &tracked, now.timestamp(), &self.config);
+                    .note(&changed, &tracked, now.timestamp(), &self.config);
             }
-            core.book.put(run, tracked);
+            core.book.put(changed, tracked);
         }
     }
 }
 
 /// Whether accounting, which has told the end of a run, will tell what it used no less completely than all that was seen of it.
-fn is_known_to_accounting_only(core: &Core, sighting: &Sighting) -> bool {
+fn is_known_to_accounting_only(core: &Core, run: &RunKey, sighting: &Sighting) -> bool {
     let over = sighting.record == Record::Accounting && sighting.end_kind().is_some();
-    over && !core.last.has(&sighting.run)
+    over && !core.last.has(run)
 }

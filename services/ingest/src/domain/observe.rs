@@ -106,20 +106,34 @@ fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
     Some(task)
 }
 
-/// The run a reading belongs to. Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it
-/// for a job that started in the second of its submission: then the restart count has grown and the job waits, or has another start.
-fn resolve_attempt(
-    book: &Book,
-    sighting: &Sighting,
-    decision: &mut Decision,
-    look: &Look,
-) -> RunKey {
+/// Which attempt of a run a reading tells of.
+enum Attempt<'a> {
+    /// The first: the books have none.
+    First,
+    /// One that the books have.
+    Known(&'a RunKey),
+    /// The one after the newest that they have.
+    After(&'a RunKey, &'a Tracked),
+}
+
+/// The run a reading tells of, which the books need not have.
+pub fn run_of(book: &Book, sighting: &Sighting) -> RunKey {
+    match attempt_of(book, sighting) {
+        Attempt::First => sighting.run.clone(),
+        Attempt::Known(run) => run.clone(),
+        Attempt::After(run, _) => next_attempt(run),
+    }
+}
+
+/// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
+/// second of its submission: then the restart count has grown and the job waits, or has another start.
+fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
     let mut attempts: Vec<(&RunKey, &Tracked)> = book
         .runs_of(&sighting.run)
         .filter(|(run, _)| run.submit_time == sighting.run.submit_time)
         .collect();
     let Some((run, tracked)) = attempts.pop() else {
-        return sighting.run.clone();
+        return Attempt::First;
     };
     let (Some(started), Some(before), Some(restarts)) =
         (tracked.started, tracked.restarts, sighting.restarts)
@@ -129,16 +143,28 @@ fn resolve_attempt(
             .iter()
             .find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
         return match same_start {
-            Some((earlier, _)) => (*earlier).clone(),
-            None if began_after(tracked, sighting) => next_attempt(run),
-            None => run.clone(),
+            Some((earlier, _)) => Attempt::Known(earlier),
+            None if began_after(tracked, sighting) => Attempt::After(run, tracked),
+            None => Attempt::Known(run),
         };
     };
     let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
     if restarts <= before || sighting.completing || sighting.base.is_none() || !moved_on {
-        return run.clone();
+        return Attempt::Known(run);
     }
-    if !tracked.over() {
+    Attempt::After(run, tracked)
+}
+
+/// The run a reading tells of, once the attempt before it is over.
+fn resolve_attempt(
+    book: &Book,
+    sighting: &Sighting,
+    decision: &mut Decision,
+    look: &Look,
+) -> RunKey {
+    if let Attempt::After(run, tracked) = attempt_of(book, sighting)
+        && !tracked.over()
+    {
         // Accounting loses such an attempt, so there is nothing to wait for.
         let mut closed = tracked.clone();
         closed.end = Some(End {
@@ -155,7 +181,7 @@ fn resolve_attempt(
         .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
         decision.changes.push((run.clone(), closed));
     }
-    next_attempt(run)
+    run_of(book, sighting)
 }
 
 /// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.

@@ -1,7 +1,7 @@
 //! Runs every row of the normative table, so that page and code cannot drift apart.
 
-use super::reading::{apply, step, word};
-use crate::domain::Book;
+use super::reading::{Step, apply, step, word};
+use crate::domain::{Book, run_of};
 
 const PAGE: &str = include_str!("../../../../../docs/job-events.md");
 
@@ -76,5 +76,30 @@ fn events_of_a_run_are_counted_upwards_from_one() {
                 assert_eq!(fact.seq, before + 1, "{what}: {:?}", fact.kind);
             }
         }
+    }
+}
+
+/// What was seen of one attempt must not fill the record of another: exit codes would be another's.
+#[test]
+fn accounting_tells_of_the_attempt_that_began_then() {
+    let mut book = Book::default();
+    for (sweep, text) in [
+        "sacct: NODE_FAIL n1 start=10 end=20",
+        "RUNNING n2 start=30 restarts=1",
+        "COMPLETED n2 start=30 end=40 restarts=1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        apply(&mut book, step(text, u64::try_from(sweep).unwrap()));
+    }
+    for (text, attempt) in [
+        ("sacct: NODE_FAIL n1 start=10 end=20", 0),
+        ("sacct: COMPLETED n2 start=30 end=40", 1),
+    ] {
+        let Step::See(sightings, _) = step(text, 9) else {
+            panic!("{text} is a reading");
+        };
+        assert_eq!(run_of(&book, &sightings[0]).attempt, attempt, "{text}");
     }
 }

@@ -1,0 +1,125 @@
+//! Arguments of the commands that verify and look after the ledger.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// `smesh verify`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Computes chain and tree of the whole ledger again from the stored bodies, compares them with the signed checkpoints, and names the first bad
+record. Without --export or --remote it reads the database itself, so it runs as the user of `smesh up`, with a role of PostgreSQL that may
+read, or on a copy.
+
+Whoever can write the database and has the key can make another history. Against that keep a checkpoint elsewhere now and then, and the
+public key:
+  smesh ledger checkpoint > 2026-11-22.note       smesh ledger key show > ledger.keys
+  smesh verify --key ledger.keys --checkpoint 2026-11-22.note
+
+An auditor needs no access: an export is verified anywhere, with nothing but the public key.
+  smesh ledger export -o ledger.ndjson            smesh verify --export ledger.ndjson --key ledger.keys
+
+Exit status: 0 the ledger is as it was written; 1 it is not.")]
+pub struct Verify {
+    /// Ledger database [default: as the configuration says]
+    #[arg(long, value_name = "FILE")]
+    pub database: Option<PathBuf>,
+    /// An export of `smesh ledger export`, or an archive of `smesh ledger retain`; - is standard input. Needs --key
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "database",
+        requires = "key"
+    )]
+    pub export: Option<PathBuf>,
+    /// An export that is fetched from the API meanwhile. Needs --key
+    #[arg(long, conflicts_with_all = ["database", "export"], requires = "key")]
+    pub remote: bool,
+    /// Public key of the ledger, or a file with some [default: those that the ledger names itself]
+    #[arg(long, value_name = "KEY|FILE")]
+    pub key: Vec<String>,
+    /// A checkpoint that was kept
+    #[arg(long, value_name = "FILE")]
+    pub checkpoint: Vec<PathBuf>,
+    /// Folder with the archives of the ledger: verify what is archived there, too [default: only its hashes]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "remote"])]
+    pub archive: Option<PathBuf>,
+}
+
+/// `smesh ledger`
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+`migrate` and `roles` are only for a ledger on PostgreSQL (ledger.db.url) whose service runs with a role that may add and nothing else. The
+owner of the database makes the tables, then the roles:
+
+  export MESH_LEDGER__DB__URL=postgres://owner:…@db.example.org/ledger
+  smesh ledger migrate
+  smesh ledger roles | psql \"$MESH_LEDGER__DB__URL\"
+
+and again after an upgrade. Without such roles the service makes its tables by itself.")]
+pub enum Ledger {
+    /// Make the tables, or bring them to this version
+    Migrate,
+    /// Print the SQL that makes the roles and gives them their rights
+    Roles,
+    /// Print the newest signed checkpoint, to be kept elsewhere
+    Checkpoint,
+    /// The keys that sign checkpoints
+    #[command(subcommand)]
+    Key(LedgerKey),
+    /// Write the entries into a file that `smesh verify --export` verifies anywhere
+    Export(LedgerExport),
+    /// Take the content of old entries out of the database, into a file that proves it
+    Retain(LedgerRetain),
+    /// List what was archived or erased
+    Archives,
+}
+
+/// `smesh ledger retain`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Archives what is older, up to the last entry that a signed checkpoint covers, then takes it out of the database. Hashes stay, so `smesh verify`
+works as before; with --archive DIR it verifies the archives, too. Each archive is verified alone by `smesh verify --export FILE --key KEY`.
+Whatever interrupts it, run it again. It works on the database itself, also while the ledger runs: as the user of `smesh up`, on PostgreSQL
+with a role of ledger_retention (ledger.retention.url). The running ledger puts the act into the audit.
+
+  smesh ledger retain --before 400days --archive-dir /srv/archive
+  smesh ledger retain --before 2025-01-01T00:00:00Z --erase        nothing is kept but hashes
+
+To erase what is archived, delete the file.")]
+pub struct LedgerRetain {
+    /// What was recorded before: RFC 3339, or how long ago (400days)
+    #[arg(long, value_name = "TIME")]
+    pub before: String,
+    /// Folder for the archives; made if it is not there [default: as the configuration says]
+    #[arg(long, value_name = "DIR", conflicts_with = "erase")]
+    pub archive_dir: Option<PathBuf>,
+    /// Write no archive: the content is gone for ever
+    #[arg(long)]
+    pub erase: bool,
+    /// Only tell what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `smesh ledger key`
+#[derive(Debug, Subcommand)]
+pub enum LedgerKey {
+    /// Print the public keys, one a line; the last one signs now
+    Show,
+    /// Make a new key, which signs from now on. Give its public key to those who verify
+    Rotate,
+}
+
+/// `smesh ledger export`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Goes up to the newest checkpoint. Holds everything, so it is for administrators and auditors.")]
+pub struct LedgerExport {
+    /// File to write, which must not be there yet [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// First entry
+    #[arg(long, value_name = "SEQ", default_value_t = 1)]
+    pub from: u64,
+}

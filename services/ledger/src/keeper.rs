@@ -29,10 +29,7 @@ pub(crate) async fn open(
     let mut pause = FIRST_PAUSE;
     loop {
         match store.prepare().await {
-            Ok(()) => {
-                database.ok();
-                return Ok(true);
-            }
+            Ok(()) => return Ok(true),
             Err(error) if error.is_away() => {
                 database.fail(mesh_runtime::chain(&error));
                 tracing::debug!(error = mesh_runtime::chain(&error), "not there yet");

@@ -3,6 +3,7 @@
 //! - [`domain`]: facts, the chain, verification, questions and stories. Pure.
 //! - [`handlers`]: messages of the bus become entries; acknowledged when they are durable.
 //! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
+//! - [`completer`]: fills columns for queries that are missing, before anything is answered.
 //! - [`checkpointer`]: signs the Merkle tree over the entries.
 //! - [`retention`]: takes the content of old entries out of the database.
 //! - [`replayer`]: tells recorded events once more.
@@ -11,6 +12,7 @@
 pub mod adapters;
 pub mod api;
 pub mod checkpointer;
+mod completer;
 pub mod config;
 pub mod domain;
 pub mod error;
@@ -30,7 +32,9 @@ use mesh_runtime::{BoxError, Context, Service, Started};
 /// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
-pub use adapters::{Progress, Store, Trust, VerifyError, verify_database, verify_database_with};
+pub use adapters::{
+    Completion, Progress, Store, Trust, VerifyError, verify_database, verify_database_with,
+};
 pub use config::{Config, DEFAULTS, ReplayConfig};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
@@ -40,6 +44,7 @@ pub use retention::Retention;
 use adapters::KeyFile;
 use api::{Events, Proofs, Replays};
 use checkpointer::Checkpointer;
+use completer::Completer;
 use handlers::{Appender, Source};
 use holes::Holes;
 use policy::Policy;
@@ -93,7 +98,9 @@ impl Service for LedgerService {
             .audited(&bus, others)
             .merge(api::proof_router(proofs))
             .merge(api::replay_router(Arc::new(replays)));
-        let tasks = (checkpointer, replayer);
+        let completer = Completer::new(store.clone());
+        let router = completer.guard(router);
+        let tasks = (completer, checkpointer, replayer);
         Ok(Started {
             router,
             run: Box::pin(run(context, bus, store, config, tasks, prepared)),
@@ -116,16 +123,17 @@ async fn run(
     bus: Bus,
     store: Store,
     config: Config,
-    (checkpointer, replayer): (Checkpointer, Replayer),
+    (completer, checkpointer, replayer): (Completer, Checkpointer, Replayer),
     prepared: bool,
 ) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
     let database = context.health.condition("ledger.database");
     let reading = context.health.condition("ledger.reading");
     let shutdown = &context.shutdown;
-    if prepared {
-        database.ok();
-    } else if !keeper::open(&store, &database, shutdown).await? {
+    if !prepared && !keeper::open(&store, &database, shutdown).await? {
+        return Ok(());
+    }
+    if !completer.run(&database, shutdown).await? {
         return Ok(());
     }
     reading.ok();

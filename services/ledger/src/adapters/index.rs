@@ -1,16 +1,11 @@
-//! The columns for queries: written with each entry, filled again from the payloads when they are missing, and compared with them.
+//! The columns for queries: written with each entry, and compared with its body.
 
 use bytes::Bytes;
 use chrono::{DateTime, SubsecRound as _, Utc};
-use mesh_db::pool::{Access, Link};
-use mesh_db::sql::{Column, Row as DbRow, Sql};
+use mesh_db::pool::Link;
+use mesh_db::sql::{Column, Row as DbRow};
 
-use super::store::Store;
 use crate::domain::fact::{Fact, Index};
-use crate::error::Error;
-
-/// Rows of one transaction while filling again.
-const PAGE: i64 = 1000;
 
 /// Read by [`fits`].
 pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
@@ -133,76 +128,4 @@ pub(super) async fn insert(link: Link<'_>, rows: &[Row<'_>]) -> Result<(), sqlx:
         ("observed_at", time(|index| index.observed_at)),
     ];
     link.insert("event_index", &columns).await
-}
-
-impl Store {
-    /// Fills the columns of entries that have none, wherever they are missing: after a migration emptied the table, or an operator did.
-    pub(super) async fn complete_index(&self) -> Result<(), Error> {
-        // What is archived has no body to read them out of.
-        let mut after = self.archived_to().await?.cast_signed();
-        while let Some(last) = self.complete_page(after).await.map_err(Error::Index)? {
-            tracing::info!(seq = last, "filling the columns for queries again");
-            after = last;
-        }
-        Ok(())
-    }
-
-    /// Fills a page, and says where it ends; `None` if nothing more is missing.
-    async fn complete_page(&self, after: i64) -> Result<Option<i64>, sqlx::Error> {
-        let missing = Sql::new("SELECT e.seq FROM entries e WHERE e.seq > ")
-            .bind(after)
-            .push(
-                " AND NOT EXISTS (SELECT 1 FROM event_index i WHERE i.seq = e.seq)
-                 ORDER BY e.seq LIMIT ",
-            )
-            .bind(PAGE);
-        let mut writer = self.writer.acquire().await?;
-        // Looked for without the lock, as almost always there is nothing.
-        if writer.link().first(&missing).await?.is_none() {
-            return Ok(None);
-        }
-        let mut transaction = writer.begin(Access::Write).await?;
-        // As for appending: two replicas do not fill the same rows.
-        let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
-        transaction.link().first(&lock).await?;
-        let seqs = transaction.link().rows(&missing).await?;
-        let seqs = seqs
-            .iter()
-            .map(|row| row.get("seq"))
-            .collect::<Result<Vec<i64>, _>>()?;
-        let Some(last) = seqs.last().copied() else {
-            return Ok(None);
-        };
-        let payloads = Sql::new("SELECT seq, recorded_at, ")
-            .bytes("subject")
-            .push(", body FROM payloads WHERE seq")
-            .any_of(seqs);
-        let mut facts = Vec::new();
-        for row in transaction.link().rows(&payloads).await? {
-            let (seq, recorded_at) = (row.get::<i64>("seq")?, row.get::<i64>("recorded_at")?);
-            let subject: Vec<u8> = row.get("subject")?;
-            let body = Bytes::from(row.get::<Vec<u8>>("body")?);
-            match Fact::stored(&String::from_utf8_lossy(&subject), body) {
-                Ok(fact) => facts.push((seq, recorded_at, fact)),
-                // Tampered with: `smesh verify` names it, and the rest stays readable.
-                Err(error) => tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    seq,
-                    "ledger body cannot be read, run smesh verify"
-                ),
-            }
-        }
-        let rows: Vec<Row<'_>> = facts
-            .iter()
-            .map(|(seq, recorded_at, fact)| Row {
-                seq: *seq,
-                recorded_at: *recorded_at,
-                cluster: &fact.cluster,
-                index: &fact.index,
-            })
-            .collect();
-        insert(transaction.link(), &rows).await?;
-        transaction.commit().await?;
-        Ok(Some(last))
-    }
 }

@@ -3,6 +3,7 @@
 mod append;
 pub(crate) mod archive_file;
 mod archives;
+mod complete;
 mod export;
 mod index;
 mod key_file;
@@ -20,6 +21,7 @@ mod verify;
 
 pub use archive_file::{FileError, Lines};
 pub use archives::Dropper;
+pub use complete::Completion;
 pub use key_file::KeyFile;
 pub use proof::Signed;
 pub use read::Row;

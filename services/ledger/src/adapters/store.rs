@@ -26,6 +26,10 @@ impl Store {
     pub async fn open(location: &Location, readers: u32) -> Result<Self, Error> {
         let store = Self::connect(location, None, readers)?;
         store.prepare().await?;
+        let mut completion = store.completion().await?;
+        while !completion.is_done() {
+            completion = store.complete_some(completion).await?;
+        }
         Ok(store)
     }
 
@@ -56,7 +60,7 @@ impl Store {
         })
     }
 
-    /// Makes the tables or brings them to this version, and fills columns for queries that are missing.
+    /// Makes the tables or brings them to this version. Columns for queries may be missing still: see [`Self::complete_some`].
     ///
     /// # Errors
     /// If it cannot be made or opened, or is no ledger.
@@ -83,7 +87,6 @@ impl Store {
                 })?;
             }
         }
-        self.complete_index().await?;
         if let Pool::Sqlite(pool) = &self.writer {
             sqlite::guard_index(pool).await.map_err(Error::Index)?;
         }

@@ -4,6 +4,7 @@
 
 mod api;
 mod append;
+mod complete;
 mod connection;
 mod faults;
 mod grpc;

@@ -62,6 +62,7 @@ async fn every_consumer_of_the_catalogue_can_be_read_by_its_role() {
         ("mesh.testbed.hook.PrologSlurmctld", "hook"),
         ("mesh.testbed.hook.ResumeProgram", "hook"),
         ("mesh.testbed.audit.delivery", "webhook-dispatcher"),
+        ("slurm.testbed.capture.gap_opened.stream", "ledger"),
     ] {
         connect_as(&nats, role)
             .await

@@ -27,7 +27,7 @@ pub mod retention;
 use std::sync::Arc;
 
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 
 /// SQL that makes the roles of a ledger on PostgreSQL, and gives them their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
@@ -66,6 +66,8 @@ impl Service for LedgerService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config = configuration(&context)?;
         metrics::describe();
+        // Named before anybody can ask: not ready until the ledger is open.
+        let database = context.health.condition("ledger.database");
         let location = config.database(&context.mesh.data_dir)?;
         let store = Store::connect(&location, config.reader()?.as_ref(), config.db.readers)?;
         let prepared = match store.prepare().await {
@@ -100,10 +102,15 @@ impl Service for LedgerService {
             .merge(api::replay_router(Arc::new(replays)));
         let completer = Completer::new(store.clone());
         let router = completer.guard(router);
-        let tasks = (completer, checkpointer, replayer);
+        let tasks = (checkpointer, replayer);
+        let opening = Opening {
+            prepared,
+            completer,
+            database,
+        };
         Ok(Started {
             router,
-            run: Box::pin(run(context, bus, store, config, tasks, prepared)),
+            run: Box::pin(run(context, bus, store, config, tasks, opening)),
         })
     }
 }
@@ -117,17 +124,28 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
     Ok(config)
 }
 
+/// What is left to do before the ledger is open.
+struct Opening {
+    prepared: bool,
+    completer: Completer,
+    database: Condition,
+}
+
 /// Takes in both streams until told to stop.
 async fn run(
     context: Context,
     bus: Bus,
     store: Store,
     config: Config,
-    (completer, checkpointer, replayer): (Completer, Checkpointer, Replayer),
-    prepared: bool,
+    (checkpointer, replayer): (Checkpointer, Replayer),
+    opening: Opening,
 ) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
-    let database = context.health.condition("ledger.database");
+    let Opening {
+        prepared,
+        completer,
+        database,
+    } = opening;
     let reading = context.health.condition("ledger.reading");
     let shutdown = &context.shutdown;
     if !prepared && !keeper::open(&store, &database, shutdown).await? {

@@ -138,6 +138,37 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "TailEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Everything that a filter chooses up to the present end of the ledger, oldest first. Only a stream that ends with OK was the whole.
+        pub async fn export_events(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::ledger::v1::ExportEventsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                tonic::codec::Streaming<
+                    ::mesh_events::proto::mesh::ledger::v1::ExportEventsResponse,
+                >,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.ledger.v1.EventsService/ExportEvents",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "ExportEvents"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Tells a job's story: all its runs and everything that happened to them.
         pub async fn get_job(
             &mut self,
@@ -260,6 +291,25 @@ pub mod events_service_server {
                 ::mesh_events::proto::mesh::ledger::v1::TailEventsRequest,
             >,
         ) -> std::result::Result<tonic::Response<Self::TailEventsStream>, tonic::Status>;
+        /// Server streaming response type for the ExportEvents method.
+        type ExportEventsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<
+                    ::mesh_events::proto::mesh::ledger::v1::ExportEventsResponse,
+                    tonic::Status,
+                >,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Everything that a filter chooses up to the present end of the ledger, oldest first. Only a stream that ends with OK was the whole.
+        async fn export_events(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::ledger::v1::ExportEventsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<Self::ExportEventsStream>,
+            tonic::Status,
+        >;
         /// Tells a job's story: all its runs and everything that happened to them.
         async fn get_job(
             &self,
@@ -450,6 +500,55 @@ pub mod events_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TailEventsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.ledger.v1.EventsService/ExportEvents" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExportEventsSvc<T: EventsService>(pub Arc<T>);
+                    impl<
+                        T: EventsService,
+                    > tonic::server::ServerStreamingService<
+                        ::mesh_events::proto::mesh::ledger::v1::ExportEventsRequest,
+                    > for ExportEventsSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::ledger::v1::ExportEventsResponse;
+                        type ResponseStream = T::ExportEventsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::ledger::v1::ExportEventsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as EventsService>::export_events(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExportEventsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -81,6 +81,11 @@ pub struct ListEventsRequest {
     /// Which events. With it, fields 1 to 6 must be empty.
     #[prost(message, optional, tag = "10")]
     pub filter: ::core::option::Option<EventFilter>,
+    /// Only these parts of each entry, by the paths of REST's `fields`: `seq`, `type`, `data.owner.user`; below `data` in names of proto3 JSON.
+    /// `source` stands for the cluster, `subject` for the entity (of audit entries the service), `time` for when it occurred. Empty for all of
+    /// each entry; 64 at most.
+    #[prost(string, repeated, tag = "11")]
+    pub fields: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A page of events.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -92,7 +97,7 @@ pub struct ListEventsResponse {
     #[prost(string, tag = "2")]
     pub next_cursor: ::prost::alloc::string::String,
 }
-/// An event and its place in the ledger.
+/// An event and its place in the ledger. If only some fields were asked for, the others are not set.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LedgerEntry {
     /// Sequence in the ledger, dense, from 1.
@@ -114,10 +119,30 @@ pub struct TailEventsRequest {
     /// Begin after this sequence; 0 for all history. Absent for what comes from now on.
     #[prost(uint64, optional, tag = "2")]
     pub after_seq: ::core::option::Option<u64>,
+    /// Only these parts of each entry, as in ListEventsRequest.
+    #[prost(string, repeated, tag = "3")]
+    pub fields: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// An event that was appended.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TailEventsResponse {
+    /// The event and its place.
+    #[prost(message, optional, tag = "1")]
+    pub entry: ::core::option::Option<LedgerEntry>,
+}
+/// Which events to export.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExportEventsRequest {
+    /// Which events.
+    #[prost(message, optional, tag = "1")]
+    pub filter: ::core::option::Option<EventFilter>,
+    /// Only these parts of each entry, as in ListEventsRequest.
+    #[prost(string, repeated, tag = "2")]
+    pub fields: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// An event of an export.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExportEventsResponse {
     /// The event and its place.
     #[prost(message, optional, tag = "1")]
     pub entry: ::core::option::Option<LedgerEntry>,
@@ -1246,6 +1271,205 @@ impl<'de> serde::Deserialize<'de> for EventFilter {
             }
         }
         deserializer.deserialize_struct("mesh.ledger.v1.EventFilter", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ExportEventsRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.filter.is_some() {
+            len += 1;
+        }
+        if !self.fields.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ExportEventsRequest", len)?;
+        if let Some(v) = self.filter.as_ref() {
+            struct_ser.serialize_field("filter", v)?;
+        }
+        if !self.fields.is_empty() {
+            struct_ser.serialize_field("fields", &self.fields)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ExportEventsRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "filter",
+            "fields",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Filter,
+            Fields,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "filter" => Ok(GeneratedField::Filter),
+                            "fields" => Ok(GeneratedField::Fields),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ExportEventsRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ExportEventsRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ExportEventsRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut filter__ = None;
+                let mut fields__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Filter => {
+                            if filter__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("filter"));
+                            }
+                            filter__ = map_.next_value()?;
+                        }
+                        GeneratedField::Fields => {
+                            if fields__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fields"));
+                            }
+                            fields__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ExportEventsRequest {
+                    filter: filter__,
+                    fields: fields__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ExportEventsRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ExportEventsResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.entry.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ExportEventsResponse", len)?;
+        if let Some(v) = self.entry.as_ref() {
+            struct_ser.serialize_field("entry", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ExportEventsResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "entry",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Entry,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "entry" => Ok(GeneratedField::Entry),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ExportEventsResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.ledger.v1.ExportEventsResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ExportEventsResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut entry__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Entry => {
+                            if entry__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("entry"));
+                            }
+                            entry__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(ExportEventsResponse {
+                    entry: entry__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.ledger.v1.ExportEventsResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for GetCheckpointRequest {
@@ -2772,6 +2996,9 @@ impl serde::Serialize for ListEventsRequest {
         if self.filter.is_some() {
             len += 1;
         }
+        if !self.fields.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.ListEventsRequest", len)?;
         if !self.cluster.is_empty() {
             struct_ser.serialize_field("cluster", &self.cluster)?;
@@ -2803,6 +3030,9 @@ impl serde::Serialize for ListEventsRequest {
         if let Some(v) = self.filter.as_ref() {
             struct_ser.serialize_field("filter", v)?;
         }
+        if !self.fields.is_empty() {
+            struct_ser.serialize_field("fields", &self.fields)?;
+        }
         struct_ser.end()
     }
 }
@@ -2823,6 +3053,7 @@ impl<'de> serde::Deserialize<'de> for ListEventsRequest {
             "limit",
             "descending",
             "filter",
+            "fields",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -2837,6 +3068,7 @@ impl<'de> serde::Deserialize<'de> for ListEventsRequest {
             Limit,
             Descending,
             Filter,
+            Fields,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -2868,6 +3100,7 @@ impl<'de> serde::Deserialize<'de> for ListEventsRequest {
                             "limit" => Ok(GeneratedField::Limit),
                             "descending" => Ok(GeneratedField::Descending),
                             "filter" => Ok(GeneratedField::Filter),
+                            "fields" => Ok(GeneratedField::Fields),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -2897,6 +3130,7 @@ impl<'de> serde::Deserialize<'de> for ListEventsRequest {
                 let mut limit__ = None;
                 let mut descending__ = None;
                 let mut filter__ = None;
+                let mut fields__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Cluster => {
@@ -2961,6 +3195,12 @@ impl<'de> serde::Deserialize<'de> for ListEventsRequest {
                             }
                             filter__ = map_.next_value()?;
                         }
+                        GeneratedField::Fields => {
+                            if fields__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fields"));
+                            }
+                            fields__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(ListEventsRequest {
@@ -2974,6 +3214,7 @@ impl<'de> serde::Deserialize<'de> for ListEventsRequest {
                     limit: limit__.unwrap_or_default(),
                     descending: descending__.unwrap_or_default(),
                     filter: filter__,
+                    fields: fields__.unwrap_or_default(),
                 })
             }
         }
@@ -5749,6 +5990,9 @@ impl serde::Serialize for TailEventsRequest {
         if self.after_seq.is_some() {
             len += 1;
         }
+        if !self.fields.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.ledger.v1.TailEventsRequest", len)?;
         if let Some(v) = self.filter.as_ref() {
             struct_ser.serialize_field("filter", v)?;
@@ -5757,6 +6001,9 @@ impl serde::Serialize for TailEventsRequest {
             #[allow(clippy::needless_borrow)]
             #[allow(clippy::needless_borrows_for_generic_args)]
             struct_ser.serialize_field("afterSeq", ToString::to_string(&v).as_str())?;
+        }
+        if !self.fields.is_empty() {
+            struct_ser.serialize_field("fields", &self.fields)?;
         }
         struct_ser.end()
     }
@@ -5771,12 +6018,14 @@ impl<'de> serde::Deserialize<'de> for TailEventsRequest {
             "filter",
             "after_seq",
             "afterSeq",
+            "fields",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             Filter,
             AfterSeq,
+            Fields,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -5800,6 +6049,7 @@ impl<'de> serde::Deserialize<'de> for TailEventsRequest {
                         match value {
                             "filter" => Ok(GeneratedField::Filter),
                             "afterSeq" | "after_seq" => Ok(GeneratedField::AfterSeq),
+                            "fields" => Ok(GeneratedField::Fields),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -5821,6 +6071,7 @@ impl<'de> serde::Deserialize<'de> for TailEventsRequest {
             {
                 let mut filter__ = None;
                 let mut after_seq__ = None;
+                let mut fields__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Filter => {
@@ -5837,11 +6088,18 @@ impl<'de> serde::Deserialize<'de> for TailEventsRequest {
                                 map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
                             ;
                         }
+                        GeneratedField::Fields => {
+                            if fields__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fields"));
+                            }
+                            fields__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(TailEventsRequest {
                     filter: filter__,
                     after_seq: after_seq__,
+                    fields: fields__.unwrap_or_default(),
                 })
             }
         }

@@ -242,6 +242,7 @@ async fn every_route_answers_everybody_as_they_may() {
     for path in [
         "/v1/events/stream",
         "/mesh.ledger.v1.EventsService/ListEvents",
+        "/mesh.ledger.v1.EventsService/ExportEvents",
         "/mesh.ledger.v1.ProofService/RotateKey",
         "/mesh.webhook.v1.WebhooksService/ListWebhooks",
         "/mesh.ledger.v1.ReplayService/StartReplay",

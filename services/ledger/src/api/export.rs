@@ -1,6 +1,6 @@
 //! `/v1/events/export`: everything that a filter chooses, as NDJSON or CSV, in constant memory.
 //!
-//! An export ends where the ledger ended when it began. If the ledger cannot be read any more on the way, the connection is cut before its
+//! If the ledger cannot be read any more on the way, the connection is cut before its
 //! proper end, so that a part is not taken for the whole.
 
 use std::io;
@@ -17,10 +17,10 @@ use mesh_runtime::api::{Caller, Problem, Showing, Shown};
 use super::csv::Table;
 use super::fields::Fields;
 use super::openapi::{self, FilterParams};
+use super::pages::Pages;
 use super::params::Params;
 use super::rest::{line, problem};
 use super::{Entry, EventsApi, count, json};
-use crate::domain::query::ListRequest;
 
 /// What an export is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,41 +59,32 @@ pub(super) async fn export<A: EventsApi>(
         )?
         .unwrap_or(Format::Ndjson);
     let fields = params.fields()?;
-    let mut filter = params.filter("format, fields")?;
-    let end = api.head().await.map_err(problem)?.seq;
-    filter.to_seq = Some(filter.to_seq.unwrap_or(end).min(end));
+    let filter = params.filter("format, fields")?;
+    let pages = Pages::begin(api, caller.clone(), filter).await;
+    let pages = pages.map_err(problem)?;
     let writer = Writer::new(format, fields);
     let (kind, name) = match format {
         Format::Ndjson => ("application/x-ndjson", "events.ndjson"),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "events.csv"),
     };
-    if end == 0 || filter.from_seq.is_some_and(|from| from > end) {
-        // Bounds beyond the end of the ledger: nothing is there yet.
-        let body = Body::from(writer.header()?);
-        return Ok(answer(kind, name, body, Shown::nothing()));
+    let mut first = writer.header()?;
+    if pages.is_done() {
+        return Ok(answer(kind, name, Body::from(first), Shown::nothing()));
     }
     let (shown, counts) = Shown::to(&caller).stream();
-    let mut pages = Pages {
-        api,
-        caller,
-        request: ListRequest {
-            filter,
-            limit: None,
-            ..ListRequest::default()
-        },
+    let mut texts = Texts {
+        pages,
         writer,
         counts,
-        done: false,
     };
-    let mut first = pages.writer.header()?;
     // The first page answers what is wrong with the question, while there is still a status to say so.
-    first.extend(pages.next().await?.unwrap_or_default());
-    let rest = stream::try_unfold(pages, async |mut pages| {
-        let text = pages
+    first.extend(texts.next().await?.unwrap_or_default());
+    let rest = stream::try_unfold(texts, async |mut texts| {
+        let text = texts
             .next()
             .await
             .map_err(|problem| io::Error::other(problem.detail))?;
-        Ok::<_, io::Error>(text.map(|text| (Bytes::from(text), pages)))
+        Ok::<_, io::Error>(text.map(|text| (Bytes::from(text), texts)))
     });
     let first = stream::iter([Ok(Bytes::from(first))]);
     let body = Body::from_stream(futures_util::StreamExt::chain(first, rest));
@@ -111,31 +102,21 @@ fn answer(kind: &'static str, name: &str, body: Body, shown: Shown) -> Response 
     (shown.extension(), headers, body).into_response()
 }
 
-/// Page by page.
-struct Pages<A> {
-    api: Arc<A>,
-    caller: Caller,
-    request: ListRequest,
+/// Pages as they are written.
+struct Texts<A> {
+    pages: Pages<A>,
     writer: Writer,
     counts: Showing,
-    done: bool,
 }
 
-impl<A: EventsApi> Pages<A> {
+impl<A: EventsApi> Texts<A> {
     /// The text of the next page; `None` after the last.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
-        if self.done {
+        let Some(entries) = self.pages.next().await.map_err(problem)? else {
             return Ok(None);
-        }
-        let page = self
-            .api
-            .list(&self.caller, self.request.clone())
-            .await
-            .map_err(problem)?;
-        self.done = page.next_cursor.is_none();
-        self.request.cursor = page.next_cursor;
+        };
         let mut text = Vec::new();
-        for entry in &page.entries {
+        for entry in &entries {
             self.writer.write(entry, &mut text)?;
             count(&self.counts, &entry.content);
         }

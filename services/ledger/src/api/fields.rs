@@ -1,6 +1,10 @@
 //! `fields=`: only some parts of each entry, by their paths.
 
+use mesh_events::Event;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_runtime::api::Problem;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 /// Parts of an entry: `seq`, and what every CloudEvent of the ledger has.
@@ -58,17 +62,65 @@ impl Fields {
             if path[0] == "seq" {
                 chosen["seq"] = seq.into();
             } else if let Some(value) = lookup(event, path) {
-                let mut place = &mut chosen["event"];
-                for step in path {
-                    if !place.is_object() {
-                        *place = Value::Object(Map::new());
-                    }
-                    place = &mut place[step.as_str()];
-                }
-                *place = value.clone();
+                put(&mut chosen["event"], path, value);
             }
         }
         chosen
+    }
+
+    /// True if the sequence is asked for.
+    pub(super) fn with_seq(&self) -> bool {
+        self.0.iter().any(|path| path[0] == "seq")
+    }
+
+    /// Only these parts of an event as a message; `None` if it has none of them.
+    pub(super) fn event(&self, event: &Event) -> Result<Option<Event>, Problem> {
+        self.message(event, |attribute| match attribute {
+            "id" => Some("id"),
+            "source" => Some("cluster"),
+            "type" => Some("type"),
+            "subject" => Some("entity"),
+            "time" => Some("occurredAt"),
+            _ => None,
+        })
+    }
+
+    /// Only these parts of an audit entry as a message; `None` if it has none of them.
+    pub(super) fn audit(&self, entry: &AuditEntry) -> Result<Option<AuditEntry>, Problem> {
+        self.message(entry, |attribute| match attribute {
+            "id" => Some("id"),
+            "source" => Some("cluster"),
+            "type" => Some("kind"),
+            "subject" => Some("service"),
+            "time" => Some("at"),
+            _ => None,
+        })
+    }
+
+    /// By way of proto3 JSON, whose names the paths have; `made_of` says from which field an attribute is made, if from any.
+    fn message<M: Serialize + DeserializeOwned>(
+        &self,
+        message: &M,
+        made_of: fn(&str) -> Option<&'static str>,
+    ) -> Result<Option<M>, Problem> {
+        let whole = serde_json::to_value(message).map_err(|error| Problem::internal(&error))?;
+        let mut chosen = Value::Null;
+        for path in &self.0 {
+            let attribute = made_of(&path[0]).map(|field| vec![field.to_owned()]);
+            let path = match &attribute {
+                Some(path) => path.as_slice(),
+                None if path[0] == "data" => &path[1..],
+                None => continue,
+            };
+            if let Some(value) = lookup(&whole, path) {
+                put(&mut chosen, path, value);
+            }
+        }
+        if chosen.is_null() {
+            return Ok(None);
+        }
+        let chosen = serde_json::from_value(chosen).map_err(|error| Problem::internal(&error))?;
+        Ok(Some(chosen))
     }
 
     /// The names of the columns of a table.
@@ -94,6 +146,16 @@ impl Fields {
 
 fn lookup<'a>(event: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(event, |value, step| value.get(step))
+}
+
+fn put(mut place: &mut Value, path: &[String], value: &Value) {
+    for step in path {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        place = &mut place[step.as_str()];
+    }
+    *place = value.clone();
 }
 
 #[cfg(test)]

@@ -4,21 +4,24 @@ use std::sync::Arc;
 
 use axum::Router;
 use chrono::{DateTime, Utc};
-use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use mesh_api::ledger::events_service_server::{EventsService, EventsServiceServer, SERVICE_NAME};
 use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::ledger::v1::{
-    EventFilter, GetJobRequest, GetJobResponse, GetNodeRequest, GetNodeResponse, GetStatsRequest,
-    GetStatsResponse, JobRun, LedgerEntry, ListEventsRequest, ListEventsResponse, NodeState,
-    RunCost, RunSummary, StatsRow, TailEventsRequest, TailEventsResponse, Wait,
+    EventFilter, ExportEventsRequest, ExportEventsResponse, GetJobRequest, GetJobResponse,
+    GetNodeRequest, GetNodeResponse, GetStatsRequest, GetStatsResponse, JobRun, LedgerEntry,
+    ListEventsRequest, ListEventsResponse, NodeState, RunCost, RunSummary, StatsRow,
+    TailEventsRequest, TailEventsResponse, Wait,
 };
 use mesh_events::{from_timestamp, timestamp};
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::{Caller, Problem, Shown};
 use pbjson_types::Timestamp;
 use tonic::{Request, Response, Status};
 
+use super::fields::Fields;
 use super::follow::Follower;
+use super::pages::Pages;
 use super::{ApiError, Content, Entry, EventsApi, count, shown, shown_runs, shown_sums};
 use crate::domain::filter::{Filter, Moment};
 use crate::domain::query::ListRequest;
@@ -36,14 +39,16 @@ struct Adapter<A>(Arc<A>);
 #[tonic::async_trait]
 impl<A: EventsApi> EventsService for Adapter<A> {
     type TailEventsStream = BoxStream<'static, Result<TailEventsResponse, Status>>;
+    type ExportEventsStream = BoxStream<'static, Result<ExportEventsResponse, Status>>;
 
     async fn list_events(
         &self,
         request: Request<ListEventsRequest>,
     ) -> Result<Response<ListEventsResponse>, Status> {
         let caller = caller(&request)?;
-        let request = request.into_inner();
+        let mut request = request.into_inner();
         let asked = format!("{request:?}");
+        let fields = fields(std::mem::take(&mut request.fields))?;
         let page = self
             .0
             .list(&caller, list_request(request)?)
@@ -51,7 +56,11 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             .map_err(status)?;
         let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
         let answer = ListEventsResponse {
-            entries: page.entries.into_iter().map(entry).collect(),
+            entries: page
+                .entries
+                .into_iter()
+                .map(|found| entry(found, fields.as_ref()))
+                .collect::<Result<_, _>>()?,
             next_cursor: page.next_cursor.unwrap_or_default(),
         };
         Ok(showing(answer, shown.asked(asked)))
@@ -67,7 +76,9 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let TailEventsRequest {
             filter: asked,
             after_seq,
+            fields: parts,
         } = request;
+        let fields = fields(parts)?;
         let asked = asked.unwrap_or_default();
         if asked.until.is_some() || asked.to_seq != 0 {
             return Err(Status::invalid_argument(
@@ -81,17 +92,51 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let follower = Follower::begin(Arc::clone(&self.0), caller, request, after_seq)
             .await
             .map_err(status)?;
-        let entries = stream::unfold((follower, counts), async |(mut follower, counts)| {
-            let found = follower.next().await?.map_err(status);
-            let response = found.map(|found| {
-                count(&counts, &found.content);
-                TailEventsResponse {
-                    entry: Some(entry(found)),
-                }
-            });
-            Some((response, (follower, counts)))
-        });
+        let entries = stream::unfold(
+            (follower, fields, counts),
+            async |(mut follower, fields, counts)| {
+                let found = follower.next().await?.map_err(status);
+                let response = found.and_then(|found| {
+                    count(&counts, &found.content);
+                    let entry = Some(entry(found, fields.as_ref())?);
+                    Ok(TailEventsResponse { entry })
+                });
+                Some((response, (follower, fields, counts)))
+            },
+        );
         Ok(showing(entries.boxed(), shown))
+    }
+
+    async fn export_events(
+        &self,
+        request: Request<ExportEventsRequest>,
+    ) -> Result<Response<Self::ExportEventsStream>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let whole = format!("{request:?}");
+        let fields = fields(request.fields)?;
+        let filter = filter(request.filter.unwrap_or_default())?;
+        let pages = Pages::begin(Arc::clone(&self.0), caller.clone(), filter).await;
+        let mut pages = pages.map_err(status)?;
+        if pages.is_done() {
+            return Ok(showing(stream::empty().boxed(), Shown::nothing()));
+        }
+        let (shown, counts) = Shown::to(&caller).asked(whole).stream();
+        // The first page answers what is wrong with the question.
+        let first = pages.next().await.map_err(status)?;
+        let rest = stream::try_unfold(pages, async |mut pages| {
+            let page = pages.next().await.map_err(status)?;
+            Ok::<_, Status>(page.map(|page| (page, pages)))
+        });
+        let entries = stream::iter(first.map(Ok)).chain(rest).map_ok(move |page| {
+            let responses = page.into_iter().map(|found| {
+                count(&counts, &found.content);
+                let entry = Some(entry(found, fields.as_ref())?);
+                Ok(ExportEventsResponse { entry })
+            });
+            stream::iter(responses.collect::<Vec<_>>())
+        });
+        Ok(showing(entries.try_flatten().boxed(), shown))
     }
 
     async fn get_job(
@@ -280,16 +325,36 @@ fn status(error: ApiError) -> Status {
     }
 }
 
-fn entry(entry: Entry) -> LedgerEntry {
-    let (event, audit) = match entry.content {
-        Content::Event(event) => (Some(*event), None),
-        Content::Audit(audit) => (None, Some(*audit)),
+/// An entry, or only the parts that were asked for.
+fn entry(entry: Entry, fields: Option<&Fields>) -> Result<LedgerEntry, Status> {
+    let Entry { seq, content } = entry;
+    let (event, audit) = match (content, fields) {
+        (Content::Event(event), None) => (Some(*event), None),
+        (Content::Audit(audit), None) => (None, Some(*audit)),
+        (Content::Event(event), Some(fields)) => (fields.event(&event).map_err(unfit)?, None),
+        (Content::Audit(audit), Some(fields)) => (None, fields.audit(&audit).map_err(unfit)?),
     };
-    LedgerEntry {
-        seq: entry.seq,
+    let with_seq = fields.is_none_or(Fields::with_seq);
+    Ok(LedgerEntry {
+        seq: if with_seq { seq } else { 0 },
         event,
         audit,
+    })
+}
+
+fn fields(paths: Vec<String>) -> Result<Option<Fields>, Status> {
+    if paths.is_empty() {
+        return Ok(None);
     }
+    let fields = Fields::parse(&paths.join(","));
+    fields
+        .map(Some)
+        .map_err(|problem| Status::invalid_argument(problem.detail))
+}
+
+/// What cannot be written as JSON; the log has the cause.
+fn unfit(problem: Problem) -> Status {
+    Status::internal(problem.detail)
 }
 
 fn run(run: Run) -> JobRun {

@@ -11,6 +11,7 @@ mod follow;
 mod grpc;
 mod json;
 pub mod openapi;
+mod pages;
 mod params;
 mod proof;
 mod replay;

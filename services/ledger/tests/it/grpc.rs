@@ -2,9 +2,10 @@
 
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::ledger::v1::{
-    EventFilter, GetJobRequest, GetNodeRequest, GetStatsRequest, ListEventsRequest,
-    TailEventsRequest,
+    EventFilter, ExportEventsRequest, GetJobRequest, GetNodeRequest, GetStatsRequest, LedgerEntry,
+    ListEventsRequest, TailEventsRequest,
 };
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::build::{self, CLUSTER};
@@ -18,6 +19,7 @@ use crate::support::{
 
 on_both!(
     answers_are_those_of_rest,
+    parts_of_entries_and_exports_are_those_of_rest,
     everybody_sees_the_same_by_grpc_and_by_streams,
 );
 
@@ -107,6 +109,158 @@ async fn answers_are_those_of_rest(database: Database) {
     assert_eq!(forbidden.code(), Code::PermissionDenied);
 }
 
+/// All entries of an export.
+async fn export(
+    client: &mut EventsServiceClient<Channel>,
+    request: ExportEventsRequest,
+) -> Result<Vec<LedgerEntry>, Code> {
+    let begun = client.export_events(request).await;
+    let mut stream = begun.map_err(|error| error.code())?.into_inner();
+    let mut entries = Vec::new();
+    while let Some(response) = stream.message().await.map_err(|error| error.code())? {
+        entries.push(response.entry.unwrap());
+    }
+    Ok(entries)
+}
+
+fn of(filter: EventFilter, fields: &[&str]) -> ExportEventsRequest {
+    ExportEventsRequest {
+        filter: Some(filter),
+        fields: fields.iter().map(|&field| field.to_owned()).collect(),
+    }
+}
+
+async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
+    mesh_runtime::install_tls();
+    let store = database.store().await;
+    // More than two pages of an export, with an audit entry in between.
+    let started = |n| fact(&of_user("alice", EventType::JobStarted, build::job(n)));
+    let mut facts: Vec<_> = (1..=250).map(started).collect();
+    facts.insert(100, audit_fact(&audit_entry(1)));
+    facts.push(fact(&node_event("n1", 1)));
+    store.append("S", 1, facts).await.unwrap();
+    let url = serve(&store, admin(), 1000, 100).await;
+    let mut grpc = client(url.clone()).await;
+    let lines = async |query: &str| -> Vec<serde_json::Value> {
+        let text = reqwest::get(format!("{url}/v1/events/export?{query}")).await;
+        let text = text.unwrap().text().await.unwrap();
+        let line = |line| serde_json::from_str(line).unwrap();
+        text.lines().map(line).collect()
+    };
+
+    // The whole, up to where the ledger ended when it began.
+    let request = ExportEventsRequest::default();
+    let mut stream = grpc.export_events(request).await.unwrap().into_inner();
+    let mut exported = vec![stream.message().await.unwrap().unwrap().entry.unwrap()];
+    store.append("S", 2, vec![started(999)]).await.unwrap();
+    while let Some(response) = stream.message().await.unwrap() {
+        exported.push(response.entry.unwrap());
+    }
+    let whole = lines("to_seq=252").await;
+    assert_eq!((exported.len(), whole.len()), (251, 251));
+    for (entry, line) in exported.iter().zip(&whole) {
+        assert_eq!(line["seq"], entry.seq);
+        let data = serde_json::to_value(entry.event.as_ref().unwrap()).unwrap();
+        assert_eq!(line["event"]["data"], data);
+    }
+
+    // Parts: nothing but what was asked for, by each way the same.
+    let fields = [
+        "seq",
+        "type",
+        "source",
+        "subject",
+        "time",
+        "data.owner.user",
+        "data.job.job.name",
+        "data.node",
+    ];
+    let filter = EventFilter {
+        types: ["job.*", "node.*", "audit.*"].map(str::to_owned).into(),
+        to_seq: 252,
+        ..EventFilter::default()
+    };
+    let parts = export(&mut grpc, of(filter.clone(), &fields))
+        .await
+        .unwrap();
+    let query = format!(
+        "type=job.*,node.*,audit.*&to_seq=252&fields={}",
+        fields.join(",")
+    );
+    let chosen = lines(&query).await;
+    assert_eq!((parts.len(), chosen.len()), (252, 252));
+    for (entry, line) in parts.iter().zip(&chosen) {
+        assert_eq!(line["seq"], entry.seq);
+        let source = &line["event"]["source"];
+        if let Some(audit) = &entry.audit {
+            let expected = AuditEntry {
+                id: String::new(),
+                act: None,
+                ..audit_entry(1)
+            };
+            assert_eq!((audit, &entry.event), (&expected, &None));
+            continue;
+        }
+        let event = entry.event.clone().unwrap();
+        assert_eq!(*source, format!("/clusters/{}", event.cluster));
+        assert_eq!(line["event"]["subject"], event.entity_key());
+        assert_eq!((event.id.as_str(), &event.observed_at), ("", &None));
+        let mut data = serde_json::to_value(&event).unwrap();
+        let object = data.as_object_mut().unwrap();
+        for attribute in ["type", "cluster", "entity", "occurredAt"] {
+            assert!(object.remove(attribute).is_some(), "{attribute}");
+        }
+        assert_eq!(line["event"]["data"], data);
+    }
+    let listed = ListEventsRequest {
+        filter: Some(filter.clone()),
+        fields: fields.map(str::to_owned).into(),
+        limit: 1000,
+        ..ListEventsRequest::default()
+    };
+    let listed = grpc.list_events(listed).await.unwrap().into_inner();
+    assert_eq!(listed.entries, parts);
+    let request = TailEventsRequest {
+        filter: Some(EventFilter {
+            to_seq: 0,
+            ..filter
+        }),
+        after_seq: Some(0),
+        fields: fields.map(str::to_owned).into(),
+    };
+    let mut tail = grpc.tail_events(request).await.unwrap().into_inner();
+    for part in &parts {
+        let entry = tokio::time::timeout(DEADLINE, tail.message()).await;
+        let entry = entry.expect("an entry in time").unwrap().unwrap().entry;
+        assert_eq!(entry.as_ref(), Some(part));
+    }
+    let only = export(&mut grpc, of(EventFilter::default(), &["seq"])).await;
+    let bare = LedgerEntry {
+        seq: 1,
+        ..LedgerEntry::default()
+    };
+    assert_eq!(only.unwrap()[0], bare);
+
+    // What is wrong is said at once; what is not there yet is nothing.
+    for fields in [&["colour"][..], &["seq", ""], &["seq"; 65]] {
+        let error = grpc.export_events(of(EventFilter::default(), fields)).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.message().starts_with("fields: "), "{error}");
+    }
+    let unknown = EventFilter {
+        types: vec!["job.vanished".into()],
+        ..EventFilter::default()
+    };
+    let unknown = export(&mut grpc, of(unknown, &[])).await;
+    assert_eq!(unknown.unwrap_err(), Code::InvalidArgument);
+    let later = EventFilter {
+        from_seq: 1000,
+        ..EventFilter::default()
+    };
+    assert_eq!(export(&mut grpc, of(later, &[])).await, Ok(vec![]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
     let database = Database::sqlite();
@@ -172,8 +326,8 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
     // History first, more than a page of it, and then what is appended.
     let mut tail = all
         .tail_events(TailEventsRequest {
-            filter: None,
             after_seq: Some(0),
+            ..TailEventsRequest::default()
         })
         .await
         .unwrap()
@@ -192,7 +346,7 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
                 to_seq: 3,
                 ..EventFilter::default()
             }),
-            after_seq: None,
+            ..TailEventsRequest::default()
         })
         .await
         .unwrap_err();
@@ -220,17 +374,17 @@ async fn streamed(url: &str, count: usize) -> Vec<u64> {
 async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
     mesh_runtime::install_tls();
     let store = database.store().await;
-    let of = |name: &str, account: &str, job: u32| {
+    let owned = |name: &str, account: &str, job: u32| {
         let mut event = of_user(name, EventType::JobStarted, build::job(job));
         event.owner.as_mut().unwrap().account = account.into();
         event
     };
     let events = [
-        of("alice", "physics", 1),
-        of("bob", "chemistry", 2),
+        owned("alice", "physics", 1),
+        owned("bob", "chemistry", 2),
         node_event("n1", 1),
-        of("alice", "physics", 3),
-        of("bob", "chemistry", 4),
+        owned("alice", "physics", 3),
+        owned("bob", "chemistry", 4),
     ];
     let mut facts: Vec<_> = events.iter().map(fact).collect();
     facts.insert(3, audit_fact(&audit_entry(1)));
@@ -265,8 +419,8 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
         assert_eq!(listed, seqs, "{who}");
 
         let request = TailEventsRequest {
-            filter: None,
             after_seq: Some(0),
+            ..TailEventsRequest::default()
         };
         let mut tail = grpc.tail_events(request).await.unwrap().into_inner();
         let mut tailed = Vec::new();
@@ -276,6 +430,9 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
             tailed.push(entry.unwrap().seq);
         }
         assert_eq!(tailed, seqs, "{who}");
+        let exported = export(&mut grpc, ExportEventsRequest::default()).await;
+        let exported: Vec<u64> = exported.unwrap().iter().map(|entry| entry.seq).collect();
+        assert_eq!(exported, seqs, "{who}");
         assert_eq!(streamed(&url, seqs.len()).await, seqs, "{who}");
 
         let request = GetStatsRequest {
@@ -310,5 +467,22 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
         };
         let audit = grpc.list_events(audit).await.unwrap().into_inner().entries;
         assert_eq!(audit.len(), usize::from(sees_all), "{who}");
+        let of_audit = EventFilter {
+            types: vec!["audit.*".into()],
+            ..EventFilter::default()
+        };
+        let audit = export(&mut grpc, of(of_audit, &["seq"])).await.unwrap();
+        assert_eq!(audit.len(), usize::from(sees_all), "{who}");
+        let of_bob = EventFilter {
+            user: "bob".into(),
+            ..EventFilter::default()
+        };
+        let of_bob = export(&mut grpc, of(of_bob, &[])).await;
+        let listed = reqwest::get(format!("{url}/v1/events/export?user=bob")).await;
+        match listed.unwrap().status().as_u16() {
+            200 => assert!(of_bob.is_ok(), "{who}"),
+            403 => assert_eq!(of_bob.unwrap_err(), Code::PermissionDenied, "{who}"),
+            other => panic!("{who}: {other}"),
+        }
     }
 }

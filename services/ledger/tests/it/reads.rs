@@ -3,7 +3,7 @@
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
-use mesh_events::proto::mesh::ledger::v1::{EventFilter, TailEventsRequest};
+use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest, TailEventsRequest};
 use mesh_testkit::{NatsServer, build};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -163,6 +163,7 @@ async fn the_end_of_a_stream_tells_how_much_was_shown_and_whose() {
             ..EventFilter::default()
         }),
         after_seq: Some(0),
+        ..TailEventsRequest::default()
     };
     let mut tail = client.tail_events(request).await.unwrap().into_inner();
     for _ in 0..2 {
@@ -171,6 +172,17 @@ async fn the_end_of_a_stream_tells_how_much_was_shown_and_whose() {
     drop(tail);
     let reader = "token:finance";
     ended(&process, "TailEvents", reader, "2", json!(["alice"])).await;
+    let request = ExportEventsRequest {
+        filter: Some(EventFilter {
+            types: vec!["job.*".into()],
+            ..EventFilter::default()
+        }),
+        fields: vec!["seq".into()],
+    };
+    let mut export = client.export_events(request).await.unwrap().into_inner();
+    while export.message().await.unwrap().is_some() {}
+    let whose = json!(["alice", "bob"]);
+    ended(&process, "ExportEvents", reader, "3", whose).await;
 
     // Exports: as many rows as lines.
     for (path, lines, rows, whose) in [

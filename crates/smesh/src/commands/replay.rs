@@ -104,13 +104,16 @@ async fn is_an_endpoint(client: &Client, name: &str) -> Result<(), Error> {
         .iter()
         .filter_map(|endpoint| endpoint["name"].as_str())
         .collect();
-    match names.contains(&name) {
-        true => Ok(()),
-        false => Err(Error::Failed(format!(
-            "there is no webhook endpoint {name}; there are: {}",
-            names.join(", ")
-        ))),
+    if names.contains(&name) {
+        return Ok(());
     }
+    let others = match names.join(", ") {
+        names if names.is_empty() => "you may see none".to_owned(),
+        names => format!("you may see {names}"),
+    };
+    Err(Error::Failed(format!(
+        "there is no webhook endpoint {name}; {others}"
+    )))
 }
 
 /// Shows how far it is until it has ended.

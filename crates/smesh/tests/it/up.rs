@@ -177,5 +177,8 @@ fn two_signals_end_it_at_once_and_nats_server_with_it() {
     // Two different ones: of two alike the second may be lost in the first.
     mesh.signal("-TERM");
     mesh.end("-INT");
-    assert!(!is_nats(&nats, mesh.folder.path()));
+    // The kernel ends it with its parent, not before it.
+    mesh.wait_until("nats-server is gone", || {
+        !is_nats(&nats, mesh.folder.path())
+    });
 }

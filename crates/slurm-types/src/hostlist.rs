@@ -34,15 +34,24 @@ impl HostList {
             text: text.chars().take(128).collect(),
             problem,
         };
-        if text.trim() == "None assigned" {
-            return Ok(Vec::new());
-        }
         let mut hosts = Vec::new();
-        let items = split_items(text).ok_or_else(|| error("brackets do not match"))?;
-        for item in items.into_iter().filter(|item| !NOTHING.contains(item)) {
+        for item in Self::items(text)? {
             expand_item(item, most, &mut hosts).map_err(error)?;
         }
         Ok(hosts)
+    }
+
+    /// The parts of a list, each a name or names with brackets; none for what stands for no host.
+    pub fn items(text: &str) -> Result<Vec<&str>, HostListError> {
+        if text.trim() == "None assigned" {
+            return Ok(Vec::new());
+        }
+        let mut items = split_items(text).ok_or_else(|| HostListError {
+            text: text.chars().take(128).collect(),
+            problem: "brackets do not match",
+        })?;
+        items.retain(|item| !NOTHING.contains(item));
+        Ok(items)
     }
 
     /// The shortest usual form: names that differ in their last number only share a bracket, in rising order of the number.
@@ -52,7 +61,7 @@ impl HostList {
         let mut places: BTreeMap<(&str, usize, &str), usize> = BTreeMap::new();
         let mut plain: BTreeSet<&str> = BTreeSet::new();
         for host in hosts.iter().map(AsRef::as_ref) {
-            let Some((prefix, digits, suffix)) = split_number(host) else {
+            let Some((prefix, digits, suffix)) = Self::split_number(host) else {
                 if plain.insert(host) {
                     groups.push(Group {
                         prefix: host,
@@ -89,6 +98,21 @@ impl HostList {
             .collect::<Vec<_>>()
             .join(",")
     }
+
+    /// Splits `n12-ib` into `n`, `12`, `-ib`: at the last number. Names with a bracket or a number of more than 18 digits stay whole.
+    pub fn split_number(host: &str) -> Option<(&str, &str, &str)> {
+        if host.contains(['[', ']', ',']) {
+            return None;
+        }
+        let end = host.rfind(|c: char| c.is_ascii_digit())? + 1;
+        let start = host[..end]
+            .rfind(|c: char| !c.is_ascii_digit())
+            .map_or(0, |at| {
+                at + host[at..].chars().next().map_or(1, char::len_utf8)
+            });
+        let digits = &host[start..end];
+        (digits.len() <= 18).then_some((&host[..start], digits, &host[end..]))
+    }
 }
 
 struct Group<'a> {
@@ -124,21 +148,6 @@ impl Group<'_> {
             ),
         }
     }
-}
-
-/// Splits `n12-ib` into `n`, `12`, `-ib`: at the last number. Names with a bracket or a number of more than 18 digits stay whole.
-fn split_number(host: &str) -> Option<(&str, &str, &str)> {
-    if host.contains(['[', ']', ',']) {
-        return None;
-    }
-    let end = host.rfind(|c: char| c.is_ascii_digit())? + 1;
-    let start = host[..end]
-        .rfind(|c: char| !c.is_ascii_digit())
-        .map_or(0, |at| {
-            at + host[at..].chars().next().map_or(1, char::len_utf8)
-        });
-    let digits = &host[start..end];
-    (digits.len() <= 18).then_some((&host[..start], digits, &host[end..]))
 }
 
 /// Splits at commas and white space outside brackets.

@@ -17,11 +17,11 @@ BEGIN
     EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
 END $$;
 
-GRANT SELECT ON entries, payloads, event_index, head, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys, archives, replays,
+GRANT SELECT ON entries, payloads, event_index, event_nodes, head, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys, archives, replays,
     _sqlx_migrations TO ledger_appender, ledger_reader, ledger_retention;
 
 -- Adds behind the head and moves it; triggers see to the rest.
-GRANT INSERT ON entries, payloads, event_index, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys TO ledger_appender;
+GRANT INSERT ON entries, payloads, event_index, event_nodes, streams, streams_ahead, holes, subtrees, checkpoints, checkpoint_keys TO ledger_appender;
 GRANT INSERT, UPDATE, DELETE ON replays TO ledger_appender;
 GRANT UPDATE (seq, chain) ON head TO ledger_appender;
 GRANT UPDATE (last_sequence, last_at, created_at) ON streams TO ledger_appender;
@@ -30,4 +30,4 @@ GRANT EXECUTE ON FUNCTION ledger_add_partitions() TO ledger_appender;
 
 -- Notes what is archived, then takes that out, and nothing else; triggers see to it.
 GRANT INSERT ON archives TO ledger_retention;
-GRANT DELETE ON payloads, event_index TO ledger_retention;
+GRANT DELETE ON payloads, event_index, event_nodes TO ledger_retention;

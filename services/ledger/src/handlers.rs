@@ -89,6 +89,16 @@ impl Appender {
                         appended.head.seq,
                         begin.elapsed(),
                     );
+                    for entry in &appended.entries {
+                        if entry.fact.index.nodes.unread {
+                            metrics::unread_host_list();
+                            tracing::warn!(
+                                event.id = entry.fact.id,
+                                seq = entry.seq,
+                                "host list of event cannot be read, it is not found by its nodes"
+                            );
+                        }
+                    }
                     for conflict in &appended.conflicts {
                         tracing::info!(
                             event.id = conflict.id,

@@ -7,6 +7,7 @@ const APPENDED: &str = "ledger_entries_total";
 const DUPLICATES: &str = "ledger_duplicates_total";
 const CONFLICTS: &str = "ledger_conflicts_total";
 const REJECTED: &str = "ledger_rejected_total";
+const UNREAD: &str = "ledger_unread_host_lists_total";
 const FAILURES: &str = "ledger_append_failures_total";
 const HEAD: &str = "ledger_head_sequence";
 const SECONDS: &str = "ledger_append_seconds";
@@ -36,6 +37,10 @@ pub fn describe() {
     describe_counter!(
         REJECTED,
         "Messages that are no fact and were parked, by stream."
+    );
+    describe_counter!(
+        UNREAD,
+        "Events with a host list that cannot be read: they are kept, and not found by its nodes."
     );
     describe_counter!(
         FAILURES,
@@ -86,6 +91,10 @@ pub(crate) fn appended(
 
 pub(crate) fn rejected(stream: &'static str) {
     counter!(REJECTED, "stream" => stream).increment(1);
+}
+
+pub(crate) fn unread_host_list() {
+    counter!(UNREAD).increment(1);
 }
 
 pub(crate) fn failed(stream: &'static str) {

@@ -29,7 +29,7 @@ pub struct EventFilter {
     /// Only this partition.
     #[prost(string, tag = "9")]
     pub partition: ::prost::alloc::string::String,
-    /// Only this node.
+    /// Only events of this node, and of jobs that ran on it.
     #[prost(string, tag = "10")]
     pub node: ::prost::alloc::string::String,
     /// Only jobs of this name; a `*` at the end stands for any rest.

@@ -26,7 +26,7 @@ pub struct Filter {
     /// Only this partition
     #[arg(long, value_name = "PARTITION")]
     pub partition: Option<String>,
-    /// Only events of this node
+    /// Only events of this node, and of jobs that ran on it
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
     /// Only jobs of this name; 'train*' for every name that begins so

@@ -1,6 +1,6 @@
 //! Storing a batch: one transaction, durable when it returns.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::Utc;
@@ -157,6 +157,7 @@ async fn write(
         })
         .collect();
     index::insert(transaction.link(), &rows).await?;
+    index::insert_nodes(transaction, &rows, &HashSet::new()).await?;
 
     let sql = Sql::new("UPDATE head SET seq = ")
         .bind(appended.head.seq.cast_signed())

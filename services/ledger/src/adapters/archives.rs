@@ -175,7 +175,11 @@ impl Dropper {
             _ => end,
         };
         let mut dropped = 0;
-        for table in ["DELETE FROM event_index", "DELETE FROM payloads"] {
+        for table in [
+            "DELETE FROM event_nodes",
+            "DELETE FROM event_index",
+            "DELETE FROM payloads",
+        ] {
             let sql = Sql::new(table).push(" WHERE seq <= ").bind(last);
             dropped = transaction.link().run(&sql).await?;
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use mesh_db::pool::{Access, Transaction};
 use mesh_db::sql::Sql;
 
-use super::index::{Row, insert};
+use super::index::{Row, insert, insert_nodes};
 use super::store::Store;
 use crate::domain::fact::Fact;
 use crate::error::Error;
@@ -104,7 +104,14 @@ async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u6
     let payloads = Sql::new("SELECT seq, recorded_at, ")
         .bytes("subject")
         .push(", body FROM payloads WHERE seq")
-        .any_of(missing);
+        .any_of(missing.clone());
+    // Blocks of nodes may be there although the columns were taken away.
+    let blocks = Sql::new("SELECT seq, block FROM event_nodes WHERE seq").any_of(missing);
+    let blocks = transaction.link().rows(&blocks).await?;
+    let blocks = blocks
+        .iter()
+        .map(|row| Ok((row.get("seq")?, row.get("block")?)))
+        .collect::<Result<HashSet<(i64, String)>, sqlx::Error>>()?;
     let mut facts = Vec::new();
     for row in transaction.link().rows(&payloads).await? {
         let (seq, recorded_at) = (row.get::<i64>("seq")?, row.get::<i64>("recorded_at")?);
@@ -130,5 +137,6 @@ async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u6
         })
         .collect();
     insert(transaction.link(), &rows).await?;
+    insert_nodes(transaction, &rows, &blocks).await?;
     Ok(rows.len() as u64)
 }

@@ -6,6 +6,8 @@
 //! - No index has both time and sequence in order. So what is near the beginning of the page is looked at first. If that does not fill it,
 //!   the index of times says between which sequences the entries of that time are, and how many: few are found by it and sorted,
 //!   many are met by going from one of these sequences to the other.
+//! - Of a node is what is of one of the blocks that cover it (`domain::nodes`): each is a branch, too, which goes through the entries of its
+//!   block in order.
 //! - Bodies are fetched for what is on the page only.
 
 use std::collections::BTreeSet;
@@ -15,6 +17,7 @@ use mesh_runtime::api::{Accounts, Sight};
 
 use super::select::Select as _;
 use crate::domain::filter::{NamePattern, Selection};
+use crate::domain::nodes::covering;
 use crate::domain::query::Query;
 
 /// More alternatives than this are one condition.
@@ -103,6 +106,8 @@ struct Branch {
     selection: Selection,
     /// A further condition: a column, and what is in it.
     column: Option<(&'static str, String)>,
+    /// The block of nodes whose entries it goes through.
+    block: Option<String>,
 }
 
 impl<'a> Page<'a> {
@@ -112,9 +117,20 @@ impl<'a> Page<'a> {
             sight: sight.clone(),
             selection: selection.clone(),
             column: None,
+            block: None,
         };
         let mut branches = if selection.is_narrow() {
             Vec::new()
+        } else if let Some(node) = &selection.node {
+            let of = |block| Branch {
+                selection: Selection {
+                    node: None,
+                    ..selection.clone()
+                },
+                block: Some(block),
+                ..whole()
+            };
+            covering(node).into_iter().map(of).collect()
         } else if let Some(identity) = &selection.identity {
             let of = |column| Branch {
                 selection: Selection {
@@ -166,7 +182,8 @@ impl<'a> Page<'a> {
 
     /// True if it is of names that begin so.
     pub(super) fn is_of_names(&self) -> bool {
-        matches!(self.query.selection.name, Some(NamePattern::Prefix(_)))
+        let selection = &self.query.selection;
+        selection.node.is_none() && matches!(selection.name, Some(NamePattern::Prefix(_)))
     }
 
     /// True if there is an index for each of the alternatives that is better than that of times, however few are of that time.
@@ -174,6 +191,7 @@ impl<'a> Page<'a> {
         let people = |branch: &Branch| {
             matches!(branch.sight, Sight::Of { .. })
                 || self.query.selection.identity.is_some()
+                || branch.block.is_some()
                 || branch.selection.user.is_some()
         };
         self.branches.iter().all(people)
@@ -206,10 +224,30 @@ impl<'a> Page<'a> {
         for (n, branch) in self.branches.iter().enumerate() {
             sql = sql
                 .push(if n == 0 { "" } else { " UNION " })
-                .push("SELECT seq FROM (SELECT i.seq FROM event_index i")
-                .either(index, "")
-                .push(" WHERE 1 = 1")
+                .push("SELECT seq FROM (SELECT i.seq FROM ");
+            let seq = match &branch.block {
+                // The sum makes sure that the entries of the block are looked up, and not the block in every entry.
+                Some(block) => {
+                    sql = sql
+                        .push("event_nodes n CROSS JOIN event_index i WHERE i.seq = n.seq + 0 AND n.block = ")
+                        .bind(block);
+                    "n.seq"
+                }
+                None => {
+                    sql = sql
+                        .push("event_index i")
+                        .either(index, "")
+                        .push(" WHERE 1 = 1");
+                    seq
+                }
+            };
+            let asked = Span {
+                from: branch.selection.from_seq,
+                to: branch.selection.to_seq,
+            };
+            sql = sql
                 .within(seq, span)
+                .within(seq, asked)
                 .visible(&branch.sight)
                 .chosen(&branch.selection);
             if let Some((column, value)) = &branch.column {

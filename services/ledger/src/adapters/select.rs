@@ -9,6 +9,7 @@ use slurm_types::JobRef;
 
 use crate::domain::fact::AUDIT;
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
+use crate::domain::nodes::covering;
 
 /// Conditions on the columns for queries, of a table called `i`.
 pub(super) trait Select {
@@ -16,6 +17,8 @@ pub(super) trait Select {
     fn visible(self, sight: &Sight) -> Self;
     /// Only what a selection chooses.
     fn chosen(self, selection: &Selection) -> Self;
+    /// Only what is of a node or of jobs that ran on it, all of it found by the index at once.
+    fn of_node(self, node: &str) -> Self;
     /// Only what occurred in the time of a selection.
     fn of_time(self, selection: &Selection) -> Self;
     /// Only what occurred up to a time.
@@ -63,7 +66,6 @@ impl Select for Sql {
             (" AND i.user_name = ", &selection.user),
             (" AND i.account = ", &selection.account),
             (" AND i.partition = ", &selection.partition),
-            (" AND i.node = ", &selection.node),
         ] {
             if let Some(value) = value {
                 self = self.push(condition).bind(value);
@@ -75,6 +77,13 @@ impl Select for Sql {
                 .bind(identity)
                 .push(" OR i.email = ")
                 .bind(identity)
+                .push(")");
+        }
+        if let Some(node) = &selection.node {
+            // Looked at for each entry: that a node has many does not matter to a few of a job, or to a page in order.
+            self = self
+                .push(" AND EXISTS (SELECT 1 FROM event_nodes n WHERE n.seq = i.seq AND n.block")
+                .any_of(covering(node))
                 .push(")");
         }
         if let Some(name) = &selection.name {
@@ -90,6 +99,12 @@ impl Select for Sql {
             }
         }
         self.of_time(selection)
+    }
+
+    fn of_node(self, node: &str) -> Self {
+        self.push(" AND i.seq IN (SELECT n.seq FROM event_nodes n WHERE n.block")
+            .any_of(covering(node))
+            .push(")")
     }
 
     fn of_time(mut self, selection: &Selection) -> Self {

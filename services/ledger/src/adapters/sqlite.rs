@@ -16,10 +16,15 @@ static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// Nothing is changed or taken away by accident. Set whenever the ledger is opened and not by a migration: who makes the columns anew drops
 /// one of them (see the README), and has it back afterwards.
-const INDEX_GUARDS: [&str; 3] = [
+const INDEX_GUARDS: [&str; 5] = [
     "CREATE TRIGGER IF NOT EXISTS event_index_no_update BEFORE UPDATE ON event_index
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be changed'); END",
     "CREATE TRIGGER IF NOT EXISTS event_index_no_delete BEFORE DELETE ON event_index
+     WHEN NOT EXISTS (SELECT 1 FROM archives a WHERE OLD.seq BETWEEN a.first_seq AND a.last_seq)
+     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be deleted'); END",
+    "CREATE TRIGGER IF NOT EXISTS event_nodes_no_update BEFORE UPDATE ON event_nodes
+     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be changed'); END",
+    "CREATE TRIGGER IF NOT EXISTS event_nodes_no_delete BEFORE DELETE ON event_nodes
      WHEN NOT EXISTS (SELECT 1 FROM archives a WHERE OLD.seq BETWEEN a.first_seq AND a.last_seq)
      BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: its index cannot be deleted'); END",
     // As for the other tables: REPLACE fires no DELETE trigger.

@@ -141,7 +141,15 @@ impl Asked<'_> {
     }
 
     fn only(&self, sql: Sql) -> Sql {
-        sql.visible(self.sight).chosen(self.selection)
+        let sql = sql.visible(self.sight);
+        let Some(node) = &self.selection.node else {
+            return sql.chosen(self.selection);
+        };
+        let rest = Selection {
+            node: None,
+            ..self.selection.clone()
+        };
+        sql.of_node(node).chosen(&rest)
     }
 
     /// `i.user_name AS g0, i.account AS g1, `

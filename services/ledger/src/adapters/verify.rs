@@ -173,8 +173,10 @@ async fn verify(
         if let Some(seq) = index_differs {
             return Err(bad(seq, Fault::IndexDiffers));
         }
-        if let Some(seq) = stray(&mut connection, "event_index", end).await? {
-            return Err(bad(seq, Fault::IndexDiffers));
+        for table in ["event_index", "event_nodes"] {
+            if let Some(seq) = stray(&mut connection, table, end).await? {
+                return Err(bad(seq, Fault::IndexDiffers));
+            }
         }
         return Ok(verified);
     }
@@ -278,6 +280,12 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
             .push(" FROM event_index"),
     );
     let mut index = by_seq(snapshot.link().rows(&index).await?)?;
+    let nodes = of_page(
+        Sql::new("SELECT seq, ")
+            .bytes("block")
+            .push(" FROM event_nodes"),
+    );
+    let mut nodes = by_seq(snapshot.link().rows(&nodes).await?)?;
     let mut checkpoints = Sql::new("SELECT number, size, root, made_at, ")
         .bytes("note")
         .push(" FROM checkpoints WHERE TRUE");
@@ -295,14 +303,15 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
     let entries = rows.iter().zip(seqs).map(|(row, seq)| {
         let stored = payloads.remove(&seq).unwrap_or_default();
         let index = index.remove(&seq).unwrap_or_default();
+        let nodes = nodes.remove(&seq).unwrap_or_default();
         let payload = stored.first().map(payload).transpose()?;
         let index_fits = match (&payload, stored.first()) {
             (Some(payload), Some(stored)) => {
-                index::fits(index.first(), &payload.subject, &payload.body)
+                index::fits(index.first(), &nodes, &payload.subject, &payload.body)
                     && index.first().is_none_or(|index| same_time(index, stored))
             }
             // Nothing is left of what is archived.
-            _ => index.is_empty(),
+            _ => index.is_empty() && nodes.is_empty(),
         };
         Ok(Read {
             entry: Stored {

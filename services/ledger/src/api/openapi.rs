@@ -114,7 +114,7 @@ pub(super) struct FilterParams {
     account: Option<String>,
     /// Partition.
     partition: Option<String>,
-    /// NodeName; events of the node itself.
+    /// NodeName: events of the node itself, and of jobs that ran on it.
     node: Option<String>,
     /// Job name; a `*` at its end stands for any rest.
     name: Option<String>,

@@ -9,6 +9,8 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Category, DecodeError, Event, from_timestamp};
 use prost::Message as _;
 
+use super::nodes::Nodes;
+
 /// Category word of entries that tell what the mesh itself did.
 pub const AUDIT: &str = "audit";
 /// Type of the event that tells how long a job waited.
@@ -60,8 +62,10 @@ pub struct Index {
     pub account: Option<String>,
     /// Partition.
     pub partition: Option<String>,
-    /// Node.
+    /// Node that the event is of.
     pub node: Option<String>,
+    /// Nodes that it is about: that one, or those that its job ran on.
+    pub nodes: Nodes,
     /// Job name.
     pub name: Option<String>,
     /// Of a start: how long the job had waited, in seconds.
@@ -198,6 +202,7 @@ impl Index {
             kind: event.r#type.clone(),
             occurred_at: moment(&event.occurred_at),
             observed_at: moment(&event.observed_at),
+            nodes: Nodes::of(event),
             ..Self::default()
         };
         if let Some(owner) = &event.owner {

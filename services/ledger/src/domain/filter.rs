@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use slurm_types::JobRef;
 
 use super::fact::{AUDIT, categories};
+use super::nodes::is_a_name;
 
 /// A question that cannot be answered: which part of it, and what would be allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +116,7 @@ pub struct Filter {
     /// Only this partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// Only this node.
+    /// Only what is of this node, or of jobs that ran on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Only jobs of this name; a `*` at the end stands for any rest.
@@ -156,7 +157,7 @@ pub struct Selection {
     pub account: Option<String>,
     /// Only this partition.
     pub partition: Option<String>,
-    /// Only this node.
+    /// Only what is of this node, or of jobs that ran on it.
     pub node: Option<String>,
     /// Only jobs of such a name.
     pub name: Option<NamePattern>,
@@ -209,7 +210,7 @@ impl Filter {
             identity: self.identity.clone(),
             account: self.account.clone(),
             partition: self.partition.clone(),
-            node: self.node.clone(),
+            node: self.node.as_deref().map(node_name).transpose()?,
             name: self.name.as_deref().map(name_pattern).transpose()?,
             since: self.since.map(|since| since.resolve(now)),
             until: self.until.map(|until| until.resolve(now)),
@@ -227,7 +228,6 @@ impl Selection {
         self.job.is_some()
             || self.run.is_some()
             || self.array.is_some()
-            || self.node.is_some()
             || matches!(self.name, Some(NamePattern::Exactly(_)))
     }
 
@@ -236,6 +236,7 @@ impl Selection {
         self.user.is_some()
             || self.account.is_some()
             || self.partition.is_some()
+            || self.node.is_some()
             || self.name.is_some()
     }
 
@@ -283,6 +284,16 @@ pub fn job_ref(text: &str) -> Result<JobRef, Invalid> {
         )),
         Ok(job) => Ok(job),
     }
+}
+
+fn node_name(text: &str) -> Result<String, Invalid> {
+    if is_a_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err(Invalid::new(
+        "node",
+        format!("{text:?} is no node; allowed: the name of one node such as n16"),
+    ))
 }
 
 fn name_pattern(text: &str) -> Result<NamePattern, Invalid> {
@@ -369,6 +380,7 @@ mod tests {
         check(|f| f.job = Some("x".into()), "job", "123_4");
         check(|f| f.job = Some("1_[2-3]".into()), "job", "123_4");
         check(|f| f.name = Some("*".into()), "name", "train*");
+        check(|f| f.node = Some("n[1-3]".into()), "node", "n16");
         check(
             |f| {
                 f.since = Some(Moment::Ago(Duration::from_secs(1)));

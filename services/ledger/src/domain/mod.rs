@@ -10,6 +10,7 @@ pub mod fault;
 pub mod filter;
 pub mod hole;
 pub mod keys;
+pub mod nodes;
 pub mod note;
 pub mod query;
 pub mod replay;

@@ -158,6 +158,8 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
         "DELETE FROM head",
         "UPDATE event_index SET user_name = 'mallory'",
         "DELETE FROM event_index",
+        "UPDATE event_nodes SET block = 'n2'",
+        "DELETE FROM event_nodes",
     ];
     let sqlite = [
         "INSERT OR REPLACE INTO entries SELECT seq, id, zeroblob(32), chain FROM entries",
@@ -169,6 +171,7 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
         "TRUNCATE entries",
         "TRUNCATE payloads",
         "TRUNCATE event_index",
+        "TRUNCATE event_nodes",
         "TRUNCATE head",
         "TRUNCATE streams",
         "DELETE FROM streams",
@@ -238,13 +241,12 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
     };
     let listed = async |store: &ledger::Store| {
         let url = serve(store, crate::support::admin(), 5000, 10).await;
-        let types = "type=job.*,node.*,audit.*";
-        reqwest::get(format!("{url}/v1/events?{types}&limit=5000"))
-            .await
-            .unwrap()
-            .text()
-            .await
-            .unwrap()
+        let mut listed = Vec::new();
+        for filter in ["type=job.*,node.*,audit.*", "node=n1"] {
+            let page = reqwest::get(format!("{url}/v1/events?{filter}&limit=5000"));
+            listed.push(page.await.unwrap().text().await.unwrap());
+        }
+        listed
     };
     mesh_runtime::install_tls();
     let store = database.store().await;
@@ -256,16 +258,29 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
 
     let location = database.location();
     let mut operator = database.outsider().await;
-    // As the README says; then everything is missing, then one row in the middle.
-    for rows in ["", " WHERE seq = 17"] {
+    // As the README says; then everything is missing, then one row in the middle, then that with its nodes.
+    for (rows, nodes) in [
+        ("", ""),
+        (" WHERE seq = 17", " WHERE 1 = 0"),
+        (" WHERE seq = 17", " WHERE seq = 17"),
+    ] {
         let delete = format!("DELETE FROM event_index{rows}");
+        let delete_nodes = format!("DELETE FROM event_nodes{nodes}");
         let statements = if database.is_sqlite() {
-            vec!["DROP TRIGGER event_index_no_delete", &delete]
+            vec![
+                "DROP TRIGGER event_index_no_delete",
+                &delete,
+                "DROP TRIGGER event_nodes_no_delete",
+                &delete_nodes,
+            ]
         } else {
             vec![
                 "ALTER TABLE event_index DISABLE TRIGGER USER",
                 &delete,
                 "ALTER TABLE event_index ENABLE TRIGGER USER",
+                "ALTER TABLE event_nodes DISABLE TRIGGER USER",
+                &delete_nodes,
+                "ALTER TABLE event_nodes ENABLE TRIGGER USER",
             ]
         };
         for statement in statements {
@@ -284,7 +299,8 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
             2502
         );
     }
-    assert_eq!(before.matches("\"seq\":").count(), 2502);
+    let seen = |page: &String| page.matches("\"seq\":").count();
+    assert_eq!(before.iter().map(seen).collect::<Vec<_>>(), [2502, 2501]);
 }
 
 async fn a_database_that_cannot_be_written_delays_and_loses_nothing(database: Database) {

@@ -14,6 +14,7 @@ use crate::support::{Database, node_event, of_user, on_both, serve, user};
 
 on_both!(
     every_column_filters,
+    a_node_finds_itself_and_the_jobs_that_ran_on_it,
     an_export_is_the_whole_listing,
     sums_count_waits_and_costs_by_group,
     a_job_and_a_node_are_told_as_they_were_at_a_time,
@@ -125,6 +126,78 @@ async fn every_column_filters(database: Database) {
     }
     let run = later(7, 86_400).run;
     assert_eq!(count(&format!("run={run}")).await, 4);
+}
+
+async fn a_node_finds_itself_and_the_jobs_that_ran_on_it(database: Database) {
+    let on = |id: u32, kind: EventType, nodes: &str| {
+        let mut job = build::job(id);
+        job.nodes = nodes.into();
+        of_user("alice", kind, job)
+    };
+    let mut planned = on(6, EventType::JobPending, "");
+    if let Some(Payload::Job(payload)) = &mut planned.payload
+        && let Some(job) = &mut payload.job
+    {
+        job.scheduled_nodes = "n17".into();
+    }
+    let events = [
+        on(1, EventType::JobSubmitted, ""),
+        on(1, EventType::JobStarted, "n[1-3000],n[3002-9000]"),
+        on(1, EventType::JobCompleted, "n[1-3000],n[3002-9000]"),
+        on(2, EventType::JobStarted, "n[16-17]"),
+        on(3, EventType::JobStarted, "n[0016-0018],n18,n17-ib"),
+        // It cannot be read: kept, and found otherwise.
+        on(4, EventType::JobStarted, "n[16-17"),
+        node_event("n17", 1),
+        node_event("n18", 1),
+        on(5, EventType::CostFinalized, "n17"),
+        planned,
+    ];
+    let location = database.location();
+    let api = Api::with(database, &events).await;
+    let seqs = async |filter: &str| {
+        let (status, page) = api.get(&format!("/v1/events?{filter}")).await;
+        assert_eq!(status, 200, "{filter}: {page}");
+        let entries = page["entries"].as_array().unwrap();
+        let seqs = entries.iter().map(|entry| entry["seq"].as_u64().unwrap());
+        seqs.collect::<Vec<_>>()
+    };
+    for (filter, expected) in [
+        ("node=n17", vec![2, 3, 4, 7, 9]),
+        ("node=n17&order=desc", vec![9, 7, 4, 3, 2]),
+        ("node=n18", vec![2, 3, 5, 8]),
+        ("node=n0017", vec![5]),
+        ("node=n9000", vec![2, 3]),
+        ("node=n3001", vec![]),
+        ("node=n17-ib", vec![5]),
+        ("node=n1", vec![2, 3]),
+        ("node=n17&type=node.*", vec![7]),
+        ("node=n17&type=job.started", vec![2, 4]),
+        ("node=n17&job=1", vec![2, 3]),
+        ("node=n17&job=4", vec![]),
+        ("node=n17&name=train-2", vec![4]),
+        ("node=n17&name=train*", vec![2, 3, 4, 9]),
+        ("node=n17&from_seq=3&to_seq=7", vec![3, 4, 7]),
+        ("node=n17&since=2000-01-01T00:00:00Z", vec![2, 3, 4, 7, 9]),
+        ("node=n17&until=2000-01-01T00:00:00Z", vec![]),
+        ("job=4", vec![6]),
+    ] {
+        assert_eq!(seqs(filter).await, expected, "{filter}");
+    }
+    let export = api.text("/v1/events/export?node=n17").await;
+    assert_eq!(export.lines().count(), 5);
+    let (_, stats) = api.get("/v1/events/stats?by=name&node=n17").await;
+    let (_, all) = api.get("/v1/events/stats?by=name").await;
+    let groups = |stats: &Value| stats["rows"].as_array().unwrap().len();
+    assert_eq!((groups(&stats), groups(&all)), (2, 5), "{stats} {all}");
+    let (status, problem) = api.get("/v1/events?node=n[16-17]").await;
+    assert_eq!(status, 400);
+    assert!(problem["detail"].as_str().unwrap().starts_with("node: "));
+    // A node's own story is about nothing else.
+    let (_, story) = api.get(&format!("/v1/nodes/{CLUSTER}/n17")).await;
+    assert_eq!(story["timeline"].as_array().unwrap().len(), 1, "{story}");
+    let verified = ledger::verify_database(&location, |_| ()).await.unwrap();
+    assert_eq!(verified.count, 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -187,6 +187,7 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     assert_eq!((verified.signed, verified.unaudited), (750, 1));
     assert_eq!(ledger.count("payloads").await, 50);
     assert_eq!(ledger.count("event_index").await, 50);
+    assert_eq!(ledger.count("event_nodes").await, 50);
     assert_eq!(ledger.count("entries").await, 750);
     let url = serve(&ledger.store, admin(), 1000, 1000).await;
     let page = reqwest::get(format!("{url}/v1/events?limit=1000")).await;
@@ -197,6 +198,7 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     ledger.store.close().await;
     ledger.store = ledger.database.store().await;
     assert_eq!(ledger.count("event_index").await, 50);
+    assert_eq!(ledger.count("event_nodes").await, 50);
     let again = fact(&of_user("alice", EventType::JobSubmitted, build::job(1)));
     let again = ledger.store.append("S", 750, vec![again]).await.unwrap();
     assert_eq!(again.entries.len(), 0);
@@ -254,6 +256,9 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
     outsider
         .execute("CREATE TABLE kept_index AS SELECT * FROM event_index")
         .await;
+    outsider
+        .execute("CREATE TABLE kept_nodes AS SELECT * FROM event_nodes")
+        .await;
     assert_eq!(ledger.archive_all().await.unwrap().dropped, 300);
     let archive = ledger.is_whole().await.remove(0);
     let file = ledger
@@ -261,12 +266,16 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
         .join(file_name(&archive.file.as_ref().unwrap().path));
     outsider.drop_guards().await;
     for half in ["seq > 150", "seq > 0"] {
-        for table in ["payloads", "index"] {
-            let into = table.replace("index", "event_index");
+        for table in ["payloads", "index", "nodes"] {
+            let into = table
+                .replace("index", "event_index")
+                .replace("nodes", "event_nodes");
             outsider.execute(&format!("DELETE FROM {into}")).await;
         }
-        for table in ["payloads", "index"] {
-            let into = table.replace("index", "event_index");
+        for table in ["payloads", "index", "nodes"] {
+            let into = table
+                .replace("index", "event_index")
+                .replace("nodes", "event_nodes");
             outsider
                 .execute(&format!(
                     "INSERT INTO {into} SELECT * FROM kept_{table} WHERE {half}"
@@ -433,6 +442,7 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
     for refused in [
         "DELETE FROM payloads WHERE seq = 1",
         "DELETE FROM event_index WHERE seq = 1",
+        "DELETE FROM event_nodes WHERE seq = 1",
         // Not from the beginning, without a checkpoint, with a hole before it, empty.
         &note(1, 2, 20),
         &note(1, 1, 19),
@@ -448,13 +458,16 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
         "DELETE FROM payloads WHERE seq = 21",
         "DELETE FROM payloads WHERE seq > 10",
         "DELETE FROM event_index WHERE seq = 21",
+        "DELETE FROM event_nodes WHERE seq = 21",
         &note(2, 22, 40),
     ] {
         assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
     }
-    outsider
-        .execute("DELETE FROM event_index WHERE seq = 3")
-        .await;
+    for table in ["event_nodes", "event_index"] {
+        outsider
+            .execute(&format!("DELETE FROM {table} WHERE seq = 3"))
+            .await;
+    }
     outsider.execute("DELETE FROM payloads WHERE seq = 3").await;
     let verified = ledger.verify(false).await.unwrap();
     assert_eq!((verified.archived, verified.unaudited), (1, 1));
@@ -506,6 +519,7 @@ async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
         for refused in [
             "DELETE FROM payloads",
             "DELETE FROM event_index",
+            "DELETE FROM event_nodes",
             "DELETE FROM archives",
         ] {
             assert!(
@@ -520,6 +534,7 @@ async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
     for refused in [
         "DELETE FROM payloads",
         "DELETE FROM event_index",
+        "DELETE FROM event_nodes",
         "DELETE FROM entries",
         "UPDATE entries SET leaf = chain",
         "UPDATE payloads SET body = '\\x00'",

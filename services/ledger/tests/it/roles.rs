@@ -60,6 +60,11 @@ async fn each_role_does_its_work_and_nothing_else() {
     let page = reqwest::get(format!("{url}/v1/events")).await.unwrap();
     let page: serde_json::Value = page.json().await.unwrap();
     assert_eq!(page["entries"].as_array().unwrap().len(), 3);
+    let page = reqwest::get(format!("{url}/v1/events?node=n1"))
+        .await
+        .unwrap();
+    let page: serde_json::Value = page.json().await.unwrap();
+    assert_eq!(page["entries"].as_array().unwrap().len(), 3);
     let verified = verify_database(&reader.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 3);
 
@@ -88,7 +93,7 @@ async fn each_role_does_its_work_and_nothing_else() {
     let nobody_may = [
         "UPDATE entries SET leaf = chain".to_owned(),
         "DELETE FROM entries".to_owned(),
-        "TRUNCATE entries, payloads, event_index".to_owned(),
+        "TRUNCATE entries, payloads, event_index, event_nodes".to_owned(),
         "DELETE FROM payloads".to_owned(),
         format!("DELETE FROM {partition}"),
         format!("INSERT INTO {partition} SELECT * FROM payloads"),
@@ -99,6 +104,8 @@ async fn each_role_does_its_work_and_nothing_else() {
         "SET session_replication_role = replica".to_owned(),
         "UPDATE event_index SET user_name = 'mallory'".to_owned(),
         "DELETE FROM event_index".to_owned(),
+        "UPDATE event_nodes SET block = 'n2'".to_owned(),
+        "DELETE FROM event_nodes".to_owned(),
         "DELETE FROM head".to_owned(),
         "DELETE FROM streams".to_owned(),
         "UPDATE head SET only_row = 2".to_owned(),
@@ -110,6 +117,7 @@ async fn each_role_does_its_work_and_nothing_else() {
         "UPDATE head SET seq = 99",
         "SELECT ledger_add_partitions()",
         "DELETE FROM replays",
+        "INSERT INTO event_nodes VALUES (1, 'n2')",
     ];
     let mut outsider = appender.outsider().await;
     for statement in &nobody_may {

@@ -42,6 +42,8 @@ async fn users_see_what_is_theirs_and_nothing_else(database: Database) {
     };
     assert_eq!(owners("").await, ["alice"; 5]);
     assert_eq!(owners("user=alice").await.len(), 5);
+    // All of it ran on one node, which is nobody's.
+    assert_eq!(owners("node=n1").await, ["alice"; 5]);
     for query in [
         "type=audit.*",
         "type=node.*",

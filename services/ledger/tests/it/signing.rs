@@ -173,7 +173,7 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
     outsider
         .execute("DELETE FROM checkpoints WHERE size > 600")
         .await;
-    for table in ["payloads", "event_index", "entries"] {
+    for table in ["payloads", "event_nodes", "event_index", "entries"] {
         outsider
             .execute(&format!("DELETE FROM {table} WHERE seq > 605"))
             .await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ledger::Store;
 use mesh_events::EventType;
+use mesh_events::proto::mesh::job::v1::Job;
 use mesh_testkit::build;
 use serde_json::Value;
 
@@ -113,6 +114,18 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
         .unwrap();
     // The first he gets is his own: alice's three before it are not for him.
     assert_eq!(reader.next_seq().await, 4);
+    // By node as by type.
+    let mut of_node = Reader::open(&url, "node=n17&after=0").await;
+    for (id, nodes) in [(5, "n[1-16]"), (6, "n[1-20]")] {
+        let job = Job {
+            nodes: nodes.into(),
+            ..build::job(id)
+        };
+        let of_bob = fact(&of_user("bob", EventType::JobStarted, job));
+        let appended = store.append("SLURM_EVENTS", 1, vec![of_bob]);
+        appended.await.unwrap();
+    }
+    assert_eq!(of_node.next_seq().await, 6);
 
     let refused = reqwest::get(format!("{url}/v1/events/stream?user=alice"))
         .await

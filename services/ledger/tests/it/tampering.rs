@@ -27,7 +27,7 @@ on_both!(
 
 const COUNT: i64 = 60;
 
-const TABLES: [&str; 4] = ["entries", "payloads", "event_index", "head"];
+const TABLES: [&str; 5] = ["entries", "payloads", "event_index", "event_nodes", "head"];
 
 /// A ledger of 60 entries, and somebody who may change all of it and has a copy of what it was.
 struct Victim {
@@ -231,8 +231,16 @@ async fn columns_for_queries_that_hide_or_hand_over_an_event_are_named(database:
         "UPDATE event_index SET occurred_at = occurred_at + 1 WHERE seq = 17",
         "UPDATE event_index SET occurred_at = 9223372036854775807 WHERE seq = 17",
         "UPDATE event_index SET recorded_at = recorded_at + 1 WHERE seq = 17",
+        "DELETE FROM event_nodes WHERE seq = 17",
+        "UPDATE event_nodes SET block = 'n2' WHERE seq = 17",
+        "UPDATE event_nodes SET block = CAST( x'ff41' AS TEXT) WHERE seq = 17",
+        "INSERT INTO event_nodes (seq, block) VALUES (17, 'n[2-3]')",
     ] {
         victim.check(&[change], 17, Fault::IndexDiffers).await;
+    }
+    for seq in [-1, 61] {
+        let stray = format!("INSERT INTO event_nodes (seq, block) VALUES ({seq}, 'n1')");
+        victim.check(&[&stray], seq, Fault::IndexDiffers).await;
     }
     let stray = "INSERT INTO event_index (seq, cluster, category, type, occurred_at, observed_at, recorded_at)
                  SELECT 61, cluster, category, type, occurred_at, observed_at, recorded_at FROM event_index WHERE seq = 17";

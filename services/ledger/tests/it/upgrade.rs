@@ -1,4 +1,5 @@
-//! A ledger of the first version, which did not note when an entry was recorded, is brought to this one.
+//! Ledgers of earlier versions are brought to this one: of the first, which did not note when an entry was recorded, and of that before there
+//! was a table of nodes.
 
 use ledger::verify_database;
 use mesh_events::EventType;
@@ -6,7 +7,9 @@ use mesh_testkit::build;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
-use crate::support::{Database, fact};
+use crate::support::{Database, admin, fact, node_event, on_both, serve};
+
+on_both!(a_ledger_without_nodes_is_filled_in);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
@@ -63,4 +66,51 @@ async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
     store.append("S", 4, vec![fact(&event)]).await.unwrap();
     let verified = verify_database(&old.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 4);
+}
+
+async fn a_ledger_without_nodes_is_filled_in(database: Database) {
+    let store = database.store().await;
+    let started = |id: u32| {
+        let mut job = build::job(id);
+        job.nodes = format!("n[{id}-5000]");
+        fact(&build::job_event(EventType::JobStarted, job))
+    };
+    // More than are filled in at once.
+    for first in [1, 501, 1001] {
+        let facts = (first..first + 500).map(started).collect();
+        store.append("S", 1, facts).await.unwrap();
+    }
+    let last = vec![fact(&node_event("n7", 1))];
+    store.append("S", 1, last).await.unwrap();
+    store.close().await;
+    let mut outsider = database.outsider().await;
+    let nodes = "SELECT seq FROM event_nodes ORDER BY seq, block";
+    let before = outsider.numbers(nodes).await;
+    for statement in [
+        "DROP TABLE event_nodes",
+        "DELETE FROM _sqlx_migrations WHERE version >= 14",
+    ] {
+        outsider.execute(statement).await;
+    }
+    let location = database.location();
+    let error = verify_database(&location, |_| ()).await.unwrap_err();
+    assert!(error.to_string().contains("earlier version"), "{error}");
+
+    let store = database.store().await;
+    assert_eq!(outsider.numbers(nodes).await, before);
+    let verified = verify_database(&location, |_| ()).await.unwrap();
+    assert_eq!(verified.count, 1501);
+    mesh_runtime::install_tls();
+    let url = serve(&store, admin(), 1000, 100).await;
+    let page = reqwest::get(format!("{url}/v1/events?node=n7&limit=1000")).await;
+    let page: serde_json::Value = page.unwrap().json().await.unwrap();
+    let entries = page["entries"].as_array().unwrap();
+    let seqs: Vec<i64> = entries
+        .iter()
+        .map(|entry| entry["seq"].as_i64().unwrap())
+        .collect();
+    assert_eq!(seqs, [1, 2, 3, 4, 5, 6, 7, 1501]);
+    for refused in ["UPDATE event_nodes SET seq = 1", "DELETE FROM event_nodes"] {
+        assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
+    }
 }

@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_testkit::Postgres;
+use mesh_events::EventType;
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_testkit::{Postgres, build};
 
 use super::*;
 use crate::domain::fact::{Fact, Index};
 use crate::domain::filter::TypePattern;
+use crate::domain::nodes::Nodes;
 use crate::domain::query::ListRequest;
 use crate::{Location, Store};
 
@@ -27,9 +30,34 @@ fn pick(n: i64, of: &[&str]) -> Option<String> {
     Some(of[at].to_owned()).filter(|text| !text.is_empty())
 }
 
+fn mix(n: i64) -> i64 {
+    n * 2_654_435_761 % 65_537
+}
+
+/// Where jobs ran: on one of eight nodes, on some next to each other, on all, on none.
+fn nodes_of(mix: i64) -> Option<(i64, i64)> {
+    let first = mix % 8;
+    match mix % 5 {
+        0 => None,
+        1 => Some((0, 7)),
+        wide => Some((first, (first + wide - 2).min(7))),
+    }
+}
+
+fn nodes(mix: i64) -> Nodes {
+    let Some((first, last)) = nodes_of(mix) else {
+        return Nodes::default();
+    };
+    let job = Job {
+        nodes: format!("n[{first}-{last}]"),
+        ..build::job(1)
+    };
+    Nodes::of(&build::job_event(EventType::JobStarted, job))
+}
+
 /// Some of everything; some entries are late, and some of the audit.
 fn fact(n: i64) -> Fact {
-    let mix = n * 2_654_435_761 % 65_537;
+    let mix = mix(n);
     let late = if mix % 9 == 0 { mix % 200 } else { 0 };
     let occurred_at = begin() + TimeDelta::seconds((n - late) * 10);
     let index = if mix % 11 == 0 {
@@ -49,6 +77,7 @@ fn fact(n: i64) -> Fact {
             account: pick(mix / 13, &["physics", "art", ""]),
             partition: pick(mix / 17, &["cpu", "gpu"]),
             name: pick(mix / 19, &["train-1", "train-2", "other", ""]),
+            nodes: nodes(mix / 29),
             occurred_at,
             ..Index::default()
         }
@@ -94,6 +123,11 @@ fn is_meant(fact: &Fact, seq: i64, asked: &Selection, sight: &Sight) -> bool {
             .as_ref()
             .is_some_and(|name| name.starts_with(prefix)),
     };
+    let on_node = |node: &String| {
+        let asked: i64 = node.trim_start_matches('n').parse().unwrap();
+        let of = nodes_of(mix(seq) / 29);
+        index.category != "audit" && of.is_some_and(|(first, last)| (first..=last).contains(&asked))
+    };
     let time = index.occurred_at.timestamp_micros();
     let person = asked.identity.is_none()
         || index.subject == asked.identity
@@ -108,9 +142,11 @@ fn is_meant(fact: &Fact, seq: i64, asked: &Selection, sight: &Sight) -> bool {
         && is(&index.user, &asked.user)
         && is(&index.account, &asked.account)
         && is(&index.partition, &asked.partition)
+        && asked.node.as_ref().is_none_or(on_node)
         && asked.since.is_none_or(|since| time >= since)
         && asked.until.is_none_or(|until| time < until)
         && asked.from_seq.is_none_or(|from| seq >= from)
+        && asked.to_seq.is_none_or(|to| seq <= to)
 }
 
 fn selections() -> Vec<Selection> {
@@ -167,6 +203,37 @@ fn selections() -> Vec<Selection> {
         },
         Selection {
             from_seq: Some(200),
+            ..none()
+        },
+        Selection {
+            node: text("n0"),
+            ..none()
+        },
+        Selection {
+            node: text("n5"),
+            from_seq: Some(100),
+            to_seq: Some(350),
+            ..none()
+        },
+        Selection {
+            node: text("n99"),
+            ..none()
+        },
+        Selection {
+            node: text("n3"),
+            name: Some(NamePattern::Prefix("train".into())),
+            types: vec![exactly("job.held"), exactly("audit.read")],
+            ..none()
+        },
+        Selection {
+            node: text("n6"),
+            name: Some(NamePattern::Exactly("other".into())),
+            ..none()
+        },
+        Selection {
+            node: text("n7"),
+            user: text("bob"),
+            identity: text("b@example.org"),
             ..none()
         },
     ];

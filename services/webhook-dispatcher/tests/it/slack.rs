@@ -38,14 +38,9 @@ fn cost(kind: EventType, job: u32, micros: i64) -> Event {
 async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     let receiver = Receiver::start().await;
     // What would be sent after it has no cost.
-    let mesh = Mesh::start_on(
-        kind,
-        &[
-            "[webhook-dispatcher]\ncost_wait = \"60s\"".into(),
-            chat(&receiver.url("/"), ""),
-        ],
-    )
-    .await;
+    let mut mesh = Mesh::on(kind).await;
+    mesh.settings = "cost_wait = \"60s\"".to_owned();
+    mesh.run(&[chat(&receiver.url("/"), "")]).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     mesh.publish(&cost(EventType::CostEstimated, 1, 4_200_000))
         .await;
@@ -72,11 +67,9 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_whose_cost_does_not_come_goes_without() {
     let receiver = Receiver::start().await;
-    let mesh = Mesh::start(&[
-        "[webhook-dispatcher]\ncost_wait = \"300ms\"".into(),
-        chat(&receiver.url("/"), ""),
-    ])
-    .await;
+    let mut mesh = Mesh::without_dispatcher().await;
+    mesh.settings = "cost_wait = \"300ms\"".to_owned();
+    mesh.run(&[chat(&receiver.url("/"), "")]).await;
     let start = Instant::now();
     mesh.publish(&event(EventType::JobFailed, 1)).await;
     wait_until("a message", DEADLINE, async || {

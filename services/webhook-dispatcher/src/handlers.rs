@@ -83,25 +83,8 @@ impl Intake {
             return Ok(());
         }
         let now = Utc::now();
-        let mut delivery = Delivery {
-            endpoint: lane.endpoint.name.clone(),
-            event_id: event.id.clone(),
-            event_type: event.r#type.clone(),
-            state: State::Waiting,
-            attempts: 0,
-            next_at: None,
-            status: 0,
-            error: String::new(),
-            created_at: now,
-            updated_at: now,
-            subject: message.subject.clone(),
-            stream_sequence: message.stream_sequence,
-            trace: message.header("traceparent").unwrap_or_default().to_owned(),
-            pair: None,
-            body: message.body.to_vec(),
-            cost: None,
-            keep: Vec::new(),
-        };
+        let mut delivery = Delivery::of(&lane.endpoint.name, event.id.clone(), event, message, now);
+        delivery.trace = message.header("traceparent").unwrap_or_default().to_owned();
         if lane.is_too_old(event, now) {
             delivery.state = State::Expired;
             return lane.store(delivery).await;

@@ -11,7 +11,7 @@ use mesh_bus::{Handler, Message, Outcome};
 use mesh_events::cloudevents::HEADER_REPLAY;
 use mesh_events::{Event, EventType};
 
-use crate::adapters::store::{Delivery, State};
+use crate::adapters::store::Delivery;
 use crate::domain::names;
 use crate::error::Error;
 use crate::lane::Lane;
@@ -73,26 +73,7 @@ impl Replayed {
         if lane.shared.store.knows(&endpoint.name, &id).await? {
             return Ok(());
         }
-        let now = Utc::now();
-        let delivery = Delivery {
-            endpoint: endpoint.name.clone(),
-            event_id: id,
-            event_type: event.r#type.clone(),
-            state: State::Waiting,
-            attempts: 0,
-            next_at: None,
-            status: 0,
-            error: String::new(),
-            created_at: now,
-            updated_at: now,
-            subject: message.subject.clone(),
-            stream_sequence: message.stream_sequence,
-            trace: String::new(),
-            pair: None,
-            body: message.body.to_vec(),
-            cost: None,
-            keep: Vec::new(),
-        };
+        let delivery = Delivery::of(&endpoint.name, id, event, message, Utc::now());
         let delivery = lane.attempt(delivery).await?;
         lane.store(delivery).await
     }

@@ -1,7 +1,9 @@
 //! A row of the table of deliveries.
 
 use chrono::{DateTime, Utc};
+use mesh_bus::Message;
 use mesh_db::sql::Row;
+use mesh_events::Event;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -81,6 +83,23 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// An event as it came, without a trace: a replay has none of its own.
+    pub fn of(
+        endpoint: &str,
+        id: String,
+        event: &Event,
+        message: &Message,
+        now: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            event_type: event.r#type.clone(),
+            next_at: None,
+            subject: message.subject.clone(),
+            stream_sequence: message.stream_sequence,
+            ..Self::message(endpoint, id, message.body.to_vec(), now)
+        }
+    }
+
     /// A message of our own, to be sent at once.
     pub fn message(endpoint: &str, id: String, body: Vec<u8>, now: DateTime<Utc>) -> Self {
         Self {

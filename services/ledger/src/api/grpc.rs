@@ -313,15 +313,18 @@ fn list_request(request: ListEventsRequest) -> Result<ListRequest, Status> {
     })
 }
 
+/// Our fault: the cause goes to the log, not to the caller.
+pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
+    tracing::error!(error = mesh_runtime::chain(error), "answer request");
+    Status::internal("the service could not answer; its log says why")
+}
+
 fn status(error: ApiError) -> Status {
     match error {
         ApiError::Invalid(_) => Status::invalid_argument(error.to_string()),
         ApiError::Forbidden(_) => Status::permission_denied(error.to_string()),
         ApiError::NoJob { .. } | ApiError::NoNode { .. } => Status::not_found(error.to_string()),
-        ApiError::Store(error) => {
-            tracing::error!(error = mesh_runtime::chain(&error), "answer request");
-            Status::internal("the service could not answer; its log says why")
-        }
+        ApiError::Store(error) => internal(&error),
     }
 }
 

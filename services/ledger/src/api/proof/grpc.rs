@@ -15,7 +15,7 @@ use mesh_events::{chain::Hash, timestamp};
 use tonic::{Request, Response, Status};
 
 use super::{KnownKey, ProofError, Proofs, Wanted, invalid};
-use crate::api::grpc::caller;
+use crate::api::grpc::{caller, internal};
 use crate::domain::checkpoint::StoredCheckpoint;
 
 pub(super) fn router(proofs: Arc<Proofs>) -> Router {
@@ -151,9 +151,6 @@ fn status(error: ProofError) -> Status {
         ProofError::Forbidden(_) => Status::permission_denied(text),
         ProofError::NotFound(_) => Status::not_found(text),
         ProofError::Conflict(_) => Status::failed_precondition(text),
-        ProofError::Broken | ProofError::Store(_) => {
-            tracing::error!(error = mesh_runtime::chain(&error), "answer request");
-            Status::internal("the service could not answer; its log says why")
-        }
+        ProofError::Broken | ProofError::Store(_) => internal(&error),
     }
 }

@@ -13,7 +13,7 @@ use mesh_events::timestamp;
 use tonic::{Request, Response, Status};
 
 use super::{ReplayError, Replays, subject_of};
-use crate::api::grpc::{asked_filter, caller, filter, present};
+use crate::api::grpc::{asked_filter, caller, filter, internal, present};
 use crate::domain::replay::{Replay as Stored, Wanted};
 
 pub(super) fn router(replays: Arc<Replays>) -> Router {
@@ -110,9 +110,6 @@ fn status(error: ReplayError) -> Status {
         ReplayError::Forbidden(_) => Status::permission_denied(text),
         ReplayError::NotFound(_) => Status::not_found(text),
         ReplayError::Conflict(_) => Status::failed_precondition(text),
-        ReplayError::Store(_) => {
-            tracing::error!(error = mesh_runtime::chain(&error), "answer request");
-            Status::internal("the service could not answer; its log says why")
-        }
+        ReplayError::Store(_) => internal(&error),
     }
 }

@@ -62,6 +62,18 @@ impl Collector {
         Ok(asks)
     }
 
+    /// What all events of a reading have in common.
+    pub(super) fn frame<'a>(&'a self, now: DateTime<Utc>, cause: &'a Cause) -> Frame<'a> {
+        Frame {
+            now,
+            cause,
+            over_rest: self.over_rest,
+            late_after: self.late_after(),
+            usage_after: self.usage_after(),
+            identities: &self.identities,
+        }
+    }
+
     fn take_in(
         &self,
         core: &mut Core,
@@ -133,14 +145,7 @@ impl Collector {
         if decision.asks.contains(&Ask::Again) {
             asks.again.insert(sighting.raw_id);
         }
-        let frame = Frame {
-            now,
-            cause,
-            over_rest: self.over_rest,
-            late_after: self.late_after(),
-            usage_after: self.usage_after(),
-            identities: &self.identities,
-        };
+        let frame = self.frame(now, cause);
         let before = batch.told.len();
         let started = |fact: &&domain::Fact| fact.kind == EventType::JobStarted;
         asks.starts += decision.facts.iter().filter(started).count();

@@ -103,13 +103,10 @@ impl Collector {
 
     fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> Frame<'a> {
         Frame {
-            now,
-            cause,
             // It is not told for the first time.
             late_after: -1,
             usage_after: 0,
-            identities: &self.identities,
-            over_rest: self.over_rest,
+            ..self.frame(now, cause)
         }
     }
 }

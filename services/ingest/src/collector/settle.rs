@@ -10,7 +10,7 @@ use super::outbox::{Before, Told};
 use super::{Collector, Core, Reading, Unproven, UnprovenTasks};
 use crate::adapters::store::Store;
 use crate::domain::{self, Remainder, settle_remainder};
-use crate::envelope::{Cause, Frame};
+use crate::envelope::Cause;
 use crate::{Error, metrics};
 
 impl Collector {
@@ -110,14 +110,7 @@ impl Collector {
         core.book.put(array.clone(), next);
         let Some(fact) = fact else { return Ok(ask) };
         if let Some((job, owner)) = core.last.get(array) {
-            let frame = Frame {
-                now,
-                cause,
-                over_rest: self.over_rest,
-                late_after: self.late_after(),
-                usage_after: self.usage_after(),
-                identities: &self.identities,
-            };
+            let frame = self.frame(now, cause);
             let event = frame.event_without_reading(&fact, job, &owner);
             let told = vec![Told::new(&fact, event, array.job_id, &[])];
             self.publish(&mut core, told, Before::from([before]))

@@ -116,13 +116,20 @@ enum Attempt<'a> {
     After(&'a RunKey, &'a Tracked),
 }
 
+impl Attempt<'_> {
+    /// Its run.
+    fn run(&self, sighting: &Sighting) -> RunKey {
+        match self {
+            Self::First => sighting.run.clone(),
+            Self::Known(run) => (*run).clone(),
+            Self::After(run, _) => next_attempt(run),
+        }
+    }
+}
+
 /// The run a reading tells of, which the books need not have.
 pub fn run_of(book: &Book, sighting: &Sighting) -> RunKey {
-    match attempt_of(book, sighting) {
-        Attempt::First => sighting.run.clone(),
-        Attempt::Known(run) => run.clone(),
-        Attempt::After(run, _) => next_attempt(run),
-    }
+    attempt_of(book, sighting).run(sighting)
 }
 
 /// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
@@ -162,7 +169,8 @@ fn resolve_attempt(
     decision: &mut Decision,
     look: &Look,
 ) -> RunKey {
-    if let Attempt::After(run, tracked) = attempt_of(book, sighting)
+    let attempt = attempt_of(book, sighting);
+    if let Attempt::After(run, tracked) = attempt
         && !tracked.over()
     {
         // Accounting loses such an attempt, so there is nothing to wait for.
@@ -181,7 +189,7 @@ fn resolve_attempt(
         .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
         decision.changes.push((run.clone(), closed));
     }
-    run_of(book, sighting)
+    attempt.run(sighting)
 }
 
 /// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.

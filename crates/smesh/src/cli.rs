@@ -279,6 +279,8 @@ A webhook of yours gets the events of your own jobs; administrators make wider o
   smesh webhooks add chat https://hooks.slack.com/services/… --format slack
   smesh webhooks test next-step                      a signed sample, now
   smesh webhooks test next-step --event 0191… --dry-run     what a real event would look like, and whether it would be sent
+  smesh webhooks dead next-step                      what was given up; deliveries next-step ID shows every attempt
+  smesh webhooks redeliver next-step --all --since 2days
   smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day")]
 pub enum Webhooks {
     /// Make an endpoint; its signing secret is shown once
@@ -327,19 +329,73 @@ pub enum Webhooks {
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
     },
-    /// List the newest deliveries of an endpoint
+    /// List the newest deliveries of an endpoint, or show one with its attempts and its event
     Deliveries {
         /// Its name
         name: String,
+        /// Id of the event
+        #[arg(value_name = "ID", conflicts_with_all = ["state", "kind", "cause", "since", "until"])]
+        id: Option<String>,
+        /// Only those that are waiting, delivered, dead or expired
+        #[arg(long, value_name = "STATE")]
+        state: Option<String>,
+        /// Which of them
+        #[command(flatten)]
+        which: WhichDeliveries,
         /// How many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
+    },
+    /// List the newest dead letters of an endpoint: what was given up
+    Dead {
+        /// Its name
+        name: String,
+        /// Which of them
+        #[command(flatten)]
+        which: WhichDeliveries,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+    /// Have dead letters delivered again; without any, show what was asked for and how far it is
+    Redeliver {
+        /// Name of the endpoint
+        name: String,
+        /// Ids of events
+        #[arg(value_name = "ID", conflicts_with_all = ["all", "kind", "cause", "since", "until"])]
+        ids: Vec<String>,
+        /// Every dead letter that the other options do not leave out
+        #[arg(long)]
+        all: bool,
+        /// Which of them
+        #[command(flatten)]
+        which: WhichDeliveries,
+        /// So many a second [default: 100]
+        #[arg(long, value_name = "N")]
+        rate: Option<u32>,
     },
     /// Remove an endpoint; what waits for it ends as dead letters
     Remove {
         /// Its name
         name: String,
     },
+}
+
+/// Which deliveries.
+#[derive(Debug, Default, Args)]
+pub struct WhichDeliveries {
+    /// Only those of this type, as job.failed or 'job.*'
+    #[arg(long = "type", id = "kind", value_name = "TYPE")]
+    pub kind: Option<String>,
+    /// Only those that failed for this reason: refused, gone, address, tls, failing, limited, unreachable, timeout, content or removed
+    #[arg(long, value_name = "CAUSE")]
+    pub cause: Option<String>,
+    /// Only those that changed then or later: RFC 3339, a day, or how long ago, as 2h or 7days
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only those that changed before
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
 }
 
 /// `smesh webhooks add`

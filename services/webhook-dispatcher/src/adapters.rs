@@ -5,6 +5,7 @@ mod database;
 mod delivery;
 pub mod endpoints;
 pub mod http;
+pub mod redeliveries;
 pub mod replicas;
 pub mod resolver;
 pub mod store;

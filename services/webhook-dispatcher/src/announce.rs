@@ -6,15 +6,19 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use futures_util::{StreamExt as _, stream};
 use mesh_bus::Bus;
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_events::proto::mesh::audit::v1::{AuditEntry, DeadLetter, Delivery as Audited};
+use mesh_events::proto::mesh::audit::v1::{
+    AuditEntry, DeadLetter, Delivery as Audited, WebhookChanged,
+};
 use mesh_events::{subject, timestamp};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::endpoints::{Act as Recorded, Stored};
 use crate::adapters::store::{Delivery, State};
 use crate::domain::names;
 use crate::error::Error;
@@ -118,12 +122,41 @@ async fn round(shared: &Shared) -> Result<Round, Error> {
     Ok(if all { Round::More } else { Round::Refused })
 }
 
+/// An entry about what the dispatcher does with an endpoint by itself.
+pub fn own_act(
+    cluster: &str,
+    stored: &Stored,
+    what: &str,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Recorded {
+    let id = uuid::Uuid::new_v4().to_string();
+    let entry = AuditEntry {
+        id: id.clone(),
+        cluster: cluster.to_owned(),
+        kind: ACT.to_owned(),
+        at: Some(timestamp(now)),
+        service: SERVICE.to_owned(),
+        act: Some(Act::Webhook(WebhookChanged {
+            endpoint: stored.name.clone(),
+            what: what.to_owned(),
+            owner: stored.owner.clone(),
+            reason: reason.to_owned(),
+            ..WebhookChanged::default()
+        })),
+    };
+    Recorded {
+        id,
+        body: entry.encode_to_vec(),
+    }
+}
+
 async fn announce(bus: &Bus, cluster: &str, outcome: &Delivery) -> Result<(), mesh_bus::Error> {
     if !names::is_event(&outcome.event_id) {
         // Our own message about missed events: those have their entries already.
         return Ok(());
     }
-    let id = names::delivery_id(&outcome.endpoint, &outcome.event_id);
+    let id = names::outcome_id(&outcome.endpoint, &outcome.event_id, outcome.round);
     if outcome.state == State::Dead {
         let letter = dead_letter(&id, outcome);
         bus.publish_raw(subject::dead(SERVICE), &id, letter.encode_to_vec())

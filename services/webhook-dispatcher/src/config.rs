@@ -58,6 +58,9 @@ pub struct Config {
     /// How long outcomes are remembered.
     #[serde(with = "humantime_serde")]
     pub remember: Duration,
+    /// An endpoint to which nothing has arrived for so long is paused; zero for never.
+    #[serde(with = "humantime_serde")]
+    pub pause_after: Duration,
     /// Private subnets that every endpoint may be in.
     pub allow_subnets: Vec<String>,
     /// Whether endpoints may have http:// addresses.
@@ -98,6 +101,7 @@ impl Default for Config {
             cost_wait: Duration::from_secs(3),
             chat_max_event_age: hours(1),
             remember: hours(14 * 24),
+            pause_after: hours(5 * 24),
             allow_subnets: Vec::new(),
             allow_http: false,
             secret_overlap: hours(24),
@@ -325,6 +329,12 @@ impl Config {
             faults.push(own(
                 "cost_wait",
                 "at most 60s; people wait for these messages",
+            ));
+        }
+        if self.pause_after > self.remember {
+            faults.push(own(
+                "pause_after",
+                "at most `remember`, and 0s for never: what is older is forgotten",
             ));
         }
         faults.extend(self.db.location(Path::new("")).err());

@@ -2,21 +2,24 @@
 //!
 //! - [`address`]: which addresses a webhook may never reach.
 //! - [`filter`]: which events an endpoint gets, as subjects and as a check.
-//! - [`retry`]: what follows from an attempt.
+//! - [`retry`]: what follows from an attempt; [`cause`]: why one failed, and who can mend it.
 //! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`digest`]: an array's tasks as a few messages.
 //! - [`pairing`]: which messages wait a moment for their cost.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
+//! - [`moment`]: times as people write them.
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
+pub mod cause;
 pub mod digest;
 pub mod expression;
 pub mod fields;
 pub mod filter;
 pub mod format;
 pub mod message;
+pub mod moment;
 pub mod names;
 pub mod ownership;
 pub mod pairing;

@@ -46,6 +46,9 @@ pub enum Error {
     /// Another dispatcher has the endpoint's lease by now; it sends what is to be sent.
     #[error("deliver to {0:?}: another dispatcher has this endpoint now")]
     NotOurs(String),
+    /// The endpoint is not sent to any more.
+    #[error("deliver to {0:?}: it is paused or disabled")]
+    Halted(String),
     /// The database does not read or write; the message comes again.
     #[error("{action}")]
     Database {

@@ -176,6 +176,11 @@ impl Fleet {
             }
         }
         self.tidy();
+        for name in store.with_redeliveries().await? {
+            if let Some(lane) = self.running().get(&name).and_then(|it| it.lane.as_ref()) {
+                lane.asked_again.notify_one();
+            }
+        }
         self.unlist(&replicas, &outlines).await
     }
 

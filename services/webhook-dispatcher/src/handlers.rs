@@ -13,7 +13,6 @@ use crate::adapters::store::{Delivery, State};
 use crate::domain::pairing;
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::metrics;
 
 /// While the database does not work, messages stay on the bus.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -51,7 +50,7 @@ impl Handler for Intake {
         };
         match self.take(kind, &event, message).await {
             Ok(()) => Outcome::Done,
-            Err(Error::NotOurs(_)) => Outcome::Retry { after: PAUSE },
+            Err(Error::NotOurs(_) | Error::Halted(_)) => Outcome::Retry { after: PAUSE },
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -102,14 +101,8 @@ impl Intake {
                 }
             }
         }
-        let delivery = lane.attempt(delivery).await?;
-        if let (State::Delivered, Some(observed)) = (
-            delivery.state,
-            event.observed_at.as_ref().and_then(from_timestamp),
-        ) {
-            metrics::delivered(&lane.endpoint.name, observed, delivery.updated_at);
-        }
-        lane.store(delivery).await
+        let observed = event.observed_at.as_ref().and_then(from_timestamp);
+        lane.deliver(delivery, observed).await
     }
 
     /// Lets a message wait for its cost.

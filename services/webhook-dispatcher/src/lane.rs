@@ -1,6 +1,7 @@
 //! One endpoint: its limits, its attempts, its retries. Nothing here is shared with another endpoint but the database's writer.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::adapters::http::Http;
-use crate::adapters::store::{Delivery, State, Store};
+use crate::adapters::store::{Attempt, Delivery, State, Store};
 use crate::arrays::Arrays;
 use crate::config::Endpoint;
 use crate::costs::Costs;
 use crate::domain::retry::{Next, next_attempt};
 use crate::domain::{names, pairing};
 use crate::error::Error;
+use crate::halt::Failing;
 use crate::lease::Lease;
 use crate::post::Told;
 use crate::{metrics, post};
@@ -41,6 +43,8 @@ pub struct Shared {
     pub cluster: String,
     /// How long a chat message waits for its cost.
     pub cost_wait: Duration,
+    /// An endpoint to which nothing has arrived for so long is paused; zero for never.
+    pub pause_after: Duration,
     /// Outcomes are to be announced.
     pub outcomes: Notify,
     /// Endpoints whose outcomes are announced here.
@@ -76,6 +80,10 @@ pub struct Lane {
     pub costs: Costs,
     /// Cancelled once the bus has its consumer, so that no event passes it by.
     pub declared: CancellationToken,
+    /// Somebody asked for dead letters to be delivered again.
+    pub asked_again: Notify,
+    pub(crate) failing: Failing,
+    pub(crate) halted: AtomicBool,
     permits: Semaphore,
     wake: Notify,
     under_way: Mutex<HashSet<String>>,
@@ -114,6 +122,9 @@ impl Lane {
             arrays: Arrays::default(),
             costs: Costs::default(),
             declared: CancellationToken::new(),
+            asked_again: Notify::new(),
+            failing: Failing::default(),
+            halted: AtomicBool::new(false),
             permits,
             wake: Notify::new(),
             under_way: Mutex::default(),
@@ -147,8 +158,11 @@ impl Lane {
     /// Checked before anything is sent.
     ///
     /// # Errors
-    /// If the database does not write, or the lease is not ours any more.
+    /// If the database does not write, the lease is not ours any more, or the endpoint was just halted.
     pub fn may_send(&self) -> Result<(), Error> {
+        if self.halted.load(Ordering::Acquire) {
+            return Err(Error::Halted(self.endpoint.name.clone()));
+        }
         self.shared.store.check_writes()?;
         self.lease.check()
     }
@@ -173,13 +187,40 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Sends once and decides what follows. The caller stores the result.
+    /// Sends once and stores what follows.
+    ///
+    /// It keeps its place until that is on disk: an endpoint that sends one after the other has each find what the one before kept.
+    ///
+    /// # Errors
+    /// If the database does not write, or a stored body is not an event.
+    pub async fn deliver(
+        &self,
+        delivery: Delivery,
+        observed: Option<DateTime<Utc>>,
+    ) -> Result<(), Error> {
+        let permit = self.permits.acquire().await;
+        self.read_failing().await?;
+        self.may_send()?;
+        let mut delivery = self.attempt(delivery).await?;
+        let halt = self.halt_after(&mut delivery).await;
+        if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
+            metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
+        }
+        self.store(delivery).await?;
+        drop(permit);
+        if let Some(halt) = halt {
+            self.halt(halt).await;
+        }
+        Ok(())
+    }
+
+    /// Sends once and decides what follows.
     ///
     /// The first attempt is part of the event's trace, later ones are linked to it.
     ///
     /// # Errors
     /// If the database does not write, or a stored body is not an event.
-    pub async fn attempt(&self, mut delivery: Delivery) -> Result<Delivery, Error> {
+    async fn attempt(&self, mut delivery: Delivery) -> Result<Delivery, Error> {
         let attempt = delivery.attempts + 1;
         let span = tracing::info_span!(
             "webhook.deliver",
@@ -196,17 +237,16 @@ impl Lane {
             trace::adopt(&span, &delivery.trace);
         }
         async {
-            let permit = self.permits.acquire().await;
-            self.may_send()?;
             let told = Told::of(&delivery, &self.shared.cluster)?;
             let keys = self.endpoint.format.keys(&told.content());
             let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
+            let at = Utc::now();
             let attempted = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent()).await;
             delivery.keep = attempted.verdict.keep;
-            drop(permit);
             let now = Utc::now();
             delivery.attempts = attempt;
             delivery.status = attempted.status;
+            delivery.cause = attempted.cause;
             delivery.updated_at = now;
             delivery.pair = None;
             delivery.next_at = None;
@@ -233,6 +273,19 @@ impl Lane {
             };
             if !delivery.error.is_empty() {
                 Span::current().record("error", &delivery.error);
+            }
+            delivery.attempt = Some(Attempt {
+                n: attempt,
+                at,
+                status: attempted.status,
+                latency_ms: u64::try_from(attempted.elapsed.as_millis()).unwrap_or(u64::MAX),
+                cause: attempted.cause,
+                error: delivery.error.clone(),
+                snippet: attempted.snippet,
+                next_at: delivery.next_at,
+            });
+            if let Some(cause) = attempted.cause {
+                metrics::failed(&self.endpoint.name, cause);
             }
             metrics::attempted(&self.endpoint.name, result, attempted.elapsed);
             Ok(delivery)
@@ -336,7 +389,9 @@ impl Lane {
             if under_way.insert(id.clone()) {
                 let lane = Arc::clone(self);
                 tasks.spawn(async move {
-                    if let Err(error) = lane.try_again(&id).await {
+                    if let Err(error) = lane.try_again(&id).await
+                        && !matches!(error, Error::Halted(_))
+                    {
                         tracing::error!(
                             error = &error as &dyn std::error::Error,
                             event.id = id,
@@ -370,19 +425,15 @@ impl Lane {
             .as_ref()
             .and_then(|event| event.observed_at.as_ref())
             .and_then(from_timestamp);
-        // Who has an event told once more wants it, however old it is.
-        let told_again = names::replay(id).is_some();
+        // Who has an event told or delivered once more wants it, however old it is.
+        let told_again = names::replay(id).is_some() || delivery.round > 0;
         if event.is_some_and(|event| !told_again && self.is_too_old(&event, now)) {
             delivery.state = State::Expired;
             delivery.updated_at = now;
             delivery.next_at = None;
             return self.store(delivery).await;
         }
-        let delivery = self.attempt(delivery).await?;
-        if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
-            metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
-        }
-        self.store(delivery).await
+        self.deliver(delivery, observed).await
     }
 
     /// Puts "N events while away" into the queue once no more come; returns how long to wait for that.

@@ -6,6 +6,7 @@
 //! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
 //! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
 //! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
+//! - [`redeliver`]: dead letters that somebody wants delivered again; [`halt`]: endpoints that are not sent to any more.
 //! - [`arrays`]: digests of arrays, on disk.
 //! - [`announce`]: outcomes become audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
@@ -14,8 +15,6 @@
 //! Every endpoint has its own durable consumer and its own limits, so one that fails, hangs or floods only hurts itself. An event is
 //! acknowledged when its outcome, or the fact that it waits, is on disk; a crash may repeat attempts that were under way, with the same
 //! `webhook-id`.
-//!
-//! Deliberately absent for now: disabling of endpoints, redelivery.
 
 pub mod adapters;
 pub mod announce;
@@ -26,11 +25,13 @@ pub mod costs;
 pub mod domain;
 pub mod error;
 pub mod fleet;
+pub mod halt;
 pub mod handlers;
 pub mod lane;
 pub mod lease;
 pub mod metrics;
 pub mod post;
+pub mod redeliver;
 pub mod registry;
 pub mod replays;
 pub mod signature;
@@ -85,6 +86,7 @@ impl Service for WebhookDispatcherService {
         let store = Store::connect(&location)?;
         let vault = vault(&context, &config, &store)?;
         let (remember, cost_wait) = (config.remember, config.cost_wait);
+        let pause_after = config.pause_after;
         let registry = Arc::new(Registry::new(config, endpoints, vault));
         let prepared = match prepare(&store, &registry).await {
             Ok(()) => true,
@@ -105,6 +107,7 @@ impl Service for WebhookDispatcherService {
             http: Http::default(),
             cluster: context.mesh.cluster.clone(),
             cost_wait,
+            pause_after,
             outcomes: Notify::new(),
             owned: RwLock::default(),
         });

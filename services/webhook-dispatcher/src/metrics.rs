@@ -5,9 +5,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 
+use crate::domain::cause::Cause;
+
 const ATTEMPTS: &str = "webhook_dispatcher_attempts_total";
 const ATTEMPT_SECONDS: &str = "webhook_dispatcher_attempt_duration_seconds";
 const DELIVERIES: &str = "webhook_dispatcher_deliveries_total";
+const FAILURES: &str = "webhook_dispatcher_attempt_failures_total";
 const LATENCY: &str = "webhook_dispatcher_delivery_latency_seconds";
 
 /// Tells the recorder what the metrics mean.
@@ -15,6 +18,10 @@ pub fn describe() {
     describe_counter!(
         ATTEMPTS,
         "Requests sent, by endpoint and result: delivered, retry, dead."
+    );
+    describe_counter!(
+        FAILURES,
+        "Requests that failed, by endpoint, cause, and who can mend it: owner, receiver, dispatcher."
     );
     describe_histogram!(
         ATTEMPT_SECONDS,
@@ -36,6 +43,12 @@ pub fn describe() {
 pub fn attempted(endpoint: &str, result: &'static str, elapsed: Duration) {
     counter!(ATTEMPTS, "endpoint" => endpoint.to_owned(), "result" => result).increment(1);
     histogram!(ATTEMPT_SECONDS, "endpoint" => endpoint.to_owned()).record(elapsed.as_secs_f64());
+}
+
+/// A request failed.
+pub fn failed(endpoint: &str, cause: Cause) {
+    counter!(FAILURES, "endpoint" => endpoint.to_owned(), "cause" => cause.as_str(), "side" => cause.side().as_str())
+        .increment(1);
 }
 
 /// A delivery reached its outcome.

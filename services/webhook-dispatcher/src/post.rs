@@ -6,9 +6,10 @@ use mesh_events::Event;
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 
-use crate::adapters::http::{Attributes, Http};
+use crate::adapters::http::{Attributes, Failure, Http};
 use crate::adapters::store::Delivery;
 use crate::config::Endpoint;
+use crate::domain::cause::Cause;
 use crate::domain::digest::Summary;
 use crate::domain::format::{Content, Kept, Step, Topic, Verdict};
 use crate::domain::message::Message;
@@ -23,6 +24,10 @@ pub struct Attempted {
     pub verdict: Verdict,
     /// HTTP status of the last answer, 0 without one.
     pub status: u16,
+    /// Why it failed; `None` if it arrived.
+    pub cause: Option<Cause>,
+    /// Beginning of the last answer's body.
+    pub snippet: String,
     /// How long it took.
     pub elapsed: Duration,
 }
@@ -150,7 +155,7 @@ pub async fn tell(
         traceparent: traceparent.as_deref(),
         deadline: start + endpoint.timeout,
     };
-    let mut status = 0;
+    let (mut status, mut snippet, mut unanswered) = (0, String::new(), None);
     let failed = |outcome, error| Verdict {
         outcome,
         error,
@@ -172,18 +177,23 @@ pub async fn tell(
             {
                 Ok(response) => {
                     status = response.status;
+                    snippet = response.snippet();
                     step = exchange.answered(&response);
                 }
-                Err(error) => {
+                Err(Failure { cause, error }) => {
                     status = 0;
+                    snippet.clear();
+                    unanswered = Some(cause);
                     break failed(Outcome::Retry { after: None }, error);
                 }
             },
         }
     };
     Attempted {
+        cause: unanswered.or_else(|| Cause::of_answer(&verdict.outcome, status)),
         verdict,
         status,
+        snippet,
         elapsed: start.elapsed(),
     }
 }

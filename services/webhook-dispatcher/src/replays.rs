@@ -42,7 +42,7 @@ impl Handler for Replayed {
         }
         match self.take(kind, &event, replay, message).await {
             Ok(()) => Outcome::Done,
-            Err(Error::NotOurs(_)) => Outcome::Retry { after: PAUSE },
+            Err(Error::NotOurs(_) | Error::Halted(_)) => Outcome::Retry { after: PAUSE },
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -74,7 +74,6 @@ impl Replayed {
             return Ok(());
         }
         let delivery = Delivery::of(&endpoint.name, id, event, message, Utc::now());
-        let delivery = lane.attempt(delivery).await?;
-        lane.store(delivery).await
+        lane.deliver(delivery, None).await
     }
 }

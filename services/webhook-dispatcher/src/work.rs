@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::handlers::Intake;
 use crate::lane::{Lane, Shared};
 use crate::lease::Lease;
+use crate::redeliver;
 use crate::replays::Replayed;
 
 /// Between tries of what NATS or the database refused.
@@ -26,7 +27,8 @@ pub async fn deliver(lane: Arc<Lane>, stop: CancellationToken) {
     tokio::join!(
         Arc::clone(&lane).retry(stop.clone()),
         consume(Arc::clone(&lane), stop.clone()),
-        consume_replays(lane, stop.clone())
+        consume_replays(Arc::clone(&lane), stop.clone()),
+        redeliver::run(lane, stop.clone())
     );
 }
 

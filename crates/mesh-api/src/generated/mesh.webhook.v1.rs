@@ -388,6 +388,98 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Shows a delivery with its attempts.
+        pub async fn get_delivery(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::webhook::v1::GetDeliveryRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::webhook::v1::GetDeliveryResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.webhook.v1.WebhooksService/GetDelivery",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mesh.webhook.v1.WebhooksService", "GetDelivery"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Has dead letters delivered again.
+        pub async fn redeliver(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::webhook::v1::RedeliverRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::webhook::v1::RedeliverResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.webhook.v1.WebhooksService/Redeliver",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.webhook.v1.WebhooksService", "Redeliver"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists what was asked to be delivered again.
+        pub async fn list_redeliveries(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.webhook.v1.WebhooksService/ListRedeliveries",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "mesh.webhook.v1.WebhooksService",
+                        "ListRedeliveries",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -518,6 +610,40 @@ pub mod webhooks_service_server {
         ) -> std::result::Result<
             tonic::Response<
                 ::mesh_events::proto::mesh::webhook::v1::ListDeliveriesResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Shows a delivery with its attempts.
+        async fn get_delivery(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::webhook::v1::GetDeliveryRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::webhook::v1::GetDeliveryResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Has dead letters delivered again.
+        async fn redeliver(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::webhook::v1::RedeliverRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::mesh_events::proto::mesh::webhook::v1::RedeliverResponse>,
+            tonic::Status,
+        >;
+        /// Lists what was asked to be delivered again.
+        async fn list_redeliveries(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesResponse,
             >,
             tonic::Status,
         >;
@@ -1069,6 +1195,151 @@ pub mod webhooks_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListDeliveriesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.webhook.v1.WebhooksService/GetDelivery" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetDeliverySvc<T: WebhooksService>(pub Arc<T>);
+                    impl<
+                        T: WebhooksService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::webhook::v1::GetDeliveryRequest,
+                    > for GetDeliverySvc<T> {
+                        type Response = ::mesh_events::proto::mesh::webhook::v1::GetDeliveryResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::webhook::v1::GetDeliveryRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WebhooksService>::get_delivery(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetDeliverySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.webhook.v1.WebhooksService/Redeliver" => {
+                    #[allow(non_camel_case_types)]
+                    struct RedeliverSvc<T: WebhooksService>(pub Arc<T>);
+                    impl<
+                        T: WebhooksService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::webhook::v1::RedeliverRequest,
+                    > for RedeliverSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::webhook::v1::RedeliverResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::webhook::v1::RedeliverRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WebhooksService>::redeliver(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RedeliverSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.webhook.v1.WebhooksService/ListRedeliveries" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRedeliveriesSvc<T: WebhooksService>(pub Arc<T>);
+                    impl<
+                        T: WebhooksService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesRequest,
+                    > for ListRedeliveriesSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::webhook::v1::ListRedeliveriesRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WebhooksService>::list_redeliveries(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRedeliveriesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

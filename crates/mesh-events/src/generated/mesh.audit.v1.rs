@@ -198,7 +198,7 @@ pub struct WebhookChanged {
     /// Name of the endpoint.
     #[prost(string, tag = "1")]
     pub endpoint: ::prost::alloc::string::String,
-    /// `created`, `changed`, `paused`, `resumed`, `disabled`, `rotated`, `tested` or `removed`.
+    /// `created`, `changed`, `paused`, `resumed`, `disabled`, `rotated`, `tested`, `redelivery` or `removed`.
     #[prost(string, tag = "2")]
     pub what: ::prost::alloc::string::String,
     /// Keys that were changed, sorted, without their values.

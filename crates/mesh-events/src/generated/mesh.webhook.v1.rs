@@ -82,6 +82,12 @@ pub struct WebhookDelivery {
     /// When it is tried next. Absent if it is not.
     #[prost(message, optional, tag = "9")]
     pub next_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Why the last attempt failed: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`, `timeout`, `content` or `removed`. Empty on success.
+    #[prost(string, tag = "10")]
+    pub cause: ::prost::alloc::string::String,
+    /// How often it was begun again.
+    #[prost(uint32, tag = "11")]
+    pub round: u32,
 }
 /// Which endpoints to list: all that the caller may see.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -252,6 +258,21 @@ pub struct ListDeliveriesRequest {
     /// How many, at most 500. 0 for 50.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
+    /// Only those in this state. Empty for all.
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// Only those of this type; `job.*` for all of a category. Empty for all.
+    #[prost(string, tag = "4")]
+    pub r#type: ::prost::alloc::string::String,
+    /// Only those whose last attempt failed for this reason. Empty for all.
+    #[prost(string, tag = "5")]
+    pub cause: ::prost::alloc::string::String,
+    /// Only those that changed then or later. Absent for all.
+    #[prost(message, optional, tag = "6")]
+    pub since: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Only those that changed before. Absent for all.
+    #[prost(message, optional, tag = "7")]
+    pub until: ::core::option::Option<::pbjson_types::Timestamp>,
 }
 /// Deliveries.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -259,6 +280,134 @@ pub struct ListDeliveriesResponse {
     /// The newest first.
     #[prost(message, repeated, tag = "1")]
     pub deliveries: ::prost::alloc::vec::Vec<WebhookDelivery>,
+}
+/// Which delivery to show.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetDeliveryRequest {
+    /// Name of the endpoint.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Id of the event.
+    #[prost(string, tag = "2")]
+    pub event_id: ::prost::alloc::string::String,
+}
+/// A delivery.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetDeliveryResponse {
+    /// The delivery.
+    #[prost(message, optional, tag = "1")]
+    pub delivery: ::core::option::Option<WebhookDelivery>,
+    /// Its attempts that are kept, the first one first.
+    #[prost(message, repeated, tag = "2")]
+    pub attempts: ::prost::alloc::vec::Vec<WebhookAttempt>,
+    /// The event as CloudEvents JSON, while it waits or is a dead letter. Absent otherwise.
+    #[prost(message, optional, tag = "3")]
+    pub event: ::core::option::Option<::pbjson_types::Struct>,
+}
+/// A request that was made for a delivery.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WebhookAttempt {
+    /// Its number, from 1.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// When it began.
+    #[prost(message, optional, tag = "2")]
+    pub at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// HTTP status. 0 without an answer.
+    #[prost(uint32, tag = "3")]
+    pub status: u32,
+    /// How long it took.
+    #[prost(message, optional, tag = "4")]
+    pub latency: ::core::option::Option<::pbjson_types::Duration>,
+    /// Why it failed. Empty on success.
+    #[prost(string, tag = "5")]
+    pub cause: ::prost::alloc::string::String,
+    /// What went wrong. Empty if nothing did.
+    #[prost(string, tag = "6")]
+    pub error: ::prost::alloc::string::String,
+    /// Beginning of the answer's body, at most 1 KiB.
+    #[prost(string, tag = "7")]
+    pub snippet: ::prost::alloc::string::String,
+    /// When the next one was planned. Absent for the last.
+    #[prost(message, optional, tag = "8")]
+    pub next_at: ::core::option::Option<::pbjson_types::Timestamp>,
+}
+/// Which dead letters to deliver again: those that are named, or those that all the others fit.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RedeliverRequest {
+    /// Name of the endpoint.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Ids of events, at most 1,000.
+    #[prost(string, repeated, tag = "2")]
+    pub ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// True for every dead letter that the others do not leave out.
+    #[prost(bool, tag = "3")]
+    pub all: bool,
+    /// Of this type; `job.*` for all of a category. Empty for all.
+    #[prost(string, tag = "4")]
+    pub r#type: ::prost::alloc::string::String,
+    /// Whose last attempt failed for this reason. Empty for all.
+    #[prost(string, tag = "5")]
+    pub cause: ::prost::alloc::string::String,
+    /// Given up then or later. Absent for all.
+    #[prost(message, optional, tag = "6")]
+    pub since: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Given up before. Absent for all.
+    #[prost(message, optional, tag = "7")]
+    pub until: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// So many a second are begun, at most 1,000. 0 for 100.
+    #[prost(uint32, tag = "8")]
+    pub rate: u32,
+}
+/// What was asked for.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RedeliverResponse {
+    /// The redelivery.
+    #[prost(message, optional, tag = "1")]
+    pub redelivery: ::core::option::Option<Redelivery>,
+}
+/// Whose redeliveries to list.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRedeliveriesRequest {
+    /// Name of the endpoint.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// Redeliveries.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRedeliveriesResponse {
+    /// The newest first.
+    #[prost(message, repeated, tag = "1")]
+    pub redeliveries: ::prost::alloc::vec::Vec<Redelivery>,
+}
+/// Something that was asked to be delivered again.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Redelivery {
+    /// Its id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// Name of the endpoint.
+    #[prost(string, tag = "2")]
+    pub webhook: ::prost::alloc::string::String,
+    /// What was asked for, with the names and forms of the REST API.
+    #[prost(message, optional, tag = "3")]
+    pub filter: ::core::option::Option<::pbjson_types::Struct>,
+    /// `running` or `done`.
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    /// So many deliveries were begun again so far.
+    #[prost(uint64, tag = "5")]
+    pub queued: u64,
+    /// Who asked.
+    #[prost(string, tag = "6")]
+    pub by: ::prost::alloc::string::String,
+    /// When.
+    #[prost(message, optional, tag = "7")]
+    pub created_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When it got further.
+    #[prost(message, optional, tag = "8")]
+    pub updated_at: ::core::option::Option<::pbjson_types::Timestamp>,
 }
 impl serde::Serialize for CreateWebhookRequest {
     #[allow(deprecated)]
@@ -797,6 +946,240 @@ impl<'de> serde::Deserialize<'de> for DeliveryCounts {
         deserializer.deserialize_struct("mesh.webhook.v1.DeliveryCounts", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for GetDeliveryRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.event_id.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.GetDeliveryRequest", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.event_id.is_empty() {
+            struct_ser.serialize_field("eventId", &self.event_id)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for GetDeliveryRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "event_id",
+            "eventId",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            EventId,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "eventId" | "event_id" => Ok(GeneratedField::EventId),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = GetDeliveryRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.GetDeliveryRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<GetDeliveryRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut event_id__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::EventId => {
+                            if event_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("eventId"));
+                            }
+                            event_id__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(GetDeliveryRequest {
+                    name: name__.unwrap_or_default(),
+                    event_id: event_id__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.GetDeliveryRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for GetDeliveryResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.delivery.is_some() {
+            len += 1;
+        }
+        if !self.attempts.is_empty() {
+            len += 1;
+        }
+        if self.event.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.GetDeliveryResponse", len)?;
+        if let Some(v) = self.delivery.as_ref() {
+            struct_ser.serialize_field("delivery", v)?;
+        }
+        if !self.attempts.is_empty() {
+            struct_ser.serialize_field("attempts", &self.attempts)?;
+        }
+        if let Some(v) = self.event.as_ref() {
+            struct_ser.serialize_field("event", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for GetDeliveryResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "delivery",
+            "attempts",
+            "event",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Delivery,
+            Attempts,
+            Event,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "delivery" => Ok(GeneratedField::Delivery),
+                            "attempts" => Ok(GeneratedField::Attempts),
+                            "event" => Ok(GeneratedField::Event),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = GetDeliveryResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.GetDeliveryResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<GetDeliveryResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut delivery__ = None;
+                let mut attempts__ = None;
+                let mut event__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Delivery => {
+                            if delivery__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("delivery"));
+                            }
+                            delivery__ = map_.next_value()?;
+                        }
+                        GeneratedField::Attempts => {
+                            if attempts__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("attempts"));
+                            }
+                            attempts__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Event => {
+                            if event__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("event"));
+                            }
+                            event__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(GetDeliveryResponse {
+                    delivery: delivery__,
+                    attempts: attempts__.unwrap_or_default(),
+                    event: event__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.GetDeliveryResponse", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for GetWebhookRequest {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -993,12 +1376,42 @@ impl serde::Serialize for ListDeliveriesRequest {
         if self.limit != 0 {
             len += 1;
         }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if !self.r#type.is_empty() {
+            len += 1;
+        }
+        if !self.cause.is_empty() {
+            len += 1;
+        }
+        if self.since.is_some() {
+            len += 1;
+        }
+        if self.until.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.ListDeliveriesRequest", len)?;
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
         }
         if self.limit != 0 {
             struct_ser.serialize_field("limit", &self.limit)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if !self.r#type.is_empty() {
+            struct_ser.serialize_field("type", &self.r#type)?;
+        }
+        if !self.cause.is_empty() {
+            struct_ser.serialize_field("cause", &self.cause)?;
+        }
+        if let Some(v) = self.since.as_ref() {
+            struct_ser.serialize_field("since", v)?;
+        }
+        if let Some(v) = self.until.as_ref() {
+            struct_ser.serialize_field("until", v)?;
         }
         struct_ser.end()
     }
@@ -1012,12 +1425,22 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
         const FIELDS: &[&str] = &[
             "name",
             "limit",
+            "state",
+            "type",
+            "cause",
+            "since",
+            "until",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             Name,
             Limit,
+            State,
+            Type,
+            Cause,
+            Since,
+            Until,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1041,6 +1464,11 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
                         match value {
                             "name" => Ok(GeneratedField::Name),
                             "limit" => Ok(GeneratedField::Limit),
+                            "state" => Ok(GeneratedField::State),
+                            "type" => Ok(GeneratedField::Type),
+                            "cause" => Ok(GeneratedField::Cause),
+                            "since" => Ok(GeneratedField::Since),
+                            "until" => Ok(GeneratedField::Until),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1062,6 +1490,11 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
             {
                 let mut name__ = None;
                 let mut limit__ = None;
+                let mut state__ = None;
+                let mut r#type__ = None;
+                let mut cause__ = None;
+                let mut since__ = None;
+                let mut until__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Name => {
@@ -1078,11 +1511,46 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Type => {
+                            if r#type__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("type"));
+                            }
+                            r#type__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Cause => {
+                            if cause__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cause"));
+                            }
+                            cause__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Since => {
+                            if since__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("since"));
+                            }
+                            since__ = map_.next_value()?;
+                        }
+                        GeneratedField::Until => {
+                            if until__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("until"));
+                            }
+                            until__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(ListDeliveriesRequest {
                     name: name__.unwrap_or_default(),
                     limit: limit__.unwrap_or_default(),
+                    state: state__.unwrap_or_default(),
+                    r#type: r#type__.unwrap_or_default(),
+                    cause: cause__.unwrap_or_default(),
+                    since: since__,
+                    until: until__,
                 })
             }
         }
@@ -1178,6 +1646,188 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesResponse {
             }
         }
         deserializer.deserialize_struct("mesh.webhook.v1.ListDeliveriesResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ListRedeliveriesRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.ListRedeliveriesRequest", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListRedeliveriesRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListRedeliveriesRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.ListRedeliveriesRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListRedeliveriesRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ListRedeliveriesRequest {
+                    name: name__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.ListRedeliveriesRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for ListRedeliveriesResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.redeliveries.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.ListRedeliveriesResponse", len)?;
+        if !self.redeliveries.is_empty() {
+            struct_ser.serialize_field("redeliveries", &self.redeliveries)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for ListRedeliveriesResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "redeliveries",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Redeliveries,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "redeliveries" => Ok(GeneratedField::Redeliveries),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = ListRedeliveriesResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.ListRedeliveriesResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<ListRedeliveriesResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut redeliveries__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Redeliveries => {
+                            if redeliveries__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("redeliveries"));
+                            }
+                            redeliveries__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(ListRedeliveriesResponse {
+                    redeliveries: redeliveries__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.ListRedeliveriesResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for ListWebhooksRequest {
@@ -1539,6 +2189,525 @@ impl<'de> serde::Deserialize<'de> for PauseWebhookResponse {
             }
         }
         deserializer.deserialize_struct("mesh.webhook.v1.PauseWebhookResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RedeliverRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if !self.ids.is_empty() {
+            len += 1;
+        }
+        if self.all {
+            len += 1;
+        }
+        if !self.r#type.is_empty() {
+            len += 1;
+        }
+        if !self.cause.is_empty() {
+            len += 1;
+        }
+        if self.since.is_some() {
+            len += 1;
+        }
+        if self.until.is_some() {
+            len += 1;
+        }
+        if self.rate != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.RedeliverRequest", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if !self.ids.is_empty() {
+            struct_ser.serialize_field("ids", &self.ids)?;
+        }
+        if self.all {
+            struct_ser.serialize_field("all", &self.all)?;
+        }
+        if !self.r#type.is_empty() {
+            struct_ser.serialize_field("type", &self.r#type)?;
+        }
+        if !self.cause.is_empty() {
+            struct_ser.serialize_field("cause", &self.cause)?;
+        }
+        if let Some(v) = self.since.as_ref() {
+            struct_ser.serialize_field("since", v)?;
+        }
+        if let Some(v) = self.until.as_ref() {
+            struct_ser.serialize_field("until", v)?;
+        }
+        if self.rate != 0 {
+            struct_ser.serialize_field("rate", &self.rate)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RedeliverRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "ids",
+            "all",
+            "type",
+            "cause",
+            "since",
+            "until",
+            "rate",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Ids,
+            All,
+            Type,
+            Cause,
+            Since,
+            Until,
+            Rate,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "ids" => Ok(GeneratedField::Ids),
+                            "all" => Ok(GeneratedField::All),
+                            "type" => Ok(GeneratedField::Type),
+                            "cause" => Ok(GeneratedField::Cause),
+                            "since" => Ok(GeneratedField::Since),
+                            "until" => Ok(GeneratedField::Until),
+                            "rate" => Ok(GeneratedField::Rate),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RedeliverRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.RedeliverRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RedeliverRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut ids__ = None;
+                let mut all__ = None;
+                let mut r#type__ = None;
+                let mut cause__ = None;
+                let mut since__ = None;
+                let mut until__ = None;
+                let mut rate__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Ids => {
+                            if ids__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("ids"));
+                            }
+                            ids__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::All => {
+                            if all__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("all"));
+                            }
+                            all__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Type => {
+                            if r#type__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("type"));
+                            }
+                            r#type__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Cause => {
+                            if cause__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cause"));
+                            }
+                            cause__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Since => {
+                            if since__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("since"));
+                            }
+                            since__ = map_.next_value()?;
+                        }
+                        GeneratedField::Until => {
+                            if until__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("until"));
+                            }
+                            until__ = map_.next_value()?;
+                        }
+                        GeneratedField::Rate => {
+                            if rate__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rate"));
+                            }
+                            rate__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(RedeliverRequest {
+                    name: name__.unwrap_or_default(),
+                    ids: ids__.unwrap_or_default(),
+                    all: all__.unwrap_or_default(),
+                    r#type: r#type__.unwrap_or_default(),
+                    cause: cause__.unwrap_or_default(),
+                    since: since__,
+                    until: until__,
+                    rate: rate__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.RedeliverRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for RedeliverResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.redelivery.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.RedeliverResponse", len)?;
+        if let Some(v) = self.redelivery.as_ref() {
+            struct_ser.serialize_field("redelivery", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for RedeliverResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "redelivery",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Redelivery,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "redelivery" => Ok(GeneratedField::Redelivery),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = RedeliverResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.RedeliverResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<RedeliverResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut redelivery__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Redelivery => {
+                            if redelivery__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("redelivery"));
+                            }
+                            redelivery__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(RedeliverResponse {
+                    redelivery: redelivery__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.RedeliverResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Redelivery {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.id.is_empty() {
+            len += 1;
+        }
+        if !self.webhook.is_empty() {
+            len += 1;
+        }
+        if self.filter.is_some() {
+            len += 1;
+        }
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if self.queued != 0 {
+            len += 1;
+        }
+        if !self.by.is_empty() {
+            len += 1;
+        }
+        if self.created_at.is_some() {
+            len += 1;
+        }
+        if self.updated_at.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.Redelivery", len)?;
+        if !self.id.is_empty() {
+            struct_ser.serialize_field("id", &self.id)?;
+        }
+        if !self.webhook.is_empty() {
+            struct_ser.serialize_field("webhook", &self.webhook)?;
+        }
+        if let Some(v) = self.filter.as_ref() {
+            struct_ser.serialize_field("filter", v)?;
+        }
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if self.queued != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("queued", ToString::to_string(&self.queued).as_str())?;
+        }
+        if !self.by.is_empty() {
+            struct_ser.serialize_field("by", &self.by)?;
+        }
+        if let Some(v) = self.created_at.as_ref() {
+            struct_ser.serialize_field("createdAt", v)?;
+        }
+        if let Some(v) = self.updated_at.as_ref() {
+            struct_ser.serialize_field("updatedAt", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Redelivery {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "id",
+            "webhook",
+            "filter",
+            "state",
+            "queued",
+            "by",
+            "created_at",
+            "createdAt",
+            "updated_at",
+            "updatedAt",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Id,
+            Webhook,
+            Filter,
+            State,
+            Queued,
+            By,
+            CreatedAt,
+            UpdatedAt,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "id" => Ok(GeneratedField::Id),
+                            "webhook" => Ok(GeneratedField::Webhook),
+                            "filter" => Ok(GeneratedField::Filter),
+                            "state" => Ok(GeneratedField::State),
+                            "queued" => Ok(GeneratedField::Queued),
+                            "by" => Ok(GeneratedField::By),
+                            "createdAt" | "created_at" => Ok(GeneratedField::CreatedAt),
+                            "updatedAt" | "updated_at" => Ok(GeneratedField::UpdatedAt),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Redelivery;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.Redelivery")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Redelivery, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut id__ = None;
+                let mut webhook__ = None;
+                let mut filter__ = None;
+                let mut state__ = None;
+                let mut queued__ = None;
+                let mut by__ = None;
+                let mut created_at__ = None;
+                let mut updated_at__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Id => {
+                            if id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("id"));
+                            }
+                            id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Webhook => {
+                            if webhook__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("webhook"));
+                            }
+                            webhook__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Filter => {
+                            if filter__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("filter"));
+                            }
+                            filter__ = map_.next_value()?;
+                        }
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Queued => {
+                            if queued__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("queued"));
+                            }
+                            queued__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::By => {
+                            if by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("by"));
+                            }
+                            by__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::CreatedAt => {
+                            if created_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("createdAt"));
+                            }
+                            created_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::UpdatedAt => {
+                            if updated_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("updatedAt"));
+                            }
+                            updated_at__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(Redelivery {
+                    id: id__.unwrap_or_default(),
+                    webhook: webhook__.unwrap_or_default(),
+                    filter: filter__,
+                    state: state__.unwrap_or_default(),
+                    queued: queued__.unwrap_or_default(),
+                    by: by__.unwrap_or_default(),
+                    created_at: created_at__,
+                    updated_at: updated_at__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.Redelivery", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for ResumeWebhookRequest {
@@ -2723,6 +3892,221 @@ impl<'de> serde::Deserialize<'de> for Webhook {
         deserializer.deserialize_struct("mesh.webhook.v1.Webhook", FIELDS, GeneratedVisitor)
     }
 }
+impl serde::Serialize for WebhookAttempt {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.number != 0 {
+            len += 1;
+        }
+        if self.at.is_some() {
+            len += 1;
+        }
+        if self.status != 0 {
+            len += 1;
+        }
+        if self.latency.is_some() {
+            len += 1;
+        }
+        if !self.cause.is_empty() {
+            len += 1;
+        }
+        if !self.error.is_empty() {
+            len += 1;
+        }
+        if !self.snippet.is_empty() {
+            len += 1;
+        }
+        if self.next_at.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.WebhookAttempt", len)?;
+        if self.number != 0 {
+            struct_ser.serialize_field("number", &self.number)?;
+        }
+        if let Some(v) = self.at.as_ref() {
+            struct_ser.serialize_field("at", v)?;
+        }
+        if self.status != 0 {
+            struct_ser.serialize_field("status", &self.status)?;
+        }
+        if let Some(v) = self.latency.as_ref() {
+            struct_ser.serialize_field("latency", v)?;
+        }
+        if !self.cause.is_empty() {
+            struct_ser.serialize_field("cause", &self.cause)?;
+        }
+        if !self.error.is_empty() {
+            struct_ser.serialize_field("error", &self.error)?;
+        }
+        if !self.snippet.is_empty() {
+            struct_ser.serialize_field("snippet", &self.snippet)?;
+        }
+        if let Some(v) = self.next_at.as_ref() {
+            struct_ser.serialize_field("nextAt", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for WebhookAttempt {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "number",
+            "at",
+            "status",
+            "latency",
+            "cause",
+            "error",
+            "snippet",
+            "next_at",
+            "nextAt",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Number,
+            At,
+            Status,
+            Latency,
+            Cause,
+            Error,
+            Snippet,
+            NextAt,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "number" => Ok(GeneratedField::Number),
+                            "at" => Ok(GeneratedField::At),
+                            "status" => Ok(GeneratedField::Status),
+                            "latency" => Ok(GeneratedField::Latency),
+                            "cause" => Ok(GeneratedField::Cause),
+                            "error" => Ok(GeneratedField::Error),
+                            "snippet" => Ok(GeneratedField::Snippet),
+                            "nextAt" | "next_at" => Ok(GeneratedField::NextAt),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = WebhookAttempt;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.WebhookAttempt")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<WebhookAttempt, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut number__ = None;
+                let mut at__ = None;
+                let mut status__ = None;
+                let mut latency__ = None;
+                let mut cause__ = None;
+                let mut error__ = None;
+                let mut snippet__ = None;
+                let mut next_at__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Number => {
+                            if number__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("number"));
+                            }
+                            number__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::At => {
+                            if at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("at"));
+                            }
+                            at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Status => {
+                            if status__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("status"));
+                            }
+                            status__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Latency => {
+                            if latency__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("latency"));
+                            }
+                            latency__ = map_.next_value()?;
+                        }
+                        GeneratedField::Cause => {
+                            if cause__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cause"));
+                            }
+                            cause__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Error => {
+                            if error__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("error"));
+                            }
+                            error__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Snippet => {
+                            if snippet__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("snippet"));
+                            }
+                            snippet__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::NextAt => {
+                            if next_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("nextAt"));
+                            }
+                            next_at__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(WebhookAttempt {
+                    number: number__.unwrap_or_default(),
+                    at: at__,
+                    status: status__.unwrap_or_default(),
+                    latency: latency__,
+                    cause: cause__.unwrap_or_default(),
+                    error: error__.unwrap_or_default(),
+                    snippet: snippet__.unwrap_or_default(),
+                    next_at: next_at__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.WebhookAttempt", FIELDS, GeneratedVisitor)
+    }
+}
 impl serde::Serialize for WebhookDelivery {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -2758,6 +4142,12 @@ impl serde::Serialize for WebhookDelivery {
         if self.next_at.is_some() {
             len += 1;
         }
+        if !self.cause.is_empty() {
+            len += 1;
+        }
+        if self.round != 0 {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.WebhookDelivery", len)?;
         if !self.event_id.is_empty() {
             struct_ser.serialize_field("eventId", &self.event_id)?;
@@ -2786,6 +4176,12 @@ impl serde::Serialize for WebhookDelivery {
         if let Some(v) = self.next_at.as_ref() {
             struct_ser.serialize_field("nextAt", v)?;
         }
+        if !self.cause.is_empty() {
+            struct_ser.serialize_field("cause", &self.cause)?;
+        }
+        if self.round != 0 {
+            struct_ser.serialize_field("round", &self.round)?;
+        }
         struct_ser.end()
     }
 }
@@ -2810,6 +4206,8 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
             "updatedAt",
             "next_at",
             "nextAt",
+            "cause",
+            "round",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -2823,6 +4221,8 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
             CreatedAt,
             UpdatedAt,
             NextAt,
+            Cause,
+            Round,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -2853,6 +4253,8 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
                             "createdAt" | "created_at" => Ok(GeneratedField::CreatedAt),
                             "updatedAt" | "updated_at" => Ok(GeneratedField::UpdatedAt),
                             "nextAt" | "next_at" => Ok(GeneratedField::NextAt),
+                            "cause" => Ok(GeneratedField::Cause),
+                            "round" => Ok(GeneratedField::Round),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -2881,6 +4283,8 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
                 let mut created_at__ = None;
                 let mut updated_at__ = None;
                 let mut next_at__ = None;
+                let mut cause__ = None;
+                let mut round__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::EventId => {
@@ -2941,6 +4345,20 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
                             }
                             next_at__ = map_.next_value()?;
                         }
+                        GeneratedField::Cause => {
+                            if cause__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cause"));
+                            }
+                            cause__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Round => {
+                            if round__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("round"));
+                            }
+                            round__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(WebhookDelivery {
@@ -2953,6 +4371,8 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
                     created_at: created_at__,
                     updated_at: updated_at__,
                     next_at: next_at__,
+                    cause: cause__.unwrap_or_default(),
+                    round: round__.unwrap_or_default(),
                 })
             }
         }

@@ -1,5 +1,6 @@
 //! `smesh webhooks`: endpoints, how they fare, and what is done with them.
 
+mod deliveries;
 mod fields;
 
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use self::fields::{add, edit, read};
-use crate::cli::{Global, Webhooks};
+use crate::cli::{Global, Webhooks, WhichDeliveries};
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
@@ -30,7 +31,9 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
         }
         Webhooks::Show { name } => {
             let mut answer = client.get(&at(&name), &Query::new()).await?;
-            answer["deliveries"] = deliveries(&client, &name, 20).await?["deliveries"].take();
+            let which = WhichDeliveries::default();
+            let mut newest = deliveries::list(&client, &name, None, &which, 20).await?;
+            answer["deliveries"] = newest["deliveries"].take();
             output(global, &answer, endpoint)?;
         }
         Webhooks::Edit(args) => {
@@ -76,12 +79,45 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
             let rotated = send(Method::POST, &(at(&name) + "/rotate"), rotation).await?;
             output(global, &rotated, with_secret)?;
         }
-        Webhooks::Deliveries { name, limit } => {
-            let answer = deliveries(&client, &name, limit).await?;
-            output(global, &answer, |answer| {
-                show::table(&delivery_rows(answer))
-            })?;
+        Webhooks::Deliveries {
+            name, id: Some(id), ..
+        } => {
+            let path = format!("{}/deliveries/{}", at(&name), segment(&id));
+            let answer = client.get(&path, &Query::new()).await?;
+            output(global, &answer, deliveries::one)?;
         }
+        Webhooks::Deliveries {
+            name,
+            id: None,
+            state,
+            which,
+            limit,
+        } => {
+            let answer = deliveries::list(&client, &name, state, &which, limit).await?;
+            output(global, &answer, deliveries::table)?;
+        }
+        Webhooks::Dead { name, which, limit } => {
+            let dead = Some("dead".to_owned());
+            let answer = deliveries::list(&client, &name, dead, &which, limit).await?;
+            output(global, &answer, deliveries::table)?;
+        }
+        Webhooks::Redeliver {
+            name,
+            ids,
+            all,
+            which,
+            rate,
+        } => match deliveries::again(&ids, all, &which, rate) {
+            Some(again) => {
+                let job = send(Method::POST, &(at(&name) + "/redeliver"), again).await?;
+                output(global, &job, deliveries::job)?;
+            }
+            None => {
+                let path = at(&name) + "/redeliveries";
+                let answer = client.get(&path, &Query::new()).await?;
+                output(global, &answer, deliveries::jobs)?;
+            }
+        },
         Webhooks::Remove { name } => {
             let none = client
                 .send_json(Method::DELETE, &at(&name), None, &[])
@@ -90,12 +126,6 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-async fn deliveries(client: &Client, name: &str, limit: u32) -> Result<Value, Error> {
-    let path = format!("/v1/webhooks/{}/deliveries", segment(name));
-    let query = vec![("limit", limit.to_string())];
-    client.get(&path, &query).await
 }
 
 /// An event of the ledger, by its id.
@@ -215,7 +245,7 @@ fn endpoint(answer: &Value) -> String {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     lines.push(format!("  {}", counts.join(", ")));
-    let rows = delivery_rows(answer);
+    let rows = deliveries::rows(answer);
     if rows.len() > 1 {
         lines.push(show::table(&rows));
     }
@@ -235,27 +265,6 @@ fn state(answer: &Value) -> String {
 
 fn format(endpoint: &Value) -> String {
     text(&endpoint["format"]["type"])
-}
-
-fn delivery_rows(answer: &Value) -> Vec<Vec<String>> {
-    let mut rows = vec![
-        ["when", "event", "state", "attempts", "status", "error"]
-            .map(str::to_uppercase)
-            .to_vec(),
-    ];
-    for delivery in answer["deliveries"].as_array().into_iter().flatten() {
-        let status = text(&delivery["status"]);
-        let updated = delivery["updated_at"].as_str();
-        rows.push(vec![
-            show::clock(updated.and_then(|time| time.parse().ok())),
-            text(&delivery["event_type"]),
-            text(&delivery["state"]),
-            text(&delivery["attempts"]),
-            if status == "0" { "-".into() } else { status },
-            show::clean(&text(&delivery["error"])),
-        ]);
-    }
-    rows
 }
 
 fn with_secret(answer: &Value) -> String {

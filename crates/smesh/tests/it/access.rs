@@ -132,6 +132,18 @@ const MATRIX: &[(&str, Row)] = &[
         ("GET", "/v1/webhooks/x/deliveries", MISSING),
     ),
     (
+        "/v1/webhooks/{name}/deliveries/{id}",
+        ("GET", "/v1/webhooks/x/deliveries/y", MISSING),
+    ),
+    (
+        "/v1/webhooks/{name}/redeliver",
+        ("POST", "/v1/webhooks/x/redeliver", MISSING),
+    ),
+    (
+        "/v1/webhooks/{name}/redeliveries",
+        ("GET", "/v1/webhooks/x/redeliveries", MISSING),
+    ),
+    (
         "/v1/webhooks/{name}/pause",
         ("POST", "/v1/webhooks/x/pause", MISSING),
     ),

@@ -4,7 +4,11 @@ use chrono::{DateTime, Utc};
 use mesh_db::pool::Transaction;
 use mesh_db::sql::Sql;
 
-use super::delivery::{Delivery, State};
+use super::delivery::{Attempt, Delivery, State};
+use crate::domain::cause::Cause;
+
+/// So many attempts of a delivery are kept, the newest.
+const MOST_ATTEMPTS: i64 = 50;
 
 /// A write.
 pub(super) enum Command {
@@ -32,6 +36,15 @@ pub(super) enum Command {
         endpoint: String,
         now: DateTime<Utc>,
     },
+    /// Begin dead deliveries again, and note how far that is.
+    Redeliver {
+        endpoint: String,
+        job: String,
+        ids: Vec<String>,
+        cursor: String,
+        done: bool,
+        now: DateTime<Utc>,
+    },
     /// Outcomes were announced.
     Announced(Vec<(String, String)>),
     /// Forget old outcomes.
@@ -47,7 +60,8 @@ impl Command {
             }
             Self::JoinCost { endpoint, .. }
             | Self::Keep { endpoint, .. }
-            | Self::End { endpoint, .. } => Some(endpoint),
+            | Self::End { endpoint, .. }
+            | Self::Redeliver { endpoint, .. } => Some(endpoint),
             Self::Announced(_) | Self::Forget { .. } => None,
         }
     }
@@ -114,13 +128,47 @@ impl Command {
             }
             Self::End { endpoint, now } => {
                 let sql = Sql::new(
-                    "UPDATE deliveries SET state = 'dead', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ",
+                    "UPDATE deliveries SET state = 'dead', cause = 'removed', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ",
                 )
                 .bind(now.timestamp_millis())
                 .push(" WHERE endpoint = ")
                 .bind(endpoint)
                 .push(" AND state = 'waiting'");
                 transaction.link().run(&sql).await
+            }
+            Self::Redeliver {
+                endpoint,
+                job,
+                ids,
+                cursor,
+                done,
+                now,
+            } => {
+                let now = now.timestamp_millis();
+                // What was not announced yet would never be: its outcome is lost by this.
+                let sql = Sql::new(
+                    "UPDATE deliveries SET state = 'waiting', attempts = 0, announced = 0, round = round + 1, next_at = ",
+                )
+                .bind(now)
+                .push(", updated_at = ")
+                .bind(now)
+                .push(" WHERE state = 'dead' AND announced = 1 AND endpoint = ")
+                .bind(endpoint)
+                .push(" AND event_id")
+                .any_of(ids.clone());
+                let queued = transaction.link().run(&sql).await?;
+                let sql = Sql::new("UPDATE redeliveries SET queued = queued + ")
+                    .bind(queued.cast_signed())
+                    .push(", cursor = ")
+                    .bind(cursor)
+                    .push(", state = ")
+                    .bind(if *done { "done" } else { "running" })
+                    .push(", updated_at = ")
+                    .bind(now)
+                    .push(" WHERE id = ")
+                    .bind(job);
+                transaction.link().run(&sql).await?;
+                Ok(queued)
             }
             Self::Announced(keys) => {
                 for (endpoint, event_id) in keys {
@@ -136,6 +184,12 @@ impl Command {
                 let before = before.timestamp_millis();
                 let sql = Sql::new("DELETE FROM kept WHERE updated_at < ").bind(before);
                 transaction.link().run(&sql).await?;
+                let sql = Sql::new("DELETE FROM attempts WHERE at < ").bind(before);
+                transaction.link().run(&sql).await?;
+                let sql =
+                    Sql::new("DELETE FROM redeliveries WHERE state <> 'running' AND updated_at < ")
+                        .bind(before);
+                transaction.link().run(&sql).await?;
                 let sql = Sql::new("DELETE FROM deliveries WHERE state <> 'waiting' AND announced = 1 AND updated_at < ")
                     .bind(before);
                 transaction.link().run(&sql).await
@@ -149,7 +203,7 @@ async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<
     let needed = matches!(delivery.state, State::Waiting | State::Dead);
     let sql = Sql::new(
         "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at, subject,
-             stream_sequence, trace, pair, body, cost)
+             stream_sequence, trace, pair, body, cost, cause)
          VALUES (",
     )
     .list([
@@ -169,13 +223,18 @@ async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<
         delivery.pair.as_deref().into(),
         needed.then_some(delivery.body.as_slice()).into(),
         delivery.cost.as_deref().into(),
+        word(delivery.cause).into(),
     ])
     .push(
         ") ON CONFLICT (endpoint, event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
-             status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body
+             status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body,
+             cause = excluded.cause
          WHERE deliveries.state = 'waiting'",
     );
     let rows = transaction.link().run(&sql).await?;
+    if let Some(attempt) = &delivery.attempt {
+        note(transaction, delivery, attempt).await?;
+    }
     for (key, value) in &delivery.keep {
         keep(
             transaction,
@@ -187,6 +246,62 @@ async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<
         .await?;
     }
     Ok(rows)
+}
+
+/// Notes an attempt, once however often this is written, and forgets those that are too many.
+async fn note(
+    transaction: &mut Transaction<'_>,
+    delivery: &Delivery,
+    attempt: &Attempt,
+) -> Result<(), sqlx::Error> {
+    let (endpoint, event, at) = (
+        &delivery.endpoint,
+        &delivery.event_id,
+        attempt.at.timestamp_millis(),
+    );
+    let sql = Sql::new(
+        "INSERT INTO attempts (endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at, n) SELECT ",
+    )
+    .bind(endpoint)
+    .push(", ")
+    .bind(event)
+    .push(", ")
+    .bind(at)
+    .push(", ")
+    .bind(u32::from(attempt.status))
+    .push(", ")
+    .bind(attempt.latency_ms.cast_signed())
+    .push(", ")
+    .bind(word(attempt.cause))
+    .push(", ")
+    .bind(&attempt.error)
+    .push(", ")
+    .bind(&attempt.snippet)
+    .push(", ")
+    .bind(attempt.next_at.map(|at| at.timestamp_millis()))
+    .push(", COALESCE(MAX(n), 0) + 1 FROM attempts WHERE endpoint = ")
+    .bind(endpoint)
+    .push(" AND event_id = ")
+    .bind(event)
+    .push(" HAVING COUNT(CASE WHEN at = ")
+    .bind(at)
+    .push(" THEN 1 END) = 0 RETURNING n");
+    let written = transaction.link().first(&sql).await?;
+    let n = written.map(|row| row.get::<i64>("n")).transpose()?;
+    if let Some(most) = n.map(|n| n - MOST_ATTEMPTS).filter(|most| *most > 0) {
+        let sql = Sql::new("DELETE FROM attempts WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" AND event_id = ")
+            .bind(event)
+            .push(" AND n <= ")
+            .bind(most);
+        transaction.link().run(&sql).await?;
+    }
+    Ok(())
+}
+
+fn word(cause: Option<Cause>) -> &'static str {
+    cause.map_or("", Cause::as_str)
 }
 
 async fn keep(

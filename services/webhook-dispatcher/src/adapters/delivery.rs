@@ -3,9 +3,12 @@
 use chrono::{DateTime, Utc};
 use mesh_bus::Message;
 use mesh_db::sql::Row;
-use mesh_events::Event;
+use mesh_events::{Event, cloudevents};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::domain::cause::Cause;
+use crate::domain::names;
 
 /// Where a delivery stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +33,12 @@ impl State {
             Self::Dead => "dead",
             Self::Expired => "expired",
         }
+    }
+
+    /// The state of this word.
+    pub fn named(word: &str) -> Option<Self> {
+        let all = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
+        all.into_iter().find(|state| state.as_str() == word)
     }
 
     pub(super) fn parse(word: &str) -> Self {
@@ -78,8 +87,35 @@ pub struct Delivery {
     pub body: Vec<u8>,
     /// The cost event that came for it.
     pub cost: Option<Vec<u8>>,
+    /// How often it was begun again.
+    pub round: u32,
+    /// Why the last attempt failed.
+    pub cause: Option<Cause>,
+    /// The attempt that led here. Written with the delivery, never read with it.
+    pub attempt: Option<Attempt>,
     /// What its format wants to be kept of the last answer, by key; `None` forgets it. Written with the delivery, never read with it.
     pub keep: Vec<(String, Option<String>)>,
+}
+
+/// A request that was made for a delivery.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Its number, from 1; given when it is written.
+    pub n: u32,
+    /// When it began.
+    pub at: DateTime<Utc>,
+    /// HTTP status, 0 without an answer.
+    pub status: u16,
+    /// How long it took.
+    pub latency_ms: u64,
+    /// Why it failed.
+    pub cause: Option<Cause>,
+    /// What went wrong; empty if nothing did.
+    pub error: String,
+    /// Beginning of the answer's body.
+    pub snippet: String,
+    /// When the next one was planned; `None` for the last.
+    pub next_at: Option<DateTime<Utc>>,
 }
 
 impl Delivery {
@@ -98,6 +134,14 @@ impl Delivery {
             stream_sequence: message.stream_sequence,
             ..Self::message(endpoint, id, message.body.to_vec(), now)
         }
+    }
+
+    /// The event as CloudEvents JSON; `None` once it is not needed any more, and for a message of our own.
+    pub fn cloud_event(&self) -> Option<serde_json::Value> {
+        let event = Event::from_bytes(&self.body).ok()?;
+        names::is_event(&self.event_id)
+            .then(|| cloudevents::to_json(&event).ok())
+            .flatten()
     }
 
     /// A message of our own, to be sent at once.
@@ -119,6 +163,9 @@ impl Delivery {
             pair: None,
             body,
             cost: None,
+            round: 0,
+            cause: None,
+            attempt: None,
             keep: Vec::new(),
         }
     }
@@ -162,7 +209,25 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
         pair: row.get("pair")?,
         body: row.get::<Option<Vec<u8>>>("body")?.unwrap_or_default(),
         cost: row.get("cost")?,
+        round: number("round")?.try_into().unwrap_or(u32::MAX),
+        cause: Cause::parse(&row.get::<String>("cause")?),
+        attempt: None,
         keep: Vec::new(),
+    })
+}
+
+/// Reads a row of attempts.
+pub(super) fn read_attempt(row: &Row) -> Result<Attempt, sqlx::Error> {
+    let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
+    Ok(Attempt {
+        n: number("n")?.try_into().unwrap_or(u32::MAX),
+        at: time(row.get("at")?),
+        status: number("status")?.try_into().unwrap_or_default(),
+        latency_ms: number("latency_ms")?,
+        cause: Cause::parse(&row.get::<String>("cause")?),
+        error: row.get("error")?,
+        snippet: row.get("snippet")?,
+        next_at: row.get::<Option<i64>>("next_at")?.map(time),
     })
 }
 

@@ -37,9 +37,9 @@ impl Source {
 pub enum Activity {
     /// It is at work.
     Active,
-    /// Somebody wants it to wait; what comes is queued.
+    /// Somebody wants it to wait, or it has failed for days; what comes is queued.
     Paused,
-    /// Its receiver wants no more, or has failed for too long; what comes is queued.
+    /// Its receiver wants no more; what comes is queued.
     Disabled,
     /// It is being removed.
     Removed,
@@ -355,7 +355,12 @@ impl Store {
     }
 
     /// Performs a statement and notes the act in the same transaction, if it changed something.
-    async fn act(&self, action: &'static str, sql: &Sql, act: Option<Act>) -> Result<bool, Error> {
+    pub(super) async fn act(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        act: Option<Act>,
+    ) -> Result<bool, Error> {
         let perform = async {
             let mut connection = self.database.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;

@@ -3,6 +3,7 @@
 //! No redirect is followed, no proxy is taken from the environment, and of the answer's body at most 16 KiB are read.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,9 +14,10 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
 use url::{Host, Url};
 
-use super::resolver::GuardedResolver;
+use super::resolver::{Forbidden, GuardedResolver};
 use crate::config::Endpoint;
 use crate::domain::address::{Subnet, check};
+use crate::domain::cause::Cause;
 use crate::domain::format::{Method, Request, Response as Answer};
 use crate::error::Error;
 
@@ -34,6 +36,21 @@ pub struct Attributes<'a> {
     pub traceparent: Option<&'a str>,
     /// When everything must be over.
     pub deadline: Instant,
+}
+
+/// Why there was no answer.
+#[derive(Debug)]
+pub struct Failure {
+    /// In one word.
+    pub cause: Cause,
+    /// What went wrong.
+    pub error: String,
+}
+
+impl Failure {
+    const fn new(cause: Cause, error: String) -> Self {
+        Self { cause, error }
+    }
 }
 
 /// HTTP clients: one for each set of allowed subnets, since the check is in the client's resolver. Cheap to clone.
@@ -62,33 +79,37 @@ impl Http {
         endpoint: &Endpoint,
         request: &Request,
         attributes: &Attributes<'_>,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Failure> {
         // The connector does not ask the resolver about addresses.
         if let Some(address) = literal(&request.url) {
-            check(address, &endpoint.allowed)
-                .map_err(|why| format!("{address} may not be reached ({why})"))?;
+            check(address, &endpoint.allowed).map_err(|why| {
+                Failure::new(
+                    Cause::Address,
+                    format!("{address} may not be reached ({why})"),
+                )
+            })?;
         }
         let client = self
             .client(&endpoint.allowed)
-            .map_err(|error| mesh_runtime::chain(&error))?;
+            .map_err(|error| Failure::new(Cause::Content, mesh_runtime::chain(&error)))?;
         let sending = match request.method {
             Method::Get => client.get(request.url.clone()),
             Method::Post => client.post(request.url.clone()).body(request.body.clone()),
         };
-        let sending = sending
-            .headers(headers(endpoint, request, attributes)?)
-            .send();
+        let headers = headers(endpoint, request, attributes)
+            .map_err(|error| Failure::new(Cause::Content, error))?;
+        let sending = sending.headers(headers).send();
         let deadline = attributes.deadline;
         let response = tokio::time::timeout_at(deadline.into(), sending)
             .await
             .map_err(|_| {
-                format!(
-                    "no answer within {}",
-                    humantime::format_duration(endpoint.timeout)
-                )
+                let timeout = humantime::format_duration(endpoint.timeout);
+                Failure::new(Cause::Timeout, format!("no answer within {timeout}"))
             })?
             // The address may hold a secret: never in an error.
-            .map_err(|error| mesh_runtime::chain(&error.without_url()))?;
+            .map_err(|error| {
+                Failure::new(cause(&error), mesh_runtime::chain(&error.without_url()))
+            })?;
         // Where the status decides, the body makes an error more telling and, read to its end, lets the connection be used again; a
         // receiver that drips or floods it must neither hold a place nor undo the status.
         let until = if request.answer_counts {
@@ -106,6 +127,28 @@ impl Http {
         drop(tokio::time::timeout_at(until.into(), reading).await);
         Ok(answer)
     }
+}
+
+/// What kept a request from being answered.
+fn cause(error: &reqwest::Error) -> Cause {
+    let mut next = error.source();
+    while let Some(error) = next {
+        if error.is::<Forbidden>() {
+            return Cause::Address;
+        }
+        if error.is::<rustls::Error>() {
+            return Cause::Tls;
+        }
+        // The source of an I/O error is that of what it holds, and skips that.
+        let held = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        next = match held {
+            Some(held) => Some(held),
+            None => error.source(),
+        };
+    }
+    Cause::Unreachable
 }
 
 fn client(allowed: Vec<Subnet>) -> Result<Client, Error> {

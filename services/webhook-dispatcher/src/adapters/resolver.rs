@@ -23,7 +23,7 @@ impl GuardedResolver {
 #[error(
     "{name} is at {address}, which may not be reached ({why}); allow_private or allow_subnets would allow it"
 )]
-struct Forbidden {
+pub(super) struct Forbidden {
     name: String,
     address: std::net::IpAddr,
     why: &'static str,

@@ -11,8 +11,9 @@ use mesh_db::sql::{Row, Sql};
 use tokio::sync::watch;
 
 use super::database::Database;
-pub use super::delivery::{Counts, Delivery, State};
-use super::delivery::{read, time};
+pub use super::delivery::{Attempt, Counts, Delivery, State};
+use super::delivery::{read, read_attempt, time};
+use super::redeliveries::Wanted;
 use super::writer::{Command, Writer};
 use crate::error::Error;
 
@@ -20,7 +21,7 @@ use crate::error::Error;
 #[derive(Clone)]
 pub struct Store {
     pub(super) database: Database,
-    writer: Writer,
+    pub(super) writer: Writer,
 }
 
 impl Store {
@@ -308,16 +309,38 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// The newest deliveries of an endpoint.
+    /// The newest deliveries of an endpoint that are wanted.
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn recent(&self, endpoint: &str, most: u32) -> Result<Vec<Delivery>, Error> {
-        let sql = Sql::new("SELECT * FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
+    pub async fn recent(
+        &self,
+        endpoint: &str,
+        wanted: &Wanted,
+        most: u32,
+    ) -> Result<Vec<Delivery>, Error> {
+        let sql = Sql::new("SELECT * FROM deliveries WHERE endpoint = ").bind(endpoint);
+        let sql = wanted
+            .narrow(sql)
             .push(" ORDER BY created_at DESC, stream_sequence DESC LIMIT ")
             .bind(most);
         self.deliveries("read deliveries", &sql).await
+    }
+
+    /// The attempts of a delivery that are kept, the first one first.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn attempts(&self, endpoint: &str, event_id: &str) -> Result<Vec<Attempt>, Error> {
+        let action = "read attempts";
+        let sql = Sql::new("SELECT * FROM attempts WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" AND event_id = ")
+            .bind(event_id)
+            .push(" ORDER BY n");
+        let rows = self.rows(action, &sql).await?;
+        let read: Result<_, _> = rows.iter().map(read_attempt).collect();
+        read.map_err(Error::database(action))
     }
 
     /// Outcomes of these endpoints that were not announced yet, oldest first.

@@ -8,20 +8,24 @@ use mesh_api::webhook::webhooks_service_server::{
 };
 use mesh_events::proto::mesh::webhook::v1::{
     CreateWebhookRequest, CreateWebhookResponse, DeleteWebhookRequest, DeleteWebhookResponse,
-    DeliveryCounts, GetWebhookRequest, GetWebhookResponse, ListDeliveriesRequest,
-    ListDeliveriesResponse, ListWebhooksRequest, ListWebhooksResponse, PauseWebhookRequest,
-    PauseWebhookResponse, ResumeWebhookRequest, ResumeWebhookResponse, RotateSecretRequest,
-    RotateSecretResponse, TestWebhookRequest, TestWebhookResponse, UpdateWebhookRequest,
-    UpdateWebhookResponse, Webhook as WebhookMessage, WebhookDelivery,
+    DeliveryCounts, GetDeliveryRequest, GetDeliveryResponse, GetWebhookRequest, GetWebhookResponse,
+    ListDeliveriesRequest, ListDeliveriesResponse, ListRedeliveriesRequest,
+    ListRedeliveriesResponse, ListWebhooksRequest, ListWebhooksResponse, PauseWebhookRequest,
+    PauseWebhookResponse, RedeliverRequest, RedeliverResponse, Redelivery, ResumeWebhookRequest,
+    ResumeWebhookResponse, RotateSecretRequest, RotateSecretResponse, TestWebhookRequest,
+    TestWebhookResponse, UpdateWebhookRequest, UpdateWebhookResponse, Webhook as WebhookMessage,
+    WebhookAttempt, WebhookDelivery,
 };
-use mesh_events::timestamp;
+use mesh_events::{from_timestamp, timestamp};
 use mesh_runtime::api::{Caller, Shown};
 use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Rotation, Trial, Webhook, WebhooksApi, shown};
-use crate::adapters::store::Delivery;
+use super::{ApiError, Page, Rotation, Trial, Webhook, WebhooksApi, shown};
+use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::store::{Attempt, Delivery};
+use crate::domain::cause::Cause;
 
 pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
     let service = WebhooksServiceServer::new(Adapter(api));
@@ -167,13 +171,72 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         request: Request<ListDeliveriesRequest>,
     ) -> Result<Response<ListDeliveriesResponse>, Status> {
         let caller = caller(&request)?;
-        let ListDeliveriesRequest { name, limit } = request.into_inner();
-        let limit = (limit > 0).then_some(limit);
-        let found = self.0.deliveries(&caller, &name, limit).await;
+        let request = request.into_inner();
+        let page = Page {
+            limit: (request.limit > 0).then_some(request.limit),
+            state: given(request.state),
+            kind: given(request.r#type),
+            cause: given(request.cause),
+            since: request.since.as_ref().and_then(from_timestamp),
+            until: request.until.as_ref().and_then(from_timestamp),
+        };
+        let found = self.0.deliveries(&caller, &request.name, page).await;
         let (owner, deliveries) = found.map_err(status)?;
         let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
         let deliveries = deliveries.into_iter().map(delivery).collect();
         Ok(with(shown, ListDeliveriesResponse { deliveries }))
+    }
+
+    async fn get_delivery(
+        &self,
+        request: Request<GetDeliveryRequest>,
+    ) -> Result<Response<GetDeliveryResponse>, Status> {
+        let caller = caller(&request)?;
+        let GetDeliveryRequest { name, event_id } = request.into_inner();
+        let found = self.0.delivery(&caller, &name, &event_id).await;
+        let (owner, found, attempts) = found.map_err(status)?;
+        let shown = shown(&caller, [owner.as_str()]);
+        let response = GetDeliveryResponse {
+            event: found.cloud_event().map(object).transpose()?,
+            delivery: Some(delivery(found)),
+            attempts: attempts.into_iter().map(attempt).collect(),
+        };
+        Ok(with(shown, response))
+    }
+
+    async fn redeliver(
+        &self,
+        request: Request<RedeliverRequest>,
+    ) -> Result<Response<RedeliverResponse>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let again = Again {
+            ids: request.ids,
+            all: request.all,
+            kind: given(request.r#type),
+            cause: given(request.cause),
+            since: request.since.as_ref().and_then(from_timestamp),
+            until: request.until.as_ref().and_then(from_timestamp),
+            rate: (request.rate > 0).then_some(request.rate),
+        };
+        let job = self.0.redeliver(&caller, &request.name, again).await;
+        let redelivery = Some(redelivery(job.map_err(status)?)?);
+        Ok(with(Shown::nothing(), RedeliverResponse { redelivery }))
+    }
+
+    async fn list_redeliveries(
+        &self,
+        request: Request<ListRedeliveriesRequest>,
+    ) -> Result<Response<ListRedeliveriesResponse>, Status> {
+        let caller = caller(&request)?;
+        let found = self
+            .0
+            .redeliveries(&caller, &request.into_inner().name)
+            .await;
+        let (owner, jobs) = found.map_err(status)?;
+        let shown = shown(&caller, jobs.iter().map(|_| owner.as_str()));
+        let redeliveries = jobs.into_iter().map(redelivery).collect::<Result<_, _>>()?;
+        Ok(with(shown, ListRedeliveriesResponse { redeliveries }))
     }
 }
 
@@ -199,7 +262,6 @@ fn answer(
 
 fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
     let counts = webhook.counts;
-    let spec = serde_json::from_value(Value::Object(webhook.spec));
     Ok(WebhookMessage {
         name: webhook.name,
         owner: webhook.owner,
@@ -209,7 +271,7 @@ fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
         since: Some(timestamp(webhook.since)),
         created_at: Some(timestamp(webhook.created_at)),
         updated_at: Some(timestamp(webhook.updated_at)),
-        spec: Some(spec.map_err(|error| Status::internal(error.to_string()))?),
+        spec: Some(object(Value::Object(webhook.spec))?),
         counts: Some(DeliveryCounts {
             delivered: counts.delivered,
             waiting: counts.waiting,
@@ -231,7 +293,43 @@ fn delivery(delivery: Delivery) -> WebhookDelivery {
         created_at: Some(timestamp(delivery.created_at)),
         updated_at: Some(timestamp(delivery.updated_at)),
         next_at: delivery.next_at.map(timestamp),
+        cause: delivery.cause.map_or("", Cause::as_str).to_owned(),
+        round: delivery.round,
     }
+}
+
+fn attempt(attempt: Attempt) -> WebhookAttempt {
+    WebhookAttempt {
+        number: attempt.n,
+        at: Some(timestamp(attempt.at)),
+        status: attempt.status.into(),
+        latency: Some(std::time::Duration::from_millis(attempt.latency_ms).into()),
+        cause: attempt.cause.map_or("", Cause::as_str).to_owned(),
+        error: attempt.error,
+        snippet: attempt.snippet,
+        next_at: attempt.next_at.map(timestamp),
+    }
+}
+
+fn redelivery(job: Job) -> Result<Redelivery, Status> {
+    Ok(Redelivery {
+        id: job.id,
+        webhook: job.webhook,
+        filter: Some(object(serde_json::json!(job.filter))?),
+        state: job.state,
+        queued: job.queued,
+        by: job.by,
+        created_at: Some(timestamp(job.created_at)),
+        updated_at: Some(timestamp(job.updated_at)),
+    })
+}
+
+fn given(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn object(value: Value) -> Result<Struct, Status> {
+    serde_json::from_value(value).map_err(|error| Status::internal(error.to_string()))
 }
 
 /// An object of JSON; its numbers are doubles, and those that are whole become whole again.
@@ -262,7 +360,7 @@ fn whole(value: Value) -> Value {
 fn status(error: ApiError) -> Status {
     let text = error.to_string();
     match &error {
-        ApiError::NotFound(_) => Status::not_found(text),
+        ApiError::NotFound(_) | ApiError::NoDelivery(_) => Status::not_found(text),
         ApiError::Forbidden(_) => Status::permission_denied(text),
         ApiError::Conflict(_) => Status::failed_precondition(text),
         ApiError::Invalid(_) => Status::invalid_argument(text),

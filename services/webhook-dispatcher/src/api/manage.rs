@@ -14,9 +14,10 @@ use mesh_runtime::api::Caller;
 use prost::Message as _;
 use serde_json::{Map, Value, json};
 
-use super::{ApiError, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, trial};
+use super::{ApiError, Page, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, trial};
 use crate::adapters::endpoints::{Act, Activity, Source, Stored};
-use crate::adapters::store::Delivery;
+use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::store::{Attempt, Delivery};
 use crate::announce::{ACT, SERVICE};
 use crate::config::Endpoint;
 use crate::fleet::Fleet;
@@ -214,17 +215,36 @@ impl WebhooksApi for Webhooks {
         &self,
         caller: &Caller,
         name: &str,
-        limit: Option<u32>,
+        page: Page,
     ) -> Result<(String, Vec<Delivery>), ApiError> {
-        let stored = self.visible(caller, name).await?;
-        let most = limit.unwrap_or(50).clamp(1, 500);
-        Ok((stored.owner, self.shared.store.recent(name, most).await?))
+        self.list_deliveries(caller, name, page).await
+    }
+
+    async fn delivery(
+        &self,
+        caller: &Caller,
+        name: &str,
+        event_id: &str,
+    ) -> Result<(String, Delivery, Vec<Attempt>), ApiError> {
+        self.show_delivery(caller, name, event_id).await
+    }
+
+    async fn redeliver(&self, caller: &Caller, name: &str, again: Again) -> Result<Job, ApiError> {
+        self.start_redelivery(caller, name, again).await
+    }
+
+    async fn redeliveries(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<(String, Vec<Job>), ApiError> {
+        self.list_redeliveries(caller, name).await
     }
 }
 
 impl Webhooks {
     /// An endpoint that the caller may see.
-    async fn visible(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+    pub(super) async fn visible(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
         let stored = self.shared.store.endpoint(name).await?;
         stored
             .filter(|stored| may_see(caller, stored))
@@ -232,7 +252,7 @@ impl Webhooks {
     }
 
     /// An endpoint that the caller may act on.
-    async fn changeable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+    pub(super) async fn changeable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
         let stored = self.visible(caller, name).await?;
         if stored.activity == Activity::Removed {
             return Err(ApiError::Conflict(format!("{name:?} is being removed")));
@@ -361,7 +381,7 @@ impl Webhooks {
     }
 
     /// An entry for the audit.
-    fn act(
+    pub(super) fn act(
         &self,
         caller: &Caller,
         stored: &Stored,

@@ -4,6 +4,7 @@
 //! with these; another's endpoint does not exist for them. Auditors see everything, secrets excepted, and change nothing. Endpoints of
 //! `mesh.toml` belong to nobody and are changed there; they can be paused and tested here.
 
+mod deliveries;
 mod grpc;
 mod manage;
 pub mod openapi;
@@ -20,7 +21,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::adapters::store::{Counts, Delivery};
+use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::store::{Attempt, Counts, Delivery};
 use crate::config::Fault;
 use crate::error::Error;
 
@@ -96,8 +98,58 @@ pub trait WebhooksApi: Send + Sync + 'static {
         &self,
         caller: &Caller,
         name: &str,
-        limit: Option<u32>,
+        page: Page,
     ) -> impl Future<Output = Result<(String, Vec<Delivery>), ApiError>> + Send;
+
+    /// A delivery with its attempts, and whose endpoint it is.
+    fn delivery(
+        &self,
+        caller: &Caller,
+        name: &str,
+        event_id: &str,
+    ) -> impl Future<Output = Result<(String, Delivery, Vec<Attempt>), ApiError>> + Send;
+
+    /// Has dead letters delivered again.
+    fn redeliver(
+        &self,
+        caller: &Caller,
+        name: &str,
+        again: Again,
+    ) -> impl Future<Output = Result<Job, ApiError>> + Send;
+
+    /// What was asked to be delivered again to an endpoint, and whose endpoint it is.
+    fn redeliveries(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> impl Future<Output = Result<(String, Vec<Job>), ApiError>> + Send;
+}
+
+/// Which deliveries are listed.
+#[derive(Clone, Debug, Default, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields, default)]
+pub struct Page {
+    /// How many, at most 500; 50 if not given.
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// Only those in this state: `waiting`, `delivered`, `dead` or `expired`.
+    pub state: Option<String>,
+    /// Only those of this type; `job.*` for all of a category.
+    #[serde(rename = "type")]
+    #[param(rename = "type")]
+    pub kind: Option<String>,
+    /// Only those whose last attempt failed for this reason: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`,
+    /// `timeout`, `content` or `removed`.
+    pub cause: Option<String>,
+    /// Only those that changed then or later: RFC 3339, or how long ago such as `2h`, `7days`.
+    #[serde(deserialize_with = "crate::domain::moment::deserialize")]
+    #[param(value_type = Option<String>)]
+    pub since: Option<DateTime<Utc>>,
+    /// Only those that changed before.
+    #[serde(deserialize_with = "crate::domain::moment::deserialize")]
+    #[param(value_type = Option<String>)]
+    pub until: Option<DateTime<Utc>>,
 }
 
 /// An endpoint as it may be shown.
@@ -188,6 +240,9 @@ pub enum ApiError {
     /// There is none, or the caller may not know of it.
     #[error("no webhook {0:?}; GET /v1/webhooks lists them")]
     NotFound(String),
+    /// There is no such delivery, or it is forgotten.
+    #[error("no delivery {0:?} at this webhook")]
+    NoDelivery(String),
     /// The caller may not do this.
     #[error("{0}")]
     Forbidden(String),

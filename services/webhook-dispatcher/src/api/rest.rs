@@ -14,9 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{ApiError, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, openapi, shown};
-use crate::adapters::store::Delivery;
+use super::{
+    ApiError, Page, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, openapi, shown,
+};
+use crate::adapters::redeliveries::{Again, Job};
+use crate::adapters::store::{Attempt, Delivery};
 use crate::config::EndpointConfig;
+use crate::domain::cause::Cause;
 
 /// No endpoint and no event is larger.
 const MOST_BODY: usize = 1024 * 1024;
@@ -30,6 +34,9 @@ pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
             get(show::<A>).patch(edit::<A>).delete(remove::<A>),
         )
         .route("/v1/webhooks/{name}/deliveries", get(deliveries::<A>))
+        .route("/v1/webhooks/{name}/deliveries/{id}", get(delivery::<A>))
+        .route("/v1/webhooks/{name}/redeliver", post(redeliver::<A>))
+        .route("/v1/webhooks/{name}/redeliveries", get(redeliveries::<A>))
         .route("/v1/webhooks/{name}/pause", post(pause::<A>))
         .route("/v1/webhooks/{name}/resume", post(resume::<A>))
         .route("/v1/webhooks/{name}/rotate", post(rotate::<A>))
@@ -70,6 +77,10 @@ struct DeliveryJson {
     status: u16,
     /// Error of the last attempt; empty on success.
     error: String,
+    /// Why the last attempt failed, in one word; empty on success.
+    cause: &'static str,
+    /// How often it was begun again.
+    round: u32,
     /// When it came.
     created_at: DateTime<Utc>,
     /// When it changed.
@@ -87,6 +98,8 @@ impl From<Delivery> for DeliveryJson {
             attempts: delivery.attempts,
             status: delivery.status,
             error: delivery.error,
+            cause: delivery.cause.map_or("", Cause::as_str),
+            round: delivery.round,
             created_at: delivery.created_at,
             updated_at: delivery.updated_at,
             next_at: delivery.next_at,
@@ -257,19 +270,10 @@ pub(super) async fn test<A: WebhooksApi>(
     Ok((Shown::nothing().extension(), Json(tested)))
 }
 
-/// Which deliveries.
-#[derive(Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct Page {
-    /// How many, at most 500; 50 if not given.
-    #[param(minimum = 1, maximum = 500)]
-    limit: Option<u32>,
-}
-
 /// The newest deliveries of an endpoint.
 #[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Its name"), Page), responses(
     (status = 200, description = "The newest first", body = DeliveryList), (status = 400, description = "A parameter is wrong", content_type = "text/plain"),
-    (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+    (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 422, response = openapi::Unprocessable),
 ))]
 pub(super) async fn deliveries<A: WebhooksApi>(
     State(api): State<Arc<A>>,
@@ -277,11 +281,128 @@ pub(super) async fn deliveries<A: WebhooksApi>(
     Path(name): Path<String>,
     Query(page): Query<Page>,
 ) -> Answer<DeliveryList> {
-    let found = api.deliveries(&caller, &name, page.limit).await;
+    let found = api.deliveries(&caller, &name, page).await;
     let (owner, deliveries) = found.map_err(problem)?;
     let deliveries: Vec<DeliveryJson> = deliveries.into_iter().map(Into::into).collect();
     let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
     Ok((shown.extension(), Json(DeliveryList { deliveries })))
+}
+
+/// A delivery with its attempts.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WebhookDeliveryInFull)]
+pub(super) struct DeliveryInFull {
+    #[serde(flatten)]
+    delivery: DeliveryJson,
+    /// Requests that were made, the first one first; the last 50 are kept.
+    tried: Vec<AttemptJson>,
+    /// The event (CloudEvents JSON), while it waits or is a dead letter.
+    #[schema(value_type = Option<Object>)]
+    event: Option<Value>,
+}
+
+/// A request that was made for a delivery.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WebhookAttempt)]
+struct AttemptJson {
+    /// Its number, from 1.
+    number: u32,
+    /// When it began.
+    at: DateTime<Utc>,
+    /// HTTP status; 0 without an answer.
+    status: u16,
+    /// How long it took.
+    latency_ms: u64,
+    /// Why it failed, in one word; empty on success.
+    cause: &'static str,
+    /// What went wrong; empty if nothing did.
+    error: String,
+    /// Beginning of the answer's body, at most 1 KiB.
+    snippet: String,
+    /// When the next one was planned.
+    next_at: Option<DateTime<Utc>>,
+}
+
+impl From<Attempt> for AttemptJson {
+    fn from(attempt: Attempt) -> Self {
+        Self {
+            number: attempt.n,
+            at: attempt.at,
+            status: attempt.status,
+            latency_ms: attempt.latency_ms,
+            cause: attempt.cause.map_or("", Cause::as_str),
+            error: attempt.error,
+            snippet: attempt.snippet,
+            next_at: attempt.next_at,
+        }
+    }
+}
+
+/// A delivery: its event, and what came of each attempt.
+#[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
+    ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event")), responses(
+    (status = 200, description = "The delivery", body = DeliveryInFull), (status = 401, response = openapi::Unauthorized),
+    (status = 404, response = openapi::NotFound),
+))]
+pub(super) async fn delivery<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path((name, id)): Path<(String, String)>,
+) -> Answer<DeliveryInFull> {
+    let found = api.delivery(&caller, &name, &id).await;
+    let (owner, delivery, attempts) = found.map_err(problem)?;
+    let shown = shown(&caller, [owner.as_str()]);
+    let full = DeliveryInFull {
+        event: delivery.cloud_event(),
+        delivery: delivery.into(),
+        tried: attempts.into_iter().map(Into::into).collect(),
+    };
+    Ok((shown.extension(), Json(full)))
+}
+
+/// Redeliveries.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RedeliveryList {
+    /// The newest first.
+    redeliveries: Vec<Job>,
+}
+
+/// Has dead letters delivered again, with the same `webhook-id`: those that are named, or those that a filter fits. It goes on over restarts.
+#[utoipa::path(post, path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint")),
+    request_body = Again, responses(
+    (status = 202, description = "What was asked for", body = Job), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+))]
+pub(super) async fn redeliver<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Result<(StatusCode, Extension<Shown>, Json<Job>), Problem> {
+    let job = api.redeliver(&caller, &name, optional(&bytes)?).await;
+    let job = job.map_err(problem)?;
+    Ok((
+        StatusCode::ACCEPTED,
+        Shown::nothing().extension(),
+        Json(job),
+    ))
+}
+
+/// What was asked to be delivered again, and how far that is.
+#[utoipa::path(get, path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint")), responses(
+    (status = 200, description = "The newest first", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
+    (status = 404, response = openapi::NotFound),
+))]
+pub(super) async fn redeliveries<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Answer<RedeliveryList> {
+    let found = api.redeliveries(&caller, &name).await;
+    let (owner, redeliveries) = found.map_err(problem)?;
+    let shown = shown(&caller, redeliveries.iter().map(|_| owner.as_str()));
+    Ok((shown.extension(), Json(RedeliveryList { redeliveries })))
 }
 
 fn answer(caller: &Caller, webhook: Result<Webhook, ApiError>) -> Answer<Webhook> {
@@ -308,7 +429,7 @@ fn optional<T: DeserializeOwned + Default>(bytes: &[u8]) -> Result<T, Problem> {
 fn problem(error: ApiError) -> Problem {
     let text = error.to_string();
     match &error {
-        ApiError::NotFound(_) => Problem::not_found(text),
+        ApiError::NotFound(_) | ApiError::NoDelivery(_) => Problem::not_found(text),
         ApiError::Forbidden(_) => Problem::forbidden(text),
         ApiError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
         ApiError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),

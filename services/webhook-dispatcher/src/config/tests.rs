@@ -39,7 +39,7 @@ fn the_default_file_says_what_the_defaults_are() {
     let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
     assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
     let keys = file["webhook-dispatcher"].as_table().unwrap().len();
-    assert_eq!(keys, 16, "every key is in the file");
+    assert_eq!(keys, 17, "every key is in the file");
 }
 
 #[test]

@@ -26,6 +26,14 @@ pub fn delivery_id(endpoint: &str, event_id: &str) -> String {
         .to_string()
 }
 
+/// The same of a delivery that was begun again so often.
+pub fn outcome_id(endpoint: &str, event_id: &str, round: u32) -> String {
+    match round {
+        0 => delivery_id(endpoint, event_id),
+        round => delivery_id(endpoint, &format!("{event_id}#{round}")),
+    }
+}
+
 /// Id of the message "N events while away" that begins with this event.
 pub fn away_id(endpoint: &str, first: &str) -> String {
     format!("away-{}", delivery_id(endpoint, first))
@@ -75,6 +83,8 @@ mod tests {
     fn every_delivery_has_its_own_id() {
         assert_eq!(delivery_id("a", "b"), delivery_id("a", "b"));
         assert_ne!(delivery_id("a", "b"), delivery_id("ab", ""));
+        assert_eq!(outcome_id("a", "b", 0), delivery_id("a", "b"));
+        assert_ne!(outcome_id("a", "b", 1), outcome_id("a", "b", 2));
         assert!(is_event(&delivery_id("a", "b")), "a UUIDv8");
         assert!(!is_event(&away_id("a", "b")));
         let again = replayed("r1", &delivery_id("a", "b"));

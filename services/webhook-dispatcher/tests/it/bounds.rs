@@ -21,6 +21,8 @@ enum Badness {
     DripHeaders,
     /// The headers of a failure, then a body without end, slowly.
     DripBody,
+    /// The headers of a failure, the beginning of a body, then a reset.
+    Reset,
     /// The headers of a success, then a body without end, as fast as it can.
     Flood,
 }
@@ -52,6 +54,11 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
             b"a",
             50,
         ),
+        Badness::Reset => (
+            b"HTTP/1.1 503 No\r\ncontent-length: 1000000\r\n\r\nlater",
+            b"",
+            100,
+        ),
         Badness::Flood => (
             b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n",
             &[b'a'; 16 * 1024],
@@ -61,6 +68,11 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
     let mut result = stream.write_all(start).await;
     while result.is_ok() {
         tokio::time::sleep(Duration::from_millis(pause)).await;
+        if matches!(badness, Badness::Reset) {
+            // Closed with what it has not sent thrown away, a socket resets.
+            stream.set_zero_linger().unwrap();
+            return;
+        }
         result = stream.write_all(piece).await;
         sent.fetch_add(piece.len(), Ordering::Relaxed);
     }
@@ -134,6 +146,22 @@ async fn of_an_endless_answer_only_the_beginning_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_breaks_off_counts_by_its_status() {
+    let (url, _) = bad_server(Badness::Reset).await;
+    let mesh = Mesh::start(&[patient("reset", &url)]).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("reset", "dead", 1).await;
+    let (_, answer) = mesh
+        .call(Method::GET, "/v1/webhooks/reset/deliveries")
+        .await;
+    let delivery = &answer["deliveries"][0];
+    assert_eq!(
+        (&delivery["status"], &delivery["cause"]),
+        (&503.into(), &"failing".into())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirects_are_not_followed() {
     let (target, redirecting) = (Receiver::start().await, Receiver::start().await);
     for status in [301, 302, 303, 307, 308] {
@@ -143,14 +171,21 @@ async fn redirects_are_not_followed() {
             ..Answer::status(status)
         }]);
     }
+    redirecting.answer_next([Answer {
+        headers: vec![(
+            "location".into(),
+            "http://169.254.169.254/latest/meta-data/".into(),
+        )],
+        ..Answer::status(301)
+    }]);
     let mesh = Mesh::start(&[signed("redirected", &redirecting.url("/"), "")]).await;
-    for job in 1..=5 {
+    for job in 1..=6 {
         mesh.publish(&event(EventType::JobStarted, job)).await;
     }
-    mesh.wait_for_count("redirected", "dead", 5).await;
+    mesh.wait_for_count("redirected", "dead", 6).await;
     assert_eq!(
         (redirecting.received().len(), target.received().len()),
-        (5, 0)
+        (6, 0)
     );
 }
 

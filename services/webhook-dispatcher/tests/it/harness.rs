@@ -213,6 +213,17 @@ impl Mesh {
         consumer.info().await.unwrap().clone()
     }
 
+    /// True if the endpoint has a consumer of replays.
+    pub async fn consumes_replays(&self, endpoint: &str) -> bool {
+        let client = async_nats::connect(self.nats.url()).await.unwrap();
+        let stream = async_nats::jetstream::new(client)
+            .get_stream("MESH_REPLAY")
+            .await
+            .unwrap();
+        let found: Result<PullConsumer, _> = stream.get_consumer(&names::consumer(endpoint)).await;
+        found.is_ok()
+    }
+
     /// Ends the dispatcher as SIGTERM does.
     pub async fn stop(&mut self) {
         let running = self.running.take().unwrap();
@@ -293,6 +304,11 @@ impl Mesh {
     /// How many events wait on the bus for an endpoint.
     pub async fn pending(&self, endpoint: &str) -> u64 {
         self.consumer(endpoint).await.num_pending
+    }
+
+    /// How many events an endpoint was handed out and has not settled.
+    pub async fn unacknowledged(&self, endpoint: &str) -> u64 {
+        self.consumer(endpoint).await.num_ack_pending as u64
     }
 
     /// What the database has of an endpoint, as text and as bytes.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
+mod again;
 mod api;
 mod arrays;
 mod bounds;
@@ -17,3 +18,4 @@ mod replicas;
 mod restart;
 mod retry;
 mod slack;
+mod ssrf;

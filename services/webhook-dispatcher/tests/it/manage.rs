@@ -168,9 +168,14 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     .await;
     received(&receiver, &[&first, &second, &third, &fourth]).await;
 
+    wait_until("it takes replays", DEADLINE, async || {
+        mesh.consumes_replays("mine").await
+    })
+    .await;
     let (status, _) = alice(&mesh, Method::DELETE, "/v1/webhooks/mine", &Value::Null).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     mesh.wait_for_consumers(0).await;
+    assert!(!mesh.consumes_replays("mine").await);
     wait_until("nothing is left of it", DEADLINE, async || {
         alice(&mesh, Method::GET, "/v1/webhooks/mine", &Value::Null)
             .await

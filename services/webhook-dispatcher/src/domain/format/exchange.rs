@@ -90,13 +90,23 @@ impl Response {
         Outcome::of_status(self.status, self.retry_after())
     }
 
-    /// The beginning of the body as one line.
+    /// The beginning of the body as one line, for an error.
     pub fn excerpt(&self) -> String {
-        const MOST: usize = 200;
+        self.line(200)
+    }
+
+    /// As much of the body as is kept of an attempt, as one line of printable characters: at most 1 KiB.
+    pub fn snippet(&self) -> String {
+        let mut line = self.line(1024);
+        line.truncate(line.floor_char_boundary(1024));
+        line
+    }
+
+    fn line(&self, most: usize) -> String {
         let text = String::from_utf8_lossy(&self.body);
         let text: String = text
             .chars()
-            .take(MOST)
+            .take(most)
             .map(crate::domain::message::clean)
             .collect();
         text.trim().to_owned()

@@ -1,0 +1,158 @@
+//! Deliveries of an endpoint, and those that are delivered again.
+
+use serde_json::{Value, json};
+
+use super::text;
+use crate::cli::WhichDeliveries;
+use crate::client::{Client, Query, segment};
+use crate::error::Error;
+use crate::show;
+
+pub(super) async fn list(
+    client: &Client,
+    name: &str,
+    state: Option<String>,
+    which: &WhichDeliveries,
+    limit: u32,
+) -> Result<Value, Error> {
+    let path = format!("/v1/webhooks/{}/deliveries", segment(name));
+    let mut query: Query = vec![("limit", limit.to_string())];
+    query.extend(state.map(|state| ("state", state)));
+    query.extend(chosen(which));
+    client.get(&path, &query).await
+}
+
+fn chosen(which: &WhichDeliveries) -> impl Iterator<Item = (&'static str, String)> {
+    [
+        ("type", &which.kind),
+        ("cause", &which.cause),
+        ("since", &which.since),
+        ("until", &which.until),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key, value.clone()?)))
+}
+
+/// What is to be delivered again; `None` if nothing was named.
+pub(super) fn again(
+    ids: &[String],
+    all: bool,
+    which: &WhichDeliveries,
+    rate: Option<u32>,
+) -> Option<Value> {
+    let mut again = json!({});
+    for (key, value) in chosen(which) {
+        again[key] = value.into();
+    }
+    if !ids.is_empty() {
+        again["ids"] = ids.into();
+    }
+    if all {
+        again["all"] = true.into();
+    }
+    if again == json!({}) {
+        return None;
+    }
+    if let Some(rate) = rate {
+        again["rate"] = rate.into();
+    }
+    Some(again)
+}
+
+fn clock(time: &Value) -> String {
+    show::clock(time.as_str().and_then(|time| time.parse().ok()))
+}
+
+fn status(answer: &Value) -> String {
+    match text(&answer["status"]).as_str() {
+        "0" => "-".into(),
+        status => status.into(),
+    }
+}
+
+pub(super) fn table(answer: &Value) -> String {
+    show::table(&rows(answer))
+}
+
+pub(super) fn rows(answer: &Value) -> Vec<Vec<String>> {
+    let heading = [
+        "when", "event", "id", "state", "attempts", "status", "cause", "error",
+    ];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for delivery in answer["deliveries"].as_array().into_iter().flatten() {
+        rows.push(vec![
+            clock(&delivery["updated_at"]),
+            text(&delivery["event_type"]),
+            text(&delivery["event_id"]),
+            text(&delivery["state"]),
+            text(&delivery["attempts"]),
+            status(delivery),
+            text(&delivery["cause"]),
+            show::clean(&text(&delivery["error"])),
+        ]);
+    }
+    rows
+}
+
+/// A delivery, its attempts and its event.
+pub(super) fn one(answer: &Value) -> String {
+    let mut lines = vec![format!(
+        "{} {}: {}",
+        text(&answer["event_type"]),
+        text(&answer["event_id"]),
+        text(&answer["state"])
+    )];
+    if !answer["next_at"].is_null() {
+        lines.push(format!("  tried next at {}", clock(&answer["next_at"])));
+    }
+    let heading = ["when", "status", "took", "cause", "error", "answer"];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for attempt in answer["tried"].as_array().into_iter().flatten() {
+        rows.push(vec![
+            clock(&attempt["at"]),
+            status(attempt),
+            format!("{} ms", text(&attempt["latency_ms"])),
+            text(&attempt["cause"]),
+            show::clean(&text(&attempt["error"])),
+            show::clean(&text(&attempt["snippet"])),
+        ]);
+    }
+    if rows.len() > 1 {
+        lines.push(show::table(&rows));
+    }
+    if !answer["event"].is_null() {
+        let event = serde_json::to_string_pretty(&answer["event"]).unwrap_or_default();
+        lines.extend(event.lines().map(show::clean));
+    }
+    lines.join("\n")
+}
+
+/// What was asked to be delivered again.
+pub(super) fn job(job: &Value) -> String {
+    format!(
+        "redelivery {} to {} is {}; `smesh webhooks redeliver {}` shows how far it is",
+        text(&job["id"]),
+        text(&job["webhook"]),
+        text(&job["state"]),
+        text(&job["webhook"])
+    )
+}
+
+pub(super) fn jobs(answer: &Value) -> String {
+    let heading = ["when", "id", "by", "state", "begun", "what"];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for job in answer["redeliveries"].as_array().into_iter().flatten() {
+        rows.push(vec![
+            clock(&job["created_at"]),
+            text(&job["id"]),
+            show::clean(&text(&job["by"])),
+            text(&job["state"]),
+            text(&job["queued"]),
+            show::clean(&text(&job["filter"])),
+        ]);
+    }
+    if rows.len() == 1 {
+        return "nothing was asked to be delivered again; name ids, or --all, --type, --cause, --since, --until".into();
+    }
+    show::table(&rows)
+}

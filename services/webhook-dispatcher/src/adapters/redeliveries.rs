@@ -1,0 +1,274 @@
+//! What was asked to be delivered again.
+
+use chrono::{DateTime, Utc};
+use mesh_db::sql::{Row, Sql};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::delivery::{State, time};
+use super::endpoints::Act;
+use super::store::Store;
+use super::writer::Command;
+use crate::domain::cause::Cause;
+use crate::domain::moment;
+use crate::error::Error;
+
+/// Which deliveries.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// In this state.
+    pub state: Option<State>,
+    /// Of this type; `job.*` for all of a category.
+    pub kind: Option<String>,
+    /// Whose last attempt failed for this reason.
+    pub cause: Option<Cause>,
+    /// Changed then or later.
+    pub since: Option<DateTime<Utc>>,
+    /// Changed before.
+    pub until: Option<DateTime<Utc>>,
+}
+
+impl Wanted {
+    /// A statement about deliveries, narrowed to these.
+    pub(super) fn narrow(&self, mut sql: Sql) -> Sql {
+        if let Some(state) = self.state {
+            sql = sql.push(" AND state = ").bind(state.as_str());
+        }
+        match self.kind.as_deref() {
+            None | Some("*") => {}
+            Some(kind) => match kind.strip_suffix('*') {
+                Some(prefix) => {
+                    let length = i64::try_from(prefix.len()).unwrap_or(i64::MAX);
+                    sql = sql
+                        .push(" AND substr(event_type, 1, ")
+                        .bind(length)
+                        .either(") = ", "::int) = ")
+                        .bind(prefix);
+                }
+                None => sql = sql.push(" AND event_type = ").bind(kind),
+            },
+        }
+        if let Some(cause) = self.cause {
+            sql = sql.push(" AND cause = ").bind(cause.as_str());
+        }
+        if let Some(since) = self.since {
+            sql = sql
+                .push(" AND updated_at >= ")
+                .bind(since.timestamp_millis());
+        }
+        if let Some(until) = self.until {
+            sql = sql
+                .push(" AND updated_at < ")
+                .bind(until.timestamp_millis());
+        }
+        sql
+    }
+}
+
+/// Which dead letters are delivered again: those that are named, or those that all the others fit.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Again {
+    /// Ids of events; at most 1,000.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<String>,
+    /// Every dead letter that the others do not leave out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// Of this type; `job.*` for all of a category.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Whose last attempt failed for this reason, as `refused`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Given up then or later: RFC 3339, or how long ago.
+    #[serde(
+        deserialize_with = "moment::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub since: Option<DateTime<Utc>>,
+    /// Given up before.
+    #[serde(
+        deserialize_with = "moment::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub until: Option<DateTime<Utc>>,
+    /// So many a second are begun, at most 1,000; 100 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub rate: Option<u32>,
+}
+
+/// Something that was asked to be delivered again.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Redelivery)]
+pub struct Job {
+    /// Its id.
+    pub id: String,
+    /// Name of the endpoint.
+    pub webhook: String,
+    /// What was asked for.
+    pub filter: Again,
+    /// `running` or `done`.
+    pub state: String,
+    /// So many deliveries were begun again so far.
+    pub queued: u64,
+    /// Who asked.
+    pub by: String,
+    /// When.
+    pub created_at: DateTime<Utc>,
+    /// When it got further.
+    pub updated_at: DateTime<Utc>,
+    /// Id of the last delivery that was looked at.
+    #[serde(skip)]
+    pub cursor: String,
+}
+
+impl Store {
+    /// Asks for deliveries to be begun again. False if as many as `most` are under way for the endpoint.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn redeliver(&self, job: &Job, most: i64, act: Act) -> Result<bool, Error> {
+        let now = job.created_at.timestamp_millis();
+        let filter = serde_json::to_string(&job.filter).unwrap_or_default();
+        let sql = Sql::new(
+            "INSERT INTO redeliveries (id, endpoint, filter, state, by, created_at, updated_at) SELECT ",
+        )
+        .bind(&job.id)
+        .push(", ")
+        .bind(&job.webhook)
+        .push(", ")
+        .bind(&filter)
+        .push(", 'running', ")
+        .bind(&job.by)
+        .push(", ")
+        .bind(now)
+        .push(", ")
+        .bind(now)
+        .push(" WHERE (SELECT COUNT(*) FROM redeliveries WHERE state = 'running' AND endpoint = ")
+        .bind(&job.webhook)
+        .push(") < ")
+        .bind(most);
+        self.act("note redelivery", &sql, Some(act)).await
+    }
+
+    /// What was asked to be delivered again to an endpoint, the newest first.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn redeliveries(&self, endpoint: &str) -> Result<Vec<Job>, Error> {
+        let sql = Sql::new("SELECT * FROM redeliveries WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" ORDER BY created_at DESC, id LIMIT 100");
+        self.jobs(&sql).await
+    }
+
+    /// Endpoints for which something is to be delivered again.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn with_redeliveries(&self) -> Result<Vec<String>, Error> {
+        let action = "look for redeliveries";
+        let sql = Sql::new("SELECT DISTINCT endpoint FROM redeliveries WHERE state = 'running'");
+        let rows = self.rows(action, &sql).await?;
+        rows.iter()
+            .map(|row| row.get("endpoint").map_err(Error::database(action)))
+            .collect()
+    }
+
+    /// The oldest redelivery of an endpoint that is not done.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn next_redelivery(&self, endpoint: &str) -> Result<Option<Job>, Error> {
+        let sql = Sql::new("SELECT * FROM redeliveries WHERE state = 'running' AND endpoint = ")
+            .bind(endpoint)
+            .push(" ORDER BY created_at, id LIMIT 1");
+        Ok(self.jobs(&sql).await?.pop())
+    }
+
+    /// The next dead letters of a redelivery, and whether the bus was told of each.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn dead_after(&self, job: &Job, most: u32) -> Result<Vec<(String, bool)>, Error> {
+        let action = "read dead letters";
+        let sql = Sql::new("SELECT event_id, announced FROM deliveries WHERE endpoint = ")
+            .bind(&job.webhook)
+            .push(" AND event_id > ")
+            .bind(&job.cursor);
+        let again = &job.filter;
+        let sql = if again.ids.is_empty() {
+            sql
+        } else {
+            sql.push(" AND event_id").any_of(again.ids.clone())
+        };
+        let until = again
+            .until
+            .unwrap_or(DateTime::<Utc>::MAX_UTC)
+            .min(job.created_at + chrono::TimeDelta::milliseconds(1));
+        let wanted = Wanted {
+            state: Some(State::Dead),
+            kind: again.kind.clone(),
+            cause: again.cause.as_deref().and_then(Cause::parse),
+            since: again.since,
+            // What is given up again meanwhile is not begun a third time.
+            until: again.ids.is_empty().then_some(until),
+        };
+        let sql = wanted
+            .narrow(sql)
+            .push(" ORDER BY event_id LIMIT ")
+            .bind(most);
+        let rows = self.rows(action, &sql).await?;
+        rows.iter()
+            .map(|row| Ok((row.get("event_id")?, row.get::<i64>("announced")? == 1)))
+            .collect::<Result<_, _>>()
+            .map_err(Error::database(action))
+    }
+
+    /// Begins these deliveries again and notes how far the redelivery is; returns how many were begun.
+    ///
+    /// # Errors
+    /// If the database does not write, or the lease is another's.
+    pub async fn begin_again(
+        &self,
+        epoch: i64,
+        job: &Job,
+        ids: Vec<String>,
+        done: bool,
+        now: DateTime<Utc>,
+    ) -> Result<u64, Error> {
+        let command = Command::Redeliver {
+            endpoint: job.webhook.clone(),
+            job: job.id.clone(),
+            cursor: ids.last().unwrap_or(&job.cursor).clone(),
+            ids,
+            done,
+            now,
+        };
+        self.writer.write(Some(epoch), command).await
+    }
+
+    async fn jobs(&self, sql: &Sql) -> Result<Vec<Job>, Error> {
+        let action = "read redeliveries";
+        let rows = self.rows(action, sql).await?;
+        let read: Result<_, _> = rows.iter().map(read).collect();
+        read.map_err(Error::database(action))
+    }
+}
+
+fn read(row: &Row) -> Result<Job, sqlx::Error> {
+    Ok(Job {
+        id: row.get("id")?,
+        webhook: row.get("endpoint")?,
+        // What an older version wrote is read by a newer one; what cannot be read means nothing.
+        filter: serde_json::from_str(&row.get::<String>("filter")?).unwrap_or_default(),
+        state: row.get("state")?,
+        queued: row.get::<i64>("queued")?.unsigned_abs(),
+        by: row.get("by")?,
+        created_at: time(row.get("created_at")?),
+        updated_at: time(row.get("updated_at")?),
+        cursor: row.get("cursor")?,
+    })
+}

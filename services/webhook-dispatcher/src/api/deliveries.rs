@@ -1,0 +1,141 @@
+//! Deliveries are looked at, and dead letters delivered again.
+
+use std::fmt::Display;
+
+use chrono::Utc;
+use mesh_runtime::api::Caller;
+
+use super::{ApiError, Page, Webhooks};
+use crate::adapters::redeliveries::{Again, Job, Wanted};
+use crate::adapters::store::{Attempt, Delivery, State};
+use crate::domain::cause::Cause;
+
+/// So many redeliveries of an endpoint may be under way.
+const MOST_JOBS: i64 = 10;
+/// So many deliveries may be named.
+const MOST_IDS: usize = 1_000;
+
+impl Webhooks {
+    pub(super) async fn list_deliveries(
+        &self,
+        caller: &Caller,
+        name: &str,
+        page: Page,
+    ) -> Result<(String, Vec<Delivery>), ApiError> {
+        let stored = self.visible(caller, name).await?;
+        let states = "waiting, delivered, dead, expired";
+        let wanted = Wanted {
+            state: known("state", states, page.state.as_deref(), State::named)?,
+            kind: page.kind,
+            cause: known("cause", causes(), page.cause.as_deref(), Cause::parse)?,
+            since: page.since,
+            until: page.until,
+        };
+        let most = page.limit.unwrap_or(50).clamp(1, 500);
+        let found = self.shared.store.recent(name, &wanted, most).await?;
+        Ok((stored.owner, found))
+    }
+
+    pub(super) async fn show_delivery(
+        &self,
+        caller: &Caller,
+        name: &str,
+        event_id: &str,
+    ) -> Result<(String, Delivery, Vec<Attempt>), ApiError> {
+        let stored = self.visible(caller, name).await?;
+        let store = &self.shared.store;
+        let Some(delivery) = store.load(name, event_id).await? else {
+            return Err(ApiError::NoDelivery(event_id.to_owned()));
+        };
+        Ok((
+            stored.owner,
+            delivery,
+            store.attempts(name, event_id).await?,
+        ))
+    }
+
+    pub(super) async fn start_redelivery(
+        &self,
+        caller: &Caller,
+        name: &str,
+        again: Again,
+    ) -> Result<Job, ApiError> {
+        let stored = self.changeable(caller, name).await?;
+        let narrowed = again.all
+            || again.kind.is_some()
+            || again.cause.is_some()
+            || again.since.is_some()
+            || again.until.is_some();
+        if again.ids.is_empty() != narrowed {
+            let problem = "name ids, or say which: all, type, cause, since, until; not both";
+            return Err(ApiError::invalid("ids", problem));
+        }
+        if again.ids.len() > MOST_IDS {
+            let problem = format!("at most {MOST_IDS}; say which by type, cause, since or until");
+            return Err(ApiError::invalid("ids", problem));
+        }
+        if !(1..=1_000).contains(&again.rate.unwrap_or(1)) {
+            return Err(ApiError::invalid("rate", "from 1 to 1000"));
+        }
+        known("cause", causes(), again.cause.as_deref(), Cause::parse)?;
+        for id in &again.ids {
+            match self.shared.store.load(name, id).await? {
+                None => return Err(ApiError::NoDelivery(id.clone())),
+                Some(delivery) if delivery.state == State::Dead => {}
+                Some(delivery) => {
+                    return Err(ApiError::Conflict(format!(
+                        "{id} is {}: only dead letters are delivered again",
+                        delivery.state.as_str()
+                    )));
+                }
+            }
+        }
+        let now = Utc::now();
+        let job = Job {
+            id: uuid::Uuid::new_v4().to_string(),
+            webhook: name.to_owned(),
+            state: "running".to_owned(),
+            queued: 0,
+            by: caller.name.clone(),
+            created_at: now,
+            updated_at: now,
+            cursor: String::new(),
+            filter: again,
+        };
+        let act = self.act(caller, &stored, "redelivery", Vec::new(), &job.id, now);
+        if !self.shared.store.redeliver(&job, MOST_JOBS, act).await? {
+            return Err(ApiError::Conflict(format!(
+                "{MOST_JOBS} redeliveries to {name:?} are under way; wait until one is done"
+            )));
+        }
+        self.fleet.wake();
+        self.shared.outcomes.notify_one();
+        Ok(job)
+    }
+
+    pub(super) async fn list_redeliveries(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<(String, Vec<Job>), ApiError> {
+        let stored = self.visible(caller, name).await?;
+        Ok((stored.owner, self.shared.store.redeliveries(name).await?))
+    }
+}
+
+fn causes() -> String {
+    Cause::ALL.map(Cause::as_str).join(", ")
+}
+
+fn known<T>(
+    key: &'static str,
+    allowed: impl Display,
+    word: Option<&str>,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, ApiError> {
+    word.map(|word| {
+        let unknown = || ApiError::invalid(key, format!("{word:?} is none; allowed: {allowed}"));
+        parse(word).ok_or_else(unknown)
+    })
+    .transpose()
+}

@@ -1,0 +1,135 @@
+//! Why an attempt failed, in one word, and who can mend it.
+
+use super::retry::Outcome;
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The receiver refused it: a 4xx, or a redirect.
+    Refused,
+    /// The receiver wants no more events.
+    Gone,
+    /// The address is one that may not be reached.
+    Address,
+    /// No trust or no agreement between client and server.
+    Tls,
+    /// The receiver is out of order: a 5xx and the like.
+    Failing,
+    /// The receiver wants fewer requests.
+    Limited,
+    /// No connection, or it broke.
+    Unreachable,
+    /// No answer in time.
+    Timeout,
+    /// No request could be made of the event.
+    Content,
+    /// The endpoint was removed.
+    Removed,
+}
+
+/// Who can mend it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The owner of the endpoint.
+    Owner,
+    /// The receiver, or what is between it and us.
+    Receiver,
+    /// We.
+    Dispatcher,
+}
+
+impl Side {
+    /// Its word in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Receiver => "receiver",
+            Self::Dispatcher => "dispatcher",
+        }
+    }
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 10] = [
+        Self::Refused,
+        Self::Gone,
+        Self::Address,
+        Self::Tls,
+        Self::Failing,
+        Self::Limited,
+        Self::Unreachable,
+        Self::Timeout,
+        Self::Content,
+        Self::Removed,
+    ];
+
+    /// Its word in the database, the API and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Gone => "gone",
+            Self::Address => "address",
+            Self::Tls => "tls",
+            Self::Failing => "failing",
+            Self::Limited => "limited",
+            Self::Unreachable => "unreachable",
+            Self::Timeout => "timeout",
+            Self::Content => "content",
+            Self::Removed => "removed",
+        }
+    }
+
+    /// The cause of this word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.as_str() == word)
+    }
+
+    /// Who can mend it.
+    pub const fn side(self) -> Side {
+        match self {
+            Self::Refused | Self::Gone | Self::Address | Self::Tls | Self::Removed => Side::Owner,
+            Self::Failing | Self::Limited | Self::Unreachable | Self::Timeout => Side::Receiver,
+            Self::Content => Side::Dispatcher,
+        }
+    }
+
+    /// What an answer means; `None` if it is a good one. Status 0 says that nothing was sent.
+    pub const fn of_answer(outcome: &Outcome, status: u16) -> Option<Self> {
+        match (outcome, status) {
+            (Outcome::Delivered, _) => None,
+            (Outcome::Gone { .. }, _) => Some(Self::Gone),
+            (Outcome::Permanent { .. }, 0) => Some(Self::Content),
+            (Outcome::Permanent { .. }, _) => Some(Self::Refused),
+            (Outcome::Retry { .. }, 429) => Some(Self::Limited),
+            (Outcome::Retry { .. }, _) => Some(Self::Failing),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_back_and_statuses_are_told_apart() {
+        for cause in Cause::ALL {
+            assert_eq!(Cause::parse(cause.as_str()), Some(cause));
+        }
+        assert_eq!(Cause::parse(""), None);
+        let of = |status| {
+            Cause::of_answer(&Outcome::of_status(status, None), status)
+                .map(|cause| (cause.as_str(), cause.side()))
+        };
+        assert_eq!(of(204), None);
+        assert_eq!(of(404), Some(("refused", Side::Owner)));
+        assert_eq!(of(301), Some(("refused", Side::Owner)));
+        assert_eq!(of(410), Some(("gone", Side::Owner)));
+        assert_eq!(of(429), Some(("limited", Side::Receiver)));
+        assert_eq!(of(503), Some(("failing", Side::Receiver)));
+        let unsendable = Outcome::Permanent {
+            reason: String::new(),
+        };
+        assert_eq!(Cause::of_answer(&unsendable, 0), Some(Cause::Content));
+    }
+}

@@ -1,0 +1,124 @@
+//! When an endpoint is not to be sent to any more: its receiver said so, or nothing has arrived for days.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::sync::Mutex;
+
+use crate::adapters::endpoints::Activity;
+use crate::adapters::store::{Delivery, State};
+use crate::announce;
+use crate::domain::cause::Cause;
+use crate::error::Error;
+use crate::lane::Lane;
+
+/// Under it the beginning of the failures is kept.
+const KEY: &str = "failing-since";
+
+/// Since when every attempt failed; the outer is `None` until it was read.
+pub type Failing = Mutex<Option<Option<DateTime<Utc>>>>;
+
+/// What is to be done with an endpoint.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Halt {
+    activity: Activity,
+    reason: String,
+}
+
+impl Lane {
+    /// Reads since when the endpoint fails, before the first request.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub(crate) async fn read_failing(&self) -> Result<(), Error> {
+        let mut failing = self.failing.lock().await;
+        if failing.is_none() {
+            *failing = Some(self.failing_since().await?);
+        }
+        Ok(())
+    }
+
+    /// Whether the endpoint is to be halted after this attempt. Since when it fails is kept with the delivery.
+    pub(crate) async fn halt_after(&self, delivery: &mut Delivery) -> Option<Halt> {
+        if delivery.cause == Some(Cause::Gone) {
+            return Some(Halt {
+                activity: Activity::Disabled,
+                reason: delivery.error.clone(),
+            });
+        }
+        let now = delivery.updated_at;
+        let mut failing = self.failing.lock().await;
+        let since = failing.flatten();
+        let next = match (delivery.state, delivery.cause) {
+            (State::Delivered, _) => None,
+            // It says nothing of the receiver.
+            (_, Some(Cause::Content)) => since,
+            _ => since.or(Some(now)),
+        };
+        if next != since {
+            let value = next.map(|since| since.timestamp_millis().to_string());
+            delivery.keep.push((KEY.to_owned(), value));
+        }
+        *failing = Some(next);
+        let after = self.shared.pause_after;
+        let halts = next.filter(|_| !after.is_zero()).is_some_and(|since| {
+            now - since >= TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX)
+        });
+        halts.then(|| Halt {
+            activity: Activity::Paused,
+            reason: format!(
+                "nothing has arrived for {} (webhook-dispatcher.pause_after), last: {}",
+                humantime::format_duration(after),
+                delivery.error
+            ),
+        })
+    }
+
+    async fn failing_since(&self) -> Result<Option<DateTime<Utc>>, Error> {
+        let store = &self.shared.store;
+        let kept = store
+            .kept(&self.endpoint.name, vec![KEY.to_owned()])
+            .await?;
+        Ok(kept
+            .get(KEY)
+            .and_then(|text| text.parse().ok())
+            .and_then(DateTime::from_timestamp_millis))
+    }
+
+    /// Halts the endpoint: what waits and what comes is kept, until somebody resumes it.
+    pub(crate) async fn halt(&self, halt: Halt) {
+        if self.halted.swap(true, std::sync::atomic::Ordering::AcqRel) {
+            return;
+        }
+        if let Err(error) = self.try_halt(&halt).await {
+            tracing::error!(
+                error = mesh_runtime::chain(&error),
+                endpoint = self.endpoint.name,
+                "halt endpoint; the next failure tries again"
+            );
+            self.halted
+                .store(false, std::sync::atomic::Ordering::Release);
+        }
+    }
+
+    async fn try_halt(&self, halt: &Halt) -> Result<(), Error> {
+        let (store, name, now) = (&self.shared.store, &self.endpoint.name, Utc::now());
+        // Who resumes it begins anew.
+        store
+            .keep(self.lease.epoch, name, vec![(KEY.to_owned(), None)], now)
+            .await?;
+        let Some(stored) = store.endpoint(name).await? else {
+            return Ok(());
+        };
+        let what = halt.activity.as_str();
+        let act = announce::own_act(&self.shared.cluster, &stored, what, &halt.reason, now);
+        // Somebody who paused it meanwhile had their own reason.
+        if stored.activity == Activity::Active
+            && store
+                .set_activity(name, halt.activity, &halt.reason, now, Some(act))
+                .await?
+        {
+            tracing::warn!(endpoint = name, reason = halt.reason, "endpoint is {what}");
+            self.shared.outcomes.notify_one();
+        }
+        Ok(())
+    }
+}

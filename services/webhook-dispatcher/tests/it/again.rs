@@ -1,0 +1,356 @@
+//! Attempts are kept, dead letters delivered again, endpoints halted.
+
+use axum::http::{Method, StatusCode};
+use mesh_api::webhook::webhooks_service_client::WebhooksServiceClient;
+use mesh_events::EventType;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
+use mesh_events::proto::mesh::webhook::v1::{
+    GetDeliveryRequest, ListDeliveriesRequest, ListRedeliveriesRequest, RedeliverRequest,
+};
+use mesh_runtime::api::{Caller, Role};
+use mesh_testkit::{Answer, Receiver, wait_until};
+use serde_json::{Value, json};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::harness::{DEADLINE, Kind, Mesh, event, ids, on_both, signed};
+
+on_both!(
+    every_attempt_is_kept_and_shown,
+    dead_letters_are_delivered_again_by_id_and_by_filter,
+    a_redelivery_goes_on_after_a_restart,
+    a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed,
+    an_endpoint_to_which_nothing_arrives_is_paused,
+);
+
+fn said(status: u16, body: &str) -> Answer {
+    Answer {
+        body: body.as_bytes().to_vec(),
+        ..Answer::status(status)
+    }
+}
+
+async fn client(mesh: &Mesh) -> WebhooksServiceClient<Channel> {
+    let url = mesh.serve(Caller::peer("root", 1, Role::Admin)).await;
+    let endpoint = Endpoint::from_shared(url).unwrap();
+    WebhooksServiceClient::new(endpoint.connect().await.unwrap())
+}
+
+async fn deliveries(mesh: &Mesh, query: &str) -> Vec<Value> {
+    let path = format!("/v1/webhooks/pipeline/deliveries{query}");
+    let (status, answer) = mesh.call(Method::GET, &path).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    answer["deliveries"].as_array().unwrap().clone()
+}
+
+/// Asks for a redelivery once every dead letter was announced, and waits until it is done.
+async fn redeliver(mesh: &Mesh, what: Value) -> Value {
+    let path = "/v1/webhooks/pipeline/redeliver";
+    let (status, job) = mesh
+        .ask(Method::POST, path, "root", Role::Admin, &what)
+        .await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{job}");
+    wait_for_job(mesh, job["id"].as_str().unwrap()).await
+}
+
+async fn wait_for_job(mesh: &Mesh, id: &str) -> Value {
+    let mut done = Value::Null;
+    wait_until("the redelivery is done", DEADLINE, async || {
+        let path = "/v1/webhooks/pipeline/redeliveries";
+        let (_, answer) = mesh.call(Method::GET, path).await;
+        let jobs = answer["redeliveries"].as_array().unwrap().clone();
+        done = jobs.into_iter().find(|job| job["id"] == id).unwrap();
+        done["state"] == "done"
+    })
+    .await;
+    done
+}
+
+async fn every_attempt_is_kept_and_shown(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_next([
+        said(503, "be\x07right back"),
+        said(429, &"é".repeat(4_000)),
+        said(404, "who?"),
+    ]);
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
+    let event = event(EventType::JobStarted, 1);
+    mesh.publish(&event).await;
+    mesh.wait_for_count("pipeline", "dead", 1).await;
+
+    let path = format!("/v1/webhooks/pipeline/deliveries/{}", event.id);
+    let (status, full) = mesh.call(Method::GET, &path).await;
+    assert_eq!(status, StatusCode::OK, "{full}");
+    assert_eq!(
+        (&full["state"], &full["cause"], &full["status"]),
+        (&json!("dead"), &json!("refused"), &json!(404))
+    );
+    assert_eq!(full["event"]["id"], event.id.as_str());
+    let tried = full["tried"].as_array().unwrap();
+    let seen: Vec<_> = tried
+        .iter()
+        .map(|it| {
+            (
+                it["number"].as_u64(),
+                it["status"].as_u64(),
+                it["cause"].as_str(),
+            )
+        })
+        .collect();
+    let expected = [
+        (Some(1), Some(503), Some("failing")),
+        (Some(2), Some(429), Some("limited")),
+        (Some(3), Some(404), Some("refused")),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(tried[0]["snippet"], "be right back", "printable");
+    let long = tried[1]["snippet"].as_str().unwrap();
+    assert!((1_000..=1_024).contains(&long.len()), "{}", long.len());
+    assert!(tried[0]["next_at"].is_string() && tried[2]["next_at"].is_null());
+    assert!(tried[2]["error"].as_str().unwrap().contains("who?"));
+
+    // The list is narrowed by each, and what it cannot be narrowed by is named.
+    for (query, count) in [
+        ("?state=dead&cause=refused&type=job.*&since=1h", 1),
+        ("?type=job.started", 1),
+        ("?state=waiting", 0),
+        ("?cause=tls", 0),
+        ("?type=node.*", 0),
+        ("?type=job", 0),
+        ("?until=1h", 0),
+    ] {
+        assert_eq!(deliveries(&mesh, query).await.len(), count, "{query}");
+    }
+    let path = "/v1/webhooks/pipeline/deliveries?cause=bad+luck";
+    let (status, problem) = mesh.call(Method::GET, path).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem}");
+    let (status, _) = mesh
+        .call(Method::GET, "/v1/webhooks/pipeline/deliveries/none")
+        .await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+
+    let mut client = client(&mesh).await;
+    let request = GetDeliveryRequest {
+        name: "pipeline".into(),
+        event_id: event.id.clone(),
+    };
+    let twin = client.get_delivery(request).await.unwrap().into_inner();
+    assert_eq!(twin.attempts.len(), 3);
+    assert_eq!(twin.attempts[1].snippet, long);
+    assert_eq!(twin.delivery.unwrap().cause, "refused");
+    assert!(twin.event.is_some());
+    let request = ListDeliveriesRequest {
+        name: "pipeline".into(),
+        state: "delivered".into(),
+        ..Default::default()
+    };
+    let twin = client.list_deliveries(request).await.unwrap().into_inner();
+    assert!(twin.deliveries.is_empty());
+}
+
+async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(said(400, "not yet"));
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
+    let mut audit = mesh
+        .listen::<AuditEntry>("mesh.testbed.audit.delivery")
+        .await;
+    let mut acts = mesh
+        .listen::<AuditEntry>("mesh.testbed.audit.webhook")
+        .await;
+    let events: Vec<_> = (1..=5)
+        .map(|job| event(EventType::JobStarted, job))
+        .collect();
+    let other = event(EventType::JobSubmitted, 6);
+    for event in events.iter().chain([&other]) {
+        mesh.publish(event).await;
+    }
+    mesh.wait_for_count("pipeline", "dead", 6).await;
+    let mut told = std::collections::BTreeSet::new();
+    for _ in 0..6 {
+        told.insert(audit.next().await.id);
+    }
+    assert_eq!(told.len(), 6);
+    receiver.answer_always(Answer::status(204));
+
+    // One, by its id: with the same webhook-id, and with an outcome of its own.
+    let job = redeliver(&mesh, json!({"ids": [events[0].id]})).await;
+    assert_eq!(job["queued"], 1, "{job}");
+    mesh.wait_for_count("pipeline", "delivered", 1).await;
+    assert_eq!(ids(&receiver.received()).last(), Some(&events[0].id));
+    let entry = audit.next().await;
+    let Some(Act::Delivery(outcome)) = entry.act else {
+        panic!("no delivery");
+    };
+    assert_eq!(
+        (outcome.event_id.as_str(), outcome.outcome.as_str()),
+        (events[0].id.as_str(), "delivered")
+    );
+    assert!(told.insert(entry.id), "an entry of its own");
+    let Some(Act::Webhook(act)) = acts.next().await.act else {
+        panic!("no act");
+    };
+    assert_eq!(
+        (act.what.as_str(), act.made_by.as_str()),
+        ("redelivery", "root")
+    );
+
+    // What is not dead is not delivered again, and something has to be named.
+    let ask = async |what: Value| {
+        let path = "/v1/webhooks/pipeline/redeliver";
+        mesh.ask(Method::POST, path, "root", Role::Admin, &what)
+            .await
+            .0
+    };
+    assert_eq!(
+        ask(json!({"ids": [events[0].id]})).await,
+        StatusCode::CONFLICT
+    );
+    assert_eq!(ask(json!({"ids": ["none"]})).await, StatusCode::NOT_FOUND);
+    for wrong in [
+        json!({}),
+        json!({"ids": [events[1].id], "all": true}),
+        json!({"all": true, "rate": 0}),
+        json!({"cause": "luck"}),
+    ] {
+        assert_eq!(
+            ask(wrong.clone()).await,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{wrong}"
+        );
+    }
+
+    // By type: the other one stays.
+    let job = redeliver(
+        &mesh,
+        json!({"type": "job.started", "cause": "refused", "since": "1h"}),
+    )
+    .await;
+    assert_eq!(job["queued"], 4, "{job}");
+    mesh.wait_for_count("pipeline", "delivered", 5).await;
+    assert_eq!(mesh.count("pipeline", "dead").await, 1);
+
+    // All that is left, over gRPC.
+    let mut client = client(&mesh).await;
+    let request = RedeliverRequest {
+        name: "pipeline".into(),
+        all: true,
+        ..Default::default()
+    };
+    let asked = client.redeliver(request).await.unwrap().into_inner();
+    wait_for_job(&mesh, &asked.redelivery.unwrap().id).await;
+    mesh.wait_for_count("pipeline", "delivered", 6).await;
+    assert_eq!(receiver.received().len(), 12, "each was sent twice");
+    let request = ListRedeliveriesRequest {
+        name: "pipeline".into(),
+    };
+    let jobs = client
+        .list_redeliveries(request)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(jobs.redeliveries.len(), 3);
+}
+
+async fn a_redelivery_goes_on_after_a_restart(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(said(400, "not yet"));
+    let endpoints = [signed("pipeline", &receiver.url("/"), "")];
+    let mut mesh = Mesh::start_on(kind, &endpoints).await;
+    for job in 1..=20 {
+        mesh.publish(&event(EventType::JobStarted, job)).await;
+    }
+    mesh.wait_for_count("pipeline", "dead", 20).await;
+    receiver.answer_always(Answer::status(204));
+    // Two a second, so that it is under way when the dispatcher stops.
+    let what = json!({"all": true, "rate": 2});
+    let path = "/v1/webhooks/pipeline/redeliver";
+    let (status, job) = mesh
+        .ask(Method::POST, path, "root", Role::Admin, &what)
+        .await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{job}");
+    wait_until("it has begun", DEADLINE, async || {
+        mesh.count("pipeline", "delivered").await > 0
+    })
+    .await;
+    mesh.stop().await;
+    mesh.run(&endpoints).await;
+    let done = wait_for_job(&mesh, job["id"].as_str().unwrap()).await;
+    assert_eq!(done["queued"], 20, "{done}");
+    mesh.wait_for_count("pipeline", "delivered", 20).await;
+}
+
+async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(said(410, "moved"));
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
+    let mut acts = mesh
+        .listen::<AuditEntry>("mesh.testbed.audit.webhook")
+        .await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    let shown = async || mesh.call(Method::GET, "/v1/webhooks/pipeline").await.1;
+    wait_until("it is disabled", DEADLINE, async || {
+        shown().await["state"] == "disabled"
+    })
+    .await;
+    let reason = shown().await["reason"].to_string();
+    assert!(
+        reason.contains("status 410") && reason.contains("moved"),
+        "{reason}"
+    );
+    let Some(Act::Webhook(act)) = acts.next().await.act else {
+        panic!("no act");
+    };
+    assert_eq!((act.what.as_str(), act.made_by.as_str()), ("disabled", ""));
+
+    // What comes queues.
+    mesh.publish(&event(EventType::JobStarted, 2)).await;
+    wait_until("it queues on the bus", DEADLINE, async || {
+        mesh.pending("pipeline").await + mesh.unacknowledged("pipeline").await == 1
+    })
+    .await;
+    assert_eq!(receiver.received().len(), 1);
+
+    receiver.answer_always(Answer::status(204));
+    let (status, resumed) = mesh
+        .call(Method::POST, "/v1/webhooks/pipeline/resume")
+        .await;
+    assert_eq!(
+        (status, &resumed["state"]),
+        (StatusCode::OK, &json!("active"))
+    );
+    mesh.wait_for_count("pipeline", "delivered", 1).await;
+    assert_eq!(mesh.count("pipeline", "dead").await, 1);
+}
+
+async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_next([Answer::status(204)]);
+    receiver.answer_always(Answer::status(503));
+    let mut mesh = Mesh::on(kind).await;
+    mesh.settings = "pause_after = \"2s\"".to_owned();
+    mesh.run(&[signed(
+        "pipeline",
+        &receiver.url("/"),
+        "max_attempts = 100000",
+    )])
+    .await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("pipeline", "delivered", 1).await;
+    mesh.publish(&event(EventType::JobStarted, 2)).await;
+    let shown = async || mesh.call(Method::GET, "/v1/webhooks/pipeline").await.1;
+    wait_until("it is paused", DEADLINE, async || {
+        shown().await["state"] == "paused"
+    })
+    .await;
+    let reason = shown().await["reason"].to_string();
+    assert!(reason.contains("nothing has arrived for 2s"), "{reason}");
+    let waiting = deliveries(&mesh, "?state=waiting").await;
+    assert_eq!(waiting.len(), 1, "what waits goes on waiting");
+
+    // Who resumes it gives it as much time again.
+    receiver.answer_always(Answer::status(204));
+    mesh.call(Method::POST, "/v1/webhooks/pipeline/resume")
+        .await;
+    mesh.wait_for_count("pipeline", "delivered", 2).await;
+    assert_eq!(shown().await["state"], "active");
+}

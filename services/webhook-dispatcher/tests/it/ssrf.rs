@@ -1,0 +1,203 @@
+//! Addresses that nobody may look at, through the HTTP client that deliveries use. A listener judges.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use webhook_dispatcher::adapters::http::{Attributes, Failure, Http};
+use webhook_dispatcher::domain::cause::Cause;
+use webhook_dispatcher::domain::format::Request;
+use webhook_dispatcher::{Config, Endpoint};
+
+use crate::harness::SECRET;
+
+/// What must not be reached, as IPv4.
+const INSIDE: [[u8; 4]; 22] = [
+    [0, 0, 0, 0],
+    [0, 1, 2, 3],
+    [10, 0, 0, 1],
+    [10, 255, 255, 255],
+    [100, 64, 0, 1],
+    [100, 100, 100, 200],
+    [127, 0, 0, 1],
+    [127, 255, 255, 254],
+    [168, 63, 129, 16],
+    [169, 254, 169, 254],
+    [169, 254, 170, 2],
+    [172, 16, 0, 1],
+    [172, 31, 255, 255],
+    [192, 0, 0, 192],
+    [192, 0, 2, 1],
+    [192, 88, 99, 1],
+    [192, 168, 0, 1],
+    [198, 18, 0, 1],
+    [203, 0, 113, 9],
+    [224, 0, 0, 1],
+    [240, 0, 0, 1],
+    [255, 255, 255, 255],
+];
+
+/// What must not be reached and is IPv6 only.
+const INSIDE_V6: [&str; 14] = [
+    "::",
+    "::1",
+    "::2",
+    "fc00::1",
+    "fd00:ec2::254",
+    "fe80::1",
+    "febf::1",
+    "fec0::1",
+    "ff02::1",
+    "2001:db8::1",
+    "3fff::1",
+    "100::1",
+    "5f00::1",
+    "2001:20::1",
+];
+
+/// Hosts as somebody writes them who hopes that they are read differently when they are checked and when they are dialled.
+const DISGUISED: [&str; 14] = [
+    "localhost",
+    "LOCALHOST",
+    "localhost.",
+    "127.1",
+    "127.0.1",
+    "2130706433",
+    "0x7f000001",
+    "0x7f.1",
+    "0177.0.0.1",
+    "017700000001",
+    "127.0.0.1.",
+    "%31%32%37.0.0.1",
+    "①②⑦.0.0.1",
+    "127。0。0。1",
+];
+
+/// Every form of an IPv4 address that IPv6 has: mapped, compatible, translated, NAT64 (both), 6to4, Teredo, ISATAP.
+fn forms(v4: Ipv4Addr) -> Vec<String> {
+    let (high, low) = ((v4.to_bits() >> 16) as u16, v4.to_bits() as u16);
+    let v6 = |segments: [u16; 8]| format!("[{}]", Ipv6Addr::from(segments));
+    vec![
+        v4.to_string(),
+        v6([0, 0, 0, 0, 0, 0xffff, high, low]),
+        v6([0, 0, 0, 0, 0, 0, high, low]),
+        v6([0, 0, 0, 0, 0xffff, 0, high, low]),
+        v6([0x64, 0xff9b, 0, 0, 0, 0, high, low]),
+        v6([0x64, 0xff9b, 1, 0, 0, 0, high, low]),
+        v6([0x2002, high, low, 0, 0, 0, 0, 1]),
+        v6([0x2001, 0, 0x4136, 0xe378, 0x8000, 0x63bf, !high, !low]),
+        v6([0x2600, 0, 0, 0, 0, 0x5efe, high, low]),
+    ]
+}
+
+/// Answers whoever comes, and counts them.
+async fn judge() -> (u16, Arc<AtomicUsize>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    // On every address of this host, in both families where there are two.
+    let listener = match TcpListener::bind("[::]:0").await {
+        Ok(listener) => listener,
+        Err(_) => TcpListener::bind("0.0.0.0:0").await.unwrap(),
+    };
+    let port = listener.local_addr().unwrap().port();
+    let counter = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let mut request = [0; 64 * 1024];
+            if stream.read(&mut request).await.unwrap_or(0) > 0 {
+                let answer = b"HTTP/1.1 204 No\r\nconnection: close\r\n\r\n";
+                drop(stream.write_all(answer).await);
+            }
+        }
+    });
+    (port, connections)
+}
+
+fn endpoint(allow: &[&str]) -> Endpoint {
+    let config = json!({"allow_http": true, "allow_subnets": allow, "endpoints": [
+        {"name": "x", "url": "http://example.org/", "secret": SECRET, "timeout": "30s"}]});
+    let config: Config = serde_json::from_value(config).unwrap();
+    let nothing = |_: &Path| Err(std::io::Error::other("no files"));
+    config.validate(nothing).unwrap().remove(0)
+}
+
+async fn send(http: &Http, endpoint: &Endpoint, url: &str) -> Result<u16, Failure> {
+    let request = Request::json(&url.parse().unwrap(), &json!({}));
+    let attributes = Attributes {
+        id: "1",
+        replay: None,
+        traceparent: None,
+        deadline: Instant::now() + Duration::from_secs(30),
+    };
+    let answer = http.send(endpoint, &request, &attributes).await;
+    answer.map(|answer| answer.status)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_form_of_an_inner_address_is_dialled() {
+    mesh_runtime::install_tls();
+    let (port, connections) = judge().await;
+    let (http, closed) = (Http::default(), endpoint(&[]));
+    let mut hosts: Vec<String> = INSIDE
+        .map(Ipv4Addr::from)
+        .into_iter()
+        .flat_map(forms)
+        .collect();
+    hosts.extend(INSIDE_V6.map(|address| format!("[{address}]")));
+    hosts.extend(DISGUISED.map(str::to_owned));
+    assert!(hosts.len() >= 200, "{}", hosts.len());
+    for host in &hosts {
+        let failure = send(&http, &closed, &format!("http://{host}:{port}/"))
+            .await
+            .expect_err(host);
+        // A resolver may know no such name; what it knows is refused.
+        let unknown = host == "localhost." && failure.cause == Cause::Unreachable;
+        assert!(
+            failure.cause == Cause::Address || unknown,
+            "{host}: {failure:?}"
+        );
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 0);
+
+    // The judge judges: whoever may go there comes.
+    let open = endpoint(&["127.0.0.0/8", "::1/128"]);
+    for (n, host) in ["127.0.0.1", "2130706433", "localhost"]
+        .into_iter()
+        .enumerate()
+    {
+        let status = send(&http, &open, &format!("http://{host}:{port}/")).await;
+        assert_eq!(status.unwrap(), 204, "{host}");
+        assert_eq!(connections.load(Ordering::SeqCst), n + 1, "{host}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_failed_is_told_apart() {
+    mesh_runtime::install_tls();
+    let (port, _) = judge().await;
+    let (http, open) = (Http::default(), endpoint(&["127.0.0.0/8"]));
+    // No TLS behind the port.
+    let failure = send(&http, &open, &format!("https://127.0.0.1:{port}/"))
+        .await
+        .unwrap_err();
+    assert_eq!(failure.cause, Cause::Tls, "{failure:?}");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let failure = send(&http, &open, &format!("http://127.0.0.1:{free}/"))
+        .await
+        .unwrap_err();
+    assert_eq!(failure.cause, Cause::Unreachable, "{failure:?}");
+    let failure = send(&http, &open, "http://nowhere.invalid/")
+        .await
+        .unwrap_err();
+    assert_eq!(failure.cause, Cause::Unreachable, "{failure:?}");
+}

@@ -21,10 +21,20 @@ pub(super) fn remember_remainder(next: &mut Tracked, sighting: &Sighting) {
         let gone = before.difference(tasks);
         note_left(next, gone);
     }
+    turned_up(next, tasks);
     next.remaining = Some(TaskSet::new(tasks.iter()).to_string());
 }
 
-/// Notes that the array's record is gone: its last task has become a job.
+/// Notes that these tasks are in the array's record, or were told with its end: they have not left it. A controller that had lost its
+/// memory, or handed over to a backup with an older state, may have shown no record at all.
+pub(super) fn turned_up(next: &mut Tracked, tasks: &TaskSet) {
+    if let Some(left) = next.left_tasks() {
+        let left = left.difference(tasks);
+        next.left = (!left.is_empty()).then(|| left.to_string());
+    }
+}
+
+/// Notes that these tasks are not in the array's record any more.
 fn note_left(next: &mut Tracked, gone: TaskSet) {
     let left = next.left_tasks().unwrap_or_default();
     let all = TaskSet::new(left.iter().chain(gone.iter()));

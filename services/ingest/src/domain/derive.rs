@@ -223,6 +223,9 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
     let tasks = (sighting.entity == EntityKind::Array)
         .then(|| cancelled_tasks(teller.next, sighting))
         .flatten();
+    if let Some(told) = tasks.as_deref().and_then(|tasks| tasks.parse().ok()) {
+        super::array::turned_up(teller.next, &told);
+    }
     let fact = teller.recorded(kind, Slot::End, sighting.end);
     fact.array_tasks = tasks.unwrap_or_default();
 }

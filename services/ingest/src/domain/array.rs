@@ -83,6 +83,9 @@ pub fn settle_remainder(
         return Some(Remainder::Settled(Box::new(next)));
     }
     next.left = Some(missing.to_string());
+    // Its record, which was gone, is there again and was not read yet: it may still have them.
+    let is_unread = !record_gone && !next.over() && next.remaining.is_none();
+    let given_up = given_up.filter(|_| !is_unread);
     let waiting = given_up.map_or_else(|| missing.clone(), |tasks| missing.difference(tasks));
     let cancelled = missing.difference(&waiting);
     if cancelled.is_empty() {

@@ -197,6 +197,7 @@ fn baseline(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut V
     } else {
         None
     };
+    next.ran = sighting.pre_suspend;
     waiting::accept(next, sighting);
     let mut teller = Teller {
         run,

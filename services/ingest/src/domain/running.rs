@@ -5,6 +5,7 @@ use slurm_types::JobBaseState;
 
 use super::derive::Teller;
 use super::sighting::Sighting;
+use super::tracked::Tracked;
 
 pub(super) fn start(teller: &mut Teller<'_>, sighting: &Sighting) {
     if teller.next.started.is_none() && sighting.started() {
@@ -23,13 +24,13 @@ pub(super) fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
     if known.is_some_and(|known| known > at) || teller.next.resumed == Some(at) {
         return;
     }
-    // A job cancelled while suspended ends at its suspend (22.05); one that is cancelled in the second of its resume had run for less.
-    let resumed_then =
-        teller.next.resumed.is_none() && sighting.pre_suspend.is_some_and(|ran| started + ran < at);
-    // While its epilogs run, 22.05 hides how it ended.
+    // A job cancelled while suspended ends at its suspend (22.05). While its epilogs run, 22.05 hides how it ended.
     let is_over = sighting.end_kind().is_some() || sighting.completing;
     let suspended_now = sighting.base == Some(JobBaseState::Suspended)
-        || (is_over && sighting.end == Some(at) && !resumed_then);
+        || (is_over
+            && sighting.end == Some(at)
+            && !resumed_then(teller.next, started, sighting.pre_suspend, at));
+    teller.next.ran = sighting.pre_suspend.or(teller.next.ran);
     if suspended_now {
         if teller.next.suspended != Some(at) {
             teller.next.suspended = Some(at);
@@ -50,6 +51,20 @@ pub(super) fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
     }
     teller.next.resumed = Some(at);
     teller.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
+}
+
+/// Whether a run that was over in the second of its `SuspendTime` was resumed then: one that was suspended then had run until then. `ran`
+/// are the seconds it ran before its last suspend, all suspended ones left out.
+fn resumed_then(told: &Tracked, started: i64, ran: Option<i64>, at: i64) -> bool {
+    let Some(ran) = ran else { return false };
+    match (told.suspended, told.resumed, told.ran) {
+        // It is suspended, as far as that is told, and has not run since.
+        (Some(suspended), resumed, Some(before)) if Some(suspended) > resumed => {
+            at > suspended && ran == before
+        }
+        (_, None, _) => started + ran < at,
+        (_, Some(resumed), before) => before.is_some_and(|before| resumed + ran - before < at),
+    }
 }
 
 pub(super) fn resizes(teller: &mut Teller<'_>, sighting: &Sighting) {

@@ -71,6 +71,9 @@ pub struct Tracked {
     /// Time of the last resume that was told.
     #[serde(rename = "rs", default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<i64>,
+    /// Seconds it had run when it was suspended last, as far as that was seen.
+    #[serde(rename = "ps", default, skip_serializing_if = "Option::is_none")]
+    pub ran: Option<i64>,
     /// Times of resizes that were told.
     #[serde(rename = "rz", default, skip_serializing_if = "Vec::is_empty")]
     pub resized: Vec<i64>,

@@ -10,8 +10,11 @@ use crate::stand_in::StandIn;
 /// So impatient that a lie is believed soon if it is believed at all.
 const FAST: &str = "sweep_interval = \"500ms\"\nproof_patience = \"1s\"";
 
-/// Who asks for the record of a job by its id is told that there is none.
-const NO_SUCH_JOB: &str = "case \"$*\" in *'show job '*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1 ;; esac";
+/// There is no job, whether all are asked for or one by its id.
+const NO_SUCH_JOB: &str = "case \"$*\" in
+    *'show jobs'*) echo 'No jobs in the system'; exit 0 ;;
+    *'show job '*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1 ;;
+esac";
 
 /// This one is listened to for longer.
 const FORGETFUL: &str = "a controller that has lost its memory";

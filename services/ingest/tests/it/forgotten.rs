@@ -277,6 +277,10 @@ async fn a_job_id_that_is_used_again_is_another_job() {
         jobs.push(job);
     }
     let again = *jobs.last().unwrap();
+    // Slurm counts up to MaxJobId and begins again at FirstJobId.
+    let (_, counted) = jobs.split_last().unwrap();
+    assert!(counted.len() > 1 && counted.is_sorted(), "{jobs:?}");
+    assert_eq!(again, counted[0], "{jobs:?}");
     let second = mesh
         .of_job(again)
         .into_iter()

@@ -38,6 +38,9 @@ use self::stage::Stage;
 use self::told::Told;
 use crate::{Error, fact};
 
+/// Job, task, submit time.
+type Run = (u32, Option<u32>, i64);
+
 /// How long jobs may take to end by themselves once everything is played: a time limit is found within 30 s, a requeued job waits 6 s.
 const ENDING: Duration = Duration::from_secs(75);
 /// How long the mesh may take to tell what accounting has, and slurmdbd to have what slurmctld told it. An end that no source has is waited
@@ -179,7 +182,8 @@ async fn compare(
     loop {
         let whole = told.read_on(stage).await;
         let rows = sacct::rows(stage, &jobs(stage, told)).await?;
-        let verdict = judge::judge(&rows, &stage.log.borrow(), told, source);
+        let is_final = began.elapsed() > SETTLING;
+        let verdict = judge::judge(&rows, &stage.log.borrow(), told, source, is_final);
         let count = told.bus.len();
         progress(Phase::Comparing {
             left: verdict.count(),
@@ -190,7 +194,7 @@ async fn compare(
             _ => Some((Instant::now(), count)),
         };
         let is_quiet = agreed.is_some_and(|(since, _)| since.elapsed() >= quiet(source));
-        if is_quiet || began.elapsed() > SETTLING {
+        if is_quiet || is_final {
             return Ok(verdict);
         }
         sleep(Duration::from_secs(1)).await;
@@ -226,7 +230,10 @@ async fn write(
         .collect();
     let unjudged = verdict.unjudged.iter();
     let unjudged = unjudged.map(|text| format!("unjudged: {text}"));
-    let differences: Vec<String> = verdict.differences().into_iter().chain(unjudged).collect();
+    let lost = verdict.lost.iter();
+    let lost = lost.map(|text| format!("accounting lost {text}"));
+    let differences = verdict.differences().into_iter();
+    let differences: Vec<String> = differences.chain(lost).chain(unjudged).collect();
     let driver = stage.log.borrow().text();
     for (name, text) in [
         ("plan.txt", plan.to_string()),

@@ -9,14 +9,12 @@ mod used;
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::facts::{by_run, occurred};
-use super::log::Log;
+use super::Run;
+use super::log::{Log, Witness};
 use super::plan::Source;
 use super::sacct::Row;
 use super::told::Told;
 use super::verdict::Verdict;
-
-/// Job, task, submit time.
-type Run = (u32, Option<u32>, i64);
 
 /// What a soak must compare at least one of.
 pub(super) const TYPES: [&str; 27] = [
@@ -68,11 +66,21 @@ pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
     }
 }
 
-/// Compares.
-pub(super) fn judge(rows: &[Row], log: &Log, told: &Told, source: Source) -> Verdict {
+/// Compares. `is_final` says that accounting will not learn anything any more: what it has lost until then is compared with what
+/// slurmctld showed the driver.
+pub(super) fn judge(
+    rows: &[Row],
+    log: &Log,
+    told: &Told,
+    source: Source,
+    is_final: bool,
+) -> Verdict {
     let mut verdict = Verdict::default();
     once_each(told, &mut verdict);
-    let rows = with_witnesses(rows, log);
+    let mut rows = with_witnesses(rows, log);
+    if is_final {
+        end_by_witnesses(&mut rows, log, &mut verdict);
+    }
     let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
     for job in log.jobs.difference(&known) {
         verdict.open.push(format!("job {job} has no row"));
@@ -132,27 +140,75 @@ fn once_each(told: &Told, verdict: &mut Verdict) {
     }
 }
 
-/// Accounting's rows, and what slurmctld showed of jobs that accounting never lists.
+/// Accounting's rows, and what slurmctld showed of jobs that accounting never lists: cancelled before they could run.
 fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
     let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
-    let witnesses = log.witnesses.iter();
-    let unknown = witnesses.filter(|(job, _)| !known.contains(job));
-    let added = unknown.map(|(job, witness)| Row {
-        job: *job,
-        task: None,
-        is_remainder: log.arrays.contains_key(job),
+    let is_whole = |job: u32, task: Option<u32>| task.is_none() && !known.contains(&job);
+    let added = log
+        .witnesses
+        .iter()
+        .filter(|((job, task, _), witness)| {
+            is_whole(*job, *task) && witness.state == "CANCELLED" && witness.nodes.is_empty()
+        })
+        .map(|(run, witness)| Row {
+            is_remainder: log.arrays.contains_key(&run.0),
+            line: format!("no row; squeue showed {witness:?}"),
+            start: None,
+            ..witnessed(*run, witness)
+        });
+    rows.iter().cloned().chain(added).collect()
+}
+
+/// What slurmctld showed, in the place of what accounting lost: a run of which it never learned the end, or anything. Seen of a slurmdbd
+/// that was killed.
+fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
+    let has_end = |row: &Row| row.end_word().is_some() && row.end.is_some();
+    for row in rows.iter_mut() {
+        let run: Run = (row.job, row.task, row.submit);
+        if has_end(row) || row.is_remainder || row.state == "RESIZING" {
+            continue;
+        }
+        if let Some(witness) = log.witnesses.get(&run) {
+            let lost = format!(
+                "the end of {run:?}: {}; squeue showed {witness:?}",
+                row.line
+            );
+            *row = Row {
+                line: lost.clone(),
+                ..witnessed(run, witness)
+            };
+            verdict.lost.push(lost);
+        }
+    }
+    let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
+    for (run, witness) in &log.witnesses {
+        if !known.contains(&run.0) && !log.arrays.contains_key(&run.0) {
+            let lost = format!("all of {run:?}; squeue showed {witness:?}");
+            rows.push(Row {
+                line: lost.clone(),
+                ..witnessed(*run, witness)
+            });
+            verdict.lost.push(lost);
+        }
+    }
+}
+
+fn witnessed((job, task, submit): Run, witness: &Witness) -> Row {
+    Row {
+        job,
+        task,
+        is_remainder: false,
         user: witness.user.clone(),
         state: witness.state.clone(),
-        submit: witness.submit,
-        start: None,
+        submit,
+        start: witness.start,
         end: Some(witness.end),
-        nodes: String::new(),
-        exit: (0, 0),
+        nodes: witness.nodes.clone(),
+        exit: None,
         elapsed: 0,
         cpu_millis: 0,
-        line: format!("no row; squeue showed {witness:?}"),
-    });
-    rows.iter().cloned().chain(added).collect()
+        line: String::new(),
+    }
 }
 
 fn shown(rows: &[Row], job: u32) -> String {
@@ -183,16 +239,56 @@ mod tests {
         let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
         let waits = row("8|8|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
         let told = Told::default();
-        let verdict = judge(&[runs, waits], &log, &told, Source::Commands);
+        let verdict = judge(&[runs, waits], &log, &told, Source::Commands, false);
         assert_eq!(verdict.open.len(), 3, "{:?}", verdict.open);
         assert!(verdict.open.contains(&"job 9 has no row".to_owned()));
+    }
+
+    #[test]
+    fn an_end_that_accounting_lost_is_what_slurmctld_showed() {
+        let mut log = Log::new();
+        log.jobs.extend([7, 8]);
+        let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
+        let witness = Witness {
+            user: "alice".to_owned(),
+            start: Some(110),
+            end: 120,
+            state: "FAILED".to_owned(),
+            nodes: "n1".to_owned(),
+        };
+        log.witnesses.insert((7, None, 100), witness.clone());
+        log.witnesses.insert((8, None, 100), witness);
+        let told = Told::default();
+        let now = judge(
+            std::slice::from_ref(&runs),
+            &log,
+            &told,
+            Source::Commands,
+            false,
+        );
+        assert_eq!((now.open.len(), now.lost.len()), (2, 0), "{now:?}");
+        let then = judge(&[runs], &log, &told, Source::Commands, true);
+        assert_eq!((then.open.len(), then.lost.len()), (0, 2), "{then:?}");
+        for run in ["(7, None, 100)", "(8, None, 100)"] {
+            for kind in ["started", "failed"] {
+                let what = format!("job.{kind} of {run}");
+                assert!(then.missing.iter().any(|text| text.starts_with(&what)));
+            }
+        }
+        // What it used nobody knows.
+        assert!(
+            !then
+                .missing
+                .iter()
+                .any(|text| text.starts_with("job.updated"))
+        );
     }
 
     #[test]
     fn what_accounting_ends_and_nobody_told_is_missing() {
         let ended = row("7|7|alice|FAILED|100|110|120|n1|3:0|10|00:00:00");
         let told = Told::default();
-        let verdict = judge(&[ended], &Log::new(), &told, Source::Commands);
+        let verdict = judge(&[ended], &Log::new(), &told, Source::Commands, false);
         assert!(verdict.open.is_empty());
         let missing = |kind: &str| verdict.missing.iter().any(|text| text.starts_with(kind));
         for kind in [

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use chrono::Utc;
 
+use super::Run;
 use super::plan::Break;
 
 /// A job that was seen waiting for one reason until sweeps must have seen it.
@@ -53,13 +54,14 @@ pub(super) struct NodeAct {
     pub(super) seen: bool,
 }
 
-/// A cancelled job as slurmctld showed it, for those that accounting never lists.
+/// A run that is over as slurmctld showed it: for those that accounting never lists, and for ends that accounting has lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) user: String,
-    pub(super) submit: i64,
+    pub(super) start: Option<i64>,
     pub(super) end: i64,
     pub(super) state: String,
+    pub(super) nodes: String,
 }
 
 /// A fault, with the times it began and ended (Unix seconds).
@@ -84,8 +86,8 @@ pub(super) struct Log {
     /// Tasks that were cancelled while they waited, each alone.
     pub(super) cancelled_tasks: Vec<(u32, u32)>,
     pub(super) nodes: Vec<NodeAct>,
-    /// By job.
-    pub(super) witnesses: BTreeMap<u32, Witness>,
+    /// By run.
+    pub(super) witnesses: BTreeMap<Run, Witness>,
     pub(super) broken: Vec<Broken>,
     lines: Vec<String>,
 }

@@ -22,8 +22,8 @@ pub(super) struct Row {
     pub(super) end: Option<i64>,
     /// Empty if it never had any.
     pub(super) nodes: String,
-    /// Exit code and signal.
-    pub(super) exit: (u32, u32),
+    /// Exit code and signal; `None` if accounting lost the end.
+    pub(super) exit: Option<(u32, u32)>,
     /// Seconds it ran, suspended ones excluded.
     pub(super) elapsed: u64,
     /// CPU time of its steps in milliseconds.
@@ -74,7 +74,7 @@ impl Row {
                 "None assigned" => String::new(),
                 nodes => nodes.to_owned(),
             },
-            exit: (code.parse().ok()?, signal.parse().ok()?),
+            exit: Some((code.parse().ok()?, signal.parse().ok()?)),
             elapsed: elapsed.parse().ok()?,
             cpu_millis: cpu_millis(cpu)?,
             line: line.to_owned(),
@@ -168,7 +168,7 @@ mod tests {
     fn rows_of_every_kind_are_read() {
         let row = |line| Row::read(line).unwrap();
         let task = row("7_3|9|alice|FAILED|100|110|120|n[1-2]|3:0|10|00:01.250");
-        assert_eq!((task.job, task.task, task.exit), (7, Some(3), (3, 0)));
+        assert_eq!((task.job, task.task, task.exit), (7, Some(3), Some((3, 0))));
         assert_eq!((task.elapsed, task.cpu_millis), (10, 1_250));
         assert!(task.ran());
         let het = row("13+1|14|bob|CANCELLED by 20002|100|None|120|None assigned|0:0|0|00:00:00");

@@ -1,5 +1,7 @@
 //! What a soak runs on: a cluster, a nats-server, the services as processes, and one look at the queue for everybody.
 
+mod look;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -10,7 +12,7 @@ use mesh_testkit::NatsServer;
 use tokio::sync::{Mutex, RwLock, watch};
 use tokio::time::{Instant, sleep};
 
-use super::log::{Log, Witness};
+use super::log::Log;
 use super::plan::{Form, Source};
 use crate::cluster::set_mode;
 use crate::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario};
@@ -21,8 +23,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(240);
 const REPLICAS: [&str; 2] = ["ingest-2", "node-watcher-2"];
 /// How long it may take until one of them leads again.
 const ELECTED: Duration = Duration::from_secs(20);
-/// How often the queue is looked at.
-const LOOK: Duration = Duration::from_millis(400);
 
 /// State and reason of every job slurmctld knows, by squeue's id (`12`, `12_3`, `12_[4-7]`, `12+1`).
 pub(super) type Queue = HashMap<String, (String, String)>;
@@ -166,92 +166,6 @@ impl Stage {
             drop(_open);
             sleep(Duration::from_secs(1)).await;
         }
-    }
-
-    /// Looks at the queue until told to stop.
-    pub(super) async fn look(&self) {
-        let command = [
-            "env",
-            "SLURM_TIME_FORMAT=%s",
-            "squeue",
-            "-h",
-            "-a",
-            "-t",
-            "all",
-            "-o",
-            "%i|%T|%r|%A|%u|%V|%e",
-        ];
-        while self.looking.get() {
-            if let Ok(text) = self.ask("root", &command).await {
-                let mut queue = Queue::new();
-                for line in text.lines() {
-                    let columns: Vec<&str> = line.split('|').collect();
-                    let [id, state, reason, job, user, submit, end] = columns[..] else {
-                        continue;
-                    };
-                    queue.insert(id.to_owned(), (state.to_owned(), reason.to_owned()));
-                    // Of an array its own id, also for what is left of it.
-                    let job = id.split_once('_').map_or(job, |(array, _)| array);
-                    if let (Ok(job), Ok(submit), Ok(end)) =
-                        (job.parse(), submit.parse(), end.parse())
-                        && state == "CANCELLED"
-                    {
-                        let (user, state) = (user.to_owned(), state.to_owned());
-                        let witness = Witness {
-                            user,
-                            submit,
-                            end,
-                            state,
-                        };
-                        self.log.borrow_mut().witnesses.insert(job, witness);
-                    }
-                }
-                self.queue.send_replace(queue);
-            }
-            sleep(LOOK).await;
-        }
-    }
-
-    /// Ends [`Stage::look`].
-    pub(super) fn stop_looking(&self) {
-        self.looking.set(false);
-    }
-
-    /// Waits until a look at the queue shows it.
-    pub(super) async fn see<T>(
-        &self,
-        what: &str,
-        patience: Duration,
-        mut shows: impl FnMut(&Queue) -> Option<T>,
-    ) -> Result<T, Error> {
-        let mut looks = self.queue.subscribe();
-        let seen = async {
-            loop {
-                if looks.changed().await.is_err() {
-                    // Cannot be: the sender lives as long as self.
-                    std::future::pending::<()>().await;
-                }
-                if let Some(value) = shows(&looks.borrow_and_update()) {
-                    return value;
-                }
-            }
-        };
-        tokio::time::timeout(patience, seen)
-            .await
-            .map_err(|_| Error::Deadline {
-                what: what.to_owned(),
-                patience,
-            })
-    }
-
-    /// Waits until a job is in one of these states.
-    pub(super) async fn see_state(&self, job: &str, states: &[&str]) -> Result<(), Error> {
-        let what = format!("job {job} is {}", states.join(" or "));
-        self.see(&what, PATIENCE, |queue| {
-            let (state, _) = queue.get(job)?;
-            states.contains(&state.as_str()).then_some(())
-        })
-        .await
     }
 
     /// Waits until a service has looked at Slurm so often that at least two looks began after now: its own count says so, as long as it is

@@ -22,6 +22,8 @@ pub struct Verdict {
     pub wrong: Vec<String>,
     /// What accounting does not have, so that nothing could be compared with it.
     pub open: Vec<String>,
+    /// What accounting has lost for good, and was compared with what slurmctld showed the driver.
+    pub lost: Vec<String>,
     /// What cannot be judged, and why.
     pub unjudged: Vec<String>,
 }

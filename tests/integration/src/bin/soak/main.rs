@@ -172,6 +172,15 @@ fn report(args: &Args, plan: &Plan, outcome: &Outcome, took: Duration) {
         None => {}
     }
     anstream::eprintln!("Slurm {}, {:.0} s", outcome.slurm, took.as_secs_f64());
+    for line in &verdict.lost {
+        anstream::eprintln!("accounting lost {line}");
+    }
+    if !verdict.lost.is_empty() {
+        let lost = verdict.lost.len();
+        anstream::eprintln!(
+            "Slurm's accounting lost {lost} ends for good: compared with what slurmctld showed, but for exit codes and use"
+        );
+    }
     if !verdict.open.is_empty() {
         let open = verdict.open.len();
         anstream::eprintln!("of {open} runs accounting has no end: nothing is proven about them");

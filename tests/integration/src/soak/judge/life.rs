@@ -92,7 +92,12 @@ pub(super) fn judge(
                 facts,
                 verdict,
             );
-            if let Some(event) = one(run, "updated", "job.updated", None, row, facts, verdict) {
+            if row.exit.is_none() {
+                // What it used is lost, too.
+                facts.take(run, "updated");
+            } else if let Some(event) =
+                one(run, "updated", "job.updated", None, row, facts, verdict)
+            {
                 used::judge(run, &parts, event, source, verdict);
             }
         }
@@ -150,7 +155,8 @@ fn ended(
     let job = event.job();
     let exit = job.and_then(|job| job.exit_code.as_ref());
     let exit = exit.map(|exit| (exit.code, exit.signal));
-    if row.ran() && matches!(word, "completed" | "failed") && exit != Some(row.exit) {
+    let expected = row.exit.filter(|_| matches!(word, "completed" | "failed"));
+    if row.ran() && expected.is_some() && exit != expected {
         faults.push(format!("its exit code is {exit:?}"));
     }
     if !row.nodes.is_empty() && job.is_some_and(|job| job.nodes != row.nodes) {

@@ -41,7 +41,7 @@ pub(super) fn judge(
     let has_ended_itself = matches!(last.end_word(), Some("completed" | "failed"));
     // slurmrestd of 22.05 loses the exit codes of accounting: what no ingest remembers from the controller is left open.
     let is_lost = source == Source::Rest && exit.is_none();
-    if has_ended_itself && exit != Some(last.exit) && !is_lost {
+    if has_ended_itself && exit != last.exit && !is_lost {
         faults.push(format!("the exit code is {exit:?}"));
     }
     if !usage.incomplete && usage.cpu_seconds != cpu {

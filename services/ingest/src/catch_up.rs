@@ -14,7 +14,6 @@ use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, timestamp};
 use slurm_client::{AccountingRecord, Query, Slurm};
 use slurm_types::{JobFlag, UnixTime};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::stride::Stride;
@@ -22,7 +21,7 @@ pub(crate) use self::unseen::AT_ONCE;
 use crate::collector::{Collector, Debt, Reading};
 use crate::domain::{fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
-use crate::proof::Question;
+use crate::proof::Questions;
 use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
 
@@ -45,7 +44,7 @@ pub struct CatchUp {
     /// Accounting's health.
     pub slurmdbd: Arc<SlurmSource>,
     /// Questions for accounting.
-    pub questions: mpsc::Sender<Question>,
+    pub questions: Questions,
     /// Stop.
     pub shutdown: CancellationToken,
 }
@@ -141,7 +140,7 @@ impl CatchUp {
         loop {
             let part = self.part(start, &mut stride).await?;
             for job_id in provisional(&part.rows) {
-                self.ask(job_id).await;
+                self.questions.ask(job_id).await;
             }
             let mut rows = resized;
             rows.extend(part.rows);
@@ -241,17 +240,6 @@ impl CatchUp {
         tokio::select! {
             () = self.shutdown.cancelled() => Err(Error::Stopped),
             () = tokio::time::sleep(pause) => Ok(()),
-        }
-    }
-
-    async fn ask(&self, job_id: u32) {
-        let question = Question {
-            job_id,
-            evidence: Vec::new(),
-            rings: Vec::new(),
-        };
-        if self.questions.send(question).await.is_err() {
-            tracing::debug!("stopping, what is owed is asked again at the next start");
         }
     }
 }

@@ -4,6 +4,8 @@
 //! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
 //! nor accounting has, is believed in the end, as inferred; but not of a job that no record of Slurm knows although accounting answers.
 
+mod questions;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+pub use self::questions::Questions;
+use self::questions::{Open, Question, note};
 use crate::collector::{Collector, Reading};
 use crate::domain::{Sighting, fold, provisional};
 use crate::doorbells::{Ring, finish, postpone, refuse};
@@ -25,36 +29,11 @@ use crate::{Error, metrics};
 /// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
 const IN_VAIN: u32 = 4;
 
-/// Doorbells that may wait for answers at the same time. What others tell is kept, but they come again: who waits keeps all those
-/// from being handled that ring after it.
-const MOST_WAITING: usize = 128;
-
 /// What became of doorbells that only accounting could answer.
 const AWAY: &str = "accounting_away";
-const BUSY: &str = "accounting_busy";
 
 /// What a dead letter says of the end of a job that only its doorbell knows.
 const NOBODY_KNOWS: &str = "no record of Slurm knows this job, neither slurmctld's nor accounting's: forged, or of another cluster";
-
-/// A question for accounting.
-pub struct Question {
-    /// Slurm's id of the record.
-    pub job_id: u32,
-    /// What jobcomp told of the job.
-    pub evidence: Vec<Sighting>,
-    /// Doorbells that wait for the answer.
-    pub rings: Vec<Ring>,
-}
-
-#[derive(Default)]
-struct Open {
-    evidence: Vec<Sighting>,
-    rings: Vec<Ring>,
-    asked: u32,
-    /// Asked for what the controller's record left open: that is looked at again after the answer. Who rings for a job that the
-    /// controller does not have would ask the same again and again.
-    look: bool,
-}
 
 /// Asks accounting.
 pub struct Prover {
@@ -87,7 +66,7 @@ impl Prover {
                     () = self.shutdown.cancelled() => return Ok(()),
                     () = sleep_until(not_before), if away => {}
                     question = questions.recv() => match question {
-                        Some(question) if away && !question.rings.is_empty() => {
+                        Some(question) if away && !question.look => {
                             postpone(question.rings, AWAY);
                         }
                         Some(question) => note(&mut open, question),
@@ -171,7 +150,7 @@ impl Prover {
                     job.id = job_id,
                     "a hook tells the end of a job that no record of Slurm knows; not believed"
                 );
-                refuse(std::mem::take(&mut question.rings), "unknown", NOBODY_KNOWS);
+                refuse(question.take_rings(), "unknown", NOBODY_KNOWS);
             } else if believed {
                 for end in question.evidence.drain(..) {
                     tracing::warn!(
@@ -229,22 +208,5 @@ impl Prover {
                     || reading.sighting.end.is_some_and(|end| end >= since)
             })
             .collect()
-    }
-}
-
-fn note(open: &mut BTreeMap<u32, Open>, question: Question) {
-    let is_crowded = open.len() >= MOST_WAITING;
-    let entry = open.entry(question.job_id).or_default();
-    entry.look |= question.rings.is_empty();
-    for end in question.evidence {
-        // Who comes again brings the same along.
-        if !entry.evidence.iter().any(|known| known.run == end.run) {
-            entry.evidence.push(end);
-        }
-    }
-    if is_crowded {
-        postpone(question.rings, BUSY);
-    } else {
-        entry.rings.extend(question.rings);
     }
 }

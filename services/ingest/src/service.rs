@@ -20,7 +20,7 @@ use crate::config::{Config, DEFAULTS};
 use crate::doorbells::{Doorbells, Reader, Strangers};
 use crate::holes::Holes;
 use crate::identity::IdentityMap;
-use crate::proof::Prover;
+use crate::proof::{Prover, Questions};
 use crate::queue;
 use crate::sources::SlurmSource;
 use crate::sweep::{Hooks, Sweeper};
@@ -28,9 +28,9 @@ use crate::turns::Turns;
 use crate::usage::Settler;
 use crate::users::{Logins, Watcher};
 
-/// Doorbells handled at the same time; each waits for its job's facts.
-const DOORBELLS: usize = 512;
-/// Room for rings and questions; who finds it full waits.
+/// Doorbells handled at the same time; each waits for its job's facts. So many that a start is heard however many ends wait before it.
+const DOORBELLS: usize = 4_096;
+/// Room for rings; who finds it full waits.
 const CHANNEL: usize = 4_096;
 
 /// How long accounting may take to tell an hour at least, whatever short answers may take.
@@ -175,8 +175,7 @@ impl Ingest {
         let slurmctld = Arc::new(slurmctld.await);
         let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None).await);
         let (rings, ring_receiver) = mpsc::channel(CHANNEL);
-        let (questions, question_receiver) = mpsc::channel(CHANNEL);
-        let catch_up_questions = questions.clone();
+        let (questions, question_receiver) = Questions::new();
         let (hooks, nudge) = (Arc::new(Hooks::default()), Arc::new(Notify::new()));
         let queue = queue::Published::take_over(&self.bus, &collector.cluster, &shutdown).await?;
         let mut sweeper = Sweeper {
@@ -211,7 +210,7 @@ impl Ingest {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld,
-            questions,
+            questions: questions.clone(),
             strangers: Strangers::new(self.config.unknown_jobs_per_minute),
             hooks,
             nudge,
@@ -239,7 +238,7 @@ impl Ingest {
             slurm: self.patient.clone(),
             collector: collector.clone(),
             slurmdbd,
-            questions: catch_up_questions,
+            questions,
             shutdown: shutdown.clone(),
         };
         let holes = Holes {

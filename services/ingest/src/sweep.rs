@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slurm_client::Slurm;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,7 @@ pub use self::hooks::Hooks;
 use crate::collector::Collector;
 use crate::config::Config;
 use crate::envelope::Cause;
-use crate::proof::Question;
+use crate::proof::Questions;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::{Error, metrics, queue};
 
@@ -34,7 +34,7 @@ pub struct Sweeper {
     /// The controller's health.
     pub slurmctld: Arc<SlurmSource>,
     /// Questions for accounting.
-    pub questions: mpsc::Sender<Question>,
+    pub questions: Questions,
     /// Where the queue snapshot is.
     pub queue: queue::Published,
     /// Whether the first sweep is done.

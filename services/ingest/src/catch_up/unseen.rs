@@ -56,7 +56,7 @@ impl CatchUp {
         for some in ids.chunks(AT_ONCE) {
             let rows = self.rows_of(some).await?;
             for job_id in provisional(&rows) {
-                self.ask(job_id).await;
+                self.questions.ask(job_id).await;
             }
             let (ended, alive): (Vec<_>, Vec<_>) = fold(&self.collector.cluster, &rows)
                 .into_iter()

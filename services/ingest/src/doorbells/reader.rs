@@ -10,18 +10,16 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::waiting::{Waiting, is_settled, merge, note};
+use super::waiting::{Waiting, is_settled, merge, next, note};
 use super::{NEW_JOBS, Ring, Strangers, finish, postpone};
 use crate::collector::{Collector, Reading};
 use crate::domain::Sighting;
 use crate::envelope::Cause;
-use crate::proof::Question;
+use crate::proof::Questions;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::sweep::Hooks;
 use crate::{Error, metrics};
 
-/// Jobs per question; more wait for the next one.
-const MOST_AT_ONCE: usize = 2_000;
 /// More jobs that nobody has heard of than this are not asked for by their ids if a list of all jobs leaves them out.
 const FEW: usize = 4;
 /// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
@@ -36,7 +34,7 @@ pub struct Reader {
     /// The controller's health.
     pub slurmctld: Arc<SlurmSource>,
     /// Questions for accounting.
-    pub questions: mpsc::Sender<Question>,
+    pub questions: Questions,
     /// Bounds the jobs that nobody has heard of.
     pub strangers: Strangers,
     /// Whether hooks ring.
@@ -55,6 +53,7 @@ impl Reader {
     pub async fn run(mut self, mut rings: mpsc::Receiver<Ring>) -> Result<(), Error> {
         let mut waiting: HashMap<u32, Waiting> = HashMap::new();
         let mut not_before = Instant::now();
+        let mut ends_have_waited = false;
         loop {
             let due = waiting
                 .values()
@@ -73,13 +72,7 @@ impl Reader {
             while let Ok(ring) = rings.try_recv() {
                 note(&mut waiting, ring);
             }
-            let now = Instant::now();
-            let ids: Vec<u32> = waiting
-                .iter()
-                .filter(|(_, job)| job.due <= now)
-                .map(|(id, _)| *id)
-                .take(MOST_AT_ONCE)
-                .collect();
+            let ids = next(&waiting, Instant::now(), &mut ends_have_waited);
             let ids = self.admit(ids, &mut waiting).await;
             if ids.is_empty() {
                 continue;
@@ -218,12 +211,7 @@ impl Reader {
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "looked at jobs that rang");
         again.extend(asks.again);
         for id in &asks.accounting {
-            self.ask(Question {
-                job_id: *id,
-                evidence: Vec::new(),
-                rings: Vec::new(),
-            })
-            .await;
+            self.questions.ask(*id).await;
         }
         for id in missing {
             // Slurm has forgotten it: accounting knows, or else the evidence is all there is.
@@ -232,7 +220,7 @@ impl Reader {
                 if job.rings.iter().all(|ring| ring.hook.is_none()) {
                     continue;
                 }
-                self.ask_with(id.get(), job).await;
+                self.questions.ask_for(id.get(), job.rings);
             }
         }
         for id in ids {
@@ -282,26 +270,5 @@ impl Reader {
             Sighting::from_controller(&self.collector.cluster, record)
         })
         .collect()
-    }
-
-    async fn ask_with(&self, job_id: u32, job: Waiting) {
-        let mut rings = job.rings;
-        let evidence = rings
-            .iter_mut()
-            .filter_map(|ring| ring.end.take())
-            .map(|end| *end)
-            .collect();
-        self.ask(Question {
-            job_id,
-            evidence,
-            rings,
-        })
-        .await;
-    }
-
-    async fn ask(&self, question: Question) {
-        if self.questions.send(question).await.is_err() {
-            tracing::debug!("stopping, the question is asked again at the next start");
-        }
     }
 }

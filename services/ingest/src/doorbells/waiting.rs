@@ -20,6 +20,45 @@ pub(super) struct Waiting {
     pub(super) vouched_by: Option<u32>,
 }
 
+/// Jobs per question; more wait for the next one.
+const MOST_AT_ONCE: usize = 2_000;
+/// Of these, jobs that nothing is urgent about: what starts meanwhile waits until all of them are told.
+const ENDS_AT_ONCE: usize = 500;
+
+impl Waiting {
+    /// Whether somebody rings for something else than an end.
+    fn is_urgent(&self) -> bool {
+        let hooks = self.rings.iter().filter_map(|ring| ring.hook.as_deref());
+        hooks.into_iter().any(|hook| !ENDS.contains(&hook))
+    }
+}
+
+/// Hooks that ring when a run is over. Nobody waits for that as for a start.
+const ENDS: [&str; 5] = [
+    "JobComp",
+    "EpilogSlurmctld",
+    "Epilog",
+    "SrunEpilog",
+    "TaskEpilog",
+];
+
+/// The jobs of the next question. If starts are due they have it for themselves, but not twice in a row while ends wait: those are
+/// asked for behind the next ones.
+pub(super) fn next(
+    waiting: &HashMap<u32, Waiting>,
+    now: Instant,
+    ends_have_waited: &mut bool,
+) -> Vec<u32> {
+    let due = waiting.iter().filter(|(_, job)| job.due <= now);
+    let (starts, ends): (Vec<_>, Vec<_>) = due.partition(|(_, job)| job.is_urgent());
+    let alone = !starts.is_empty() && !ends.is_empty() && !*ends_have_waited;
+    *ends_have_waited = alone;
+    let most = if alone { 0 } else { ENDS_AT_ONCE };
+    let ends = ends.into_iter().take(most);
+    let all = starts.into_iter().chain(ends).map(|(id, _)| *id);
+    all.take(MOST_AT_ONCE).collect()
+}
+
 /// Whether all who ring came again with an end that was told meanwhile.
 pub(super) fn is_settled(job: &Waiting, book: &Book) -> bool {
     let is_told = |end: &Sighting| book.get(&end.run).is_some_and(Tracked::over);
@@ -89,4 +128,61 @@ pub(super) fn merge(job: &mut Waiting, found: Vec<Sighting>) -> (Vec<Reading>, b
         })
         .collect();
     (readings, contradicted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rung(jobs: impl IntoIterator<Item = u32>, hook: &str, waiting: &mut HashMap<u32, Waiting>) {
+        for job_id in jobs {
+            let hook = Some(hook.to_owned());
+            note(
+                waiting,
+                Ring {
+                    hook,
+                    ..Ring::look(job_id)
+                },
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_are_asked_for_before_the_ends_that_rang_first_and_these_have_their_turn() {
+        let mut waiting = HashMap::new();
+        rung(1..=2_000, "JobComp", &mut waiting);
+        rung([3_001, 3_002], "PrologSlurmctld", &mut waiting);
+        // A job that ended at once rings for both.
+        rung([7], "Prolog", &mut waiting);
+        let (now, mut waited) = (Instant::now(), false);
+        let mut first = next(&waiting, now, &mut waited);
+        first.sort_unstable();
+        assert_eq!(first, [7, 3_001, 3_002]);
+        // More starts in the meantime: the first of the next question, but no more for themselves.
+        waiting.retain(|id, _| !first.contains(id));
+        rung([3_003], "PrologSlurmctld", &mut waiting);
+        let second = next(&waiting, now, &mut waited);
+        assert_eq!((second[0], second.len()), (3_003, 1 + ENDS_AT_ONCE));
+        waiting.retain(|id, _| !second.contains(id));
+        rung([3_004], "PrologSlurmctld", &mut waiting);
+        assert_eq!(next(&waiting, now, &mut waited), [3_004]);
+        waiting.remove(&3_004);
+        while !waiting.is_empty() {
+            let ends = next(&waiting, now, &mut waited);
+            assert!((1..=ENDS_AT_ONCE).contains(&ends.len()));
+            waiting.retain(|id, _| !ends.contains(id));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_due_is_not_asked_for() {
+        let mut waiting = HashMap::new();
+        rung([1], "JobComp", &mut waiting);
+        rung([2], "PrologSlurmctld", &mut waiting);
+        let now = Instant::now();
+        for job in waiting.values_mut() {
+            job.due += std::time::Duration::from_secs(1);
+        }
+        assert_eq!(next(&waiting, now, &mut false), [] as [u32; 0]);
+    }
 }

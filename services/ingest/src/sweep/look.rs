@@ -12,7 +12,6 @@ use super::choice::{ArrayRecord, MISSING_AT_ONCE, OpenArray};
 use crate::collector::Reading;
 use crate::domain::Sighting;
 use crate::envelope::Cause;
-use crate::proof::Question;
 use crate::sources::unless_stopped;
 use crate::{Error, metrics};
 
@@ -77,7 +76,7 @@ impl Sweeper {
                 self.hooks.found_by_sweep(asks.starts);
             }
             for id in asks.accounting {
-                self.ask(id).await;
+                self.questions.ask(id).await;
             }
         }
         Ok(None)
@@ -124,11 +123,11 @@ impl Sweeper {
         self.collector.absorb(cause, readings).await?;
         // Accounting's record of an end is proof enough; without one they are asked for by id in their turn.
         for id in answer.unlisted {
-            self.ask(id.get()).await;
+            self.questions.ask(id.get()).await;
         }
         for id in answer.missing {
             if self.collector.missing(id.get()).await? {
-                self.ask(id.get()).await;
+                self.questions.ask(id.get()).await;
             }
         }
         Ok(None)
@@ -161,7 +160,7 @@ impl Sweeper {
             if let Some(gone) = gone
                 && self.collector.settle_array(cause, &run, gone).await?
             {
-                self.ask(run.job_id).await;
+                self.questions.ask(run.job_id).await;
             }
         }
         Ok(None)
@@ -186,20 +185,5 @@ impl Sweeper {
             sighting.is_some_and(|sighting| sighting.run == *array)
         };
         Some(!records.any(own))
-    }
-
-    async fn ask(&self, job_id: u32) {
-        if self
-            .questions
-            .send(Question {
-                job_id,
-                evidence: Vec::new(),
-                rings: Vec::new(),
-            })
-            .await
-            .is_err()
-        {
-            tracing::debug!("stopping, the question is asked again at the next start");
-        }
     }
 }

@@ -1,0 +1,177 @@
+//! What accounting is to be asked: who waits for an answer, and who is told to come again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::domain::Sighting;
+use crate::doorbells::{Ring, postpone};
+
+/// Room for questions; who finds it full waits.
+const CHANNEL: usize = 4_096;
+
+/// Jobs whose doorbells may wait for answers at the same time. What others tell is kept, but they come again: who waits keeps all those
+/// from being handled that ring after it.
+const MOST_WAITING: usize = 128;
+
+/// What became of doorbells that found too many others waiting.
+const BUSY: &str = "accounting_busy";
+
+/// A question for accounting.
+pub struct Question {
+    /// Slurm's id of the record.
+    pub(super) job_id: u32,
+    /// What jobcomp told of the job.
+    pub(super) evidence: Vec<Sighting>,
+    /// Doorbells that wait for the answer.
+    pub(super) rings: Vec<Ring>,
+    /// Asked for what the controller's record left open: that is looked at again after the answer. Who rings for a job that the
+    /// controller does not have would ask the same again and again.
+    pub(super) look: bool,
+    /// A place among those who wait.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+/// Takes questions. Cheap to clone.
+#[derive(Clone)]
+pub struct Questions {
+    sender: mpsc::Sender<Question>,
+    places: Arc<Semaphore>,
+}
+
+impl Questions {
+    /// What takes questions, and where they come out.
+    pub fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let places = Arc::new(Semaphore::new(MOST_WAITING));
+        (Self { sender, places }, receiver)
+    }
+
+    /// Asks for a job that the controller's record leaves open.
+    pub async fn ask(&self, job_id: u32) {
+        let question = Question {
+            job_id,
+            evidence: Vec::new(),
+            rings: Vec::new(),
+            look: true,
+            place: None,
+        };
+        if self.sender.send(question).await.is_err() {
+            tracing::debug!("stopping, the question is asked again at the next start");
+        }
+    }
+
+    /// Asks for a job that the controller does not have. Its doorbells wait for the answer if there is room. They are not waited with: a
+    /// question takes accounting seconds, and those that ring for others come behind them.
+    pub fn ask_for(&self, job_id: u32, mut rings: Vec<Ring>) {
+        let evidence = rings.iter_mut().filter_map(|ring| ring.end.take());
+        let evidence = evidence.map(|end| *end).collect();
+        let place = Arc::clone(&self.places).try_acquire_owned().ok();
+        if place.is_none() {
+            postpone(std::mem::take(&mut rings), BUSY);
+        }
+        let question = Question {
+            job_id,
+            evidence,
+            rings,
+            look: false,
+            place,
+        };
+        if let Err(error) = self.sender.try_send(question) {
+            // Who comes again brings the same along.
+            postpone(error.into_inner().rings, BUSY);
+        }
+    }
+}
+
+/// What is known of a job that is asked for.
+#[derive(Default)]
+pub(super) struct Open {
+    pub(super) evidence: Vec<Sighting>,
+    pub(super) rings: Vec<Ring>,
+    pub(super) asked: u32,
+    pub(super) look: bool,
+    places: Vec<OwnedSemaphorePermit>,
+}
+
+impl Open {
+    /// The doorbells that wait, which do so no longer.
+    pub(super) fn take_rings(&mut self) -> Vec<Ring> {
+        self.places.clear();
+        std::mem::take(&mut self.rings)
+    }
+}
+
+/// Puts a question to those that are open.
+pub(super) fn note(open: &mut BTreeMap<u32, Open>, question: Question) {
+    let entry = open.entry(question.job_id).or_default();
+    entry.look |= question.look;
+    for end in question.evidence {
+        // Who comes again brings the same along.
+        if !entry.evidence.iter().any(|known| known.run == end.run) {
+            entry.evidence.push(end);
+        }
+    }
+    entry.rings.extend(question.rings);
+    entry.places.extend(question.place);
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::doorbells::Answer;
+
+    fn end_of(job_id: u32) -> (Vec<Ring>, oneshot::Receiver<Answer>) {
+        let (done, answer) = oneshot::channel();
+        let ring = Ring {
+            hook: Some("JobComp".to_owned()),
+            tells_end: true,
+            done: Some(done),
+            ..Ring::look(job_id)
+        };
+        (vec![ring], answer)
+    }
+
+    #[test]
+    fn who_finds_no_place_is_sent_away_before_accounting_is_asked() {
+        let (questions, mut receiver) = Questions::new();
+        let mut answers = Vec::new();
+        for job_id in 1..=2_000 {
+            let (rings, answer) = end_of(job_id);
+            questions.ask_for(job_id, rings);
+            answers.push(answer);
+        }
+        let mut sent_away = answers.iter_mut().map(|answer| answer.try_recv());
+        assert!(
+            sent_away
+                .by_ref()
+                .take(MOST_WAITING)
+                .all(|answer| answer.is_err())
+        );
+        assert!(sent_away.all(|answer| answer == Ok(Answer::Later)));
+        // What they tell is kept, and an answer makes room.
+        let mut open = BTreeMap::new();
+        while let Ok(question) = receiver.try_recv() {
+            note(&mut open, question);
+        }
+        assert_eq!(open.len(), 2_000);
+        drop(open.remove(&1));
+        let (rings, mut answer) = end_of(2_001);
+        questions.ask_for(2_001, rings);
+        assert!(answer.try_recv().is_err());
+    }
+
+    #[test]
+    fn who_finds_the_questions_full_is_sent_away_too() {
+        let (questions, _receiver) = Questions::new();
+        for job_id in 0..u32::try_from(CHANNEL).unwrap() {
+            questions.ask_for(job_id, Vec::new());
+        }
+        let (rings, mut answer) = end_of(7);
+        questions.ask_for(7, rings);
+        assert_eq!(answer.try_recv(), Ok(Answer::Later));
+    }
+}

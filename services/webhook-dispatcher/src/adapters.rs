@@ -8,5 +8,6 @@ pub mod http;
 pub mod redeliveries;
 pub mod replicas;
 pub mod resolver;
+pub mod standing;
 pub mod store;
 mod writer;

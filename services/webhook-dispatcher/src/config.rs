@@ -17,9 +17,13 @@ use url::Url;
 use utoipa::ToSchema;
 
 use crate::domain::address::{self, Subnet};
+use crate::domain::circuit;
 use crate::domain::filter::Filter;
 use crate::domain::format::{Format, Secret};
+use crate::domain::gate::Rules;
+use crate::domain::rate::Limit;
 use crate::domain::retry::Policy;
+use crate::domain::success::Codes;
 use crate::signature::Signer;
 
 use check::Check;
@@ -49,6 +53,8 @@ pub struct Config {
     /// Upper bound of every wait.
     #[serde(with = "humantime_serde")]
     pub longest_wait: Duration,
+    /// So many failures in a row open the circuit of an endpoint; 0: never.
+    pub circuit_after: u32,
     /// How long a chat message waits for its cost.
     #[serde(with = "humantime_serde")]
     pub cost_wait: Duration,
@@ -98,6 +104,7 @@ impl Default for Config {
             first_wait: Duration::from_secs(10),
             growth: 4,
             longest_wait: hours(30),
+            circuit_after: 10,
             cost_wait: Duration::from_secs(3),
             chat_max_event_age: hours(1),
             remember: hours(14 * 24),
@@ -206,6 +213,25 @@ pub struct EndpointConfig {
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30h")]
     pub longest_wait: Option<Duration>,
+    /// A delivery that did not arrive is given up after so long, as `1d`, although attempts are left.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1d")]
+    pub give_up_after: Option<Duration>,
+    /// Statuses that mean success: `202`, `2xx`, `200-204`; 2xx if not given. For `cloudevents` and `template`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub success: Vec<String>,
+    /// So many failures in a row open its circuit: nothing is sent for a while, then one delivery as a probe. 0: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 10)]
+    pub circuit_after: Option<u32>,
+    /// Requests in a second, minute or hour: `10/s`, `30/m`, `100/h`. None: as fast as it goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "10/s")]
+    pub rate_limit: Option<String>,
+    /// Requests at once after a pause, within the limit; as many as the number in it if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10000)]
+    pub burst: Option<u32>,
 }
 
 /// How the tasks of arrays are told.
@@ -247,9 +273,29 @@ pub struct Endpoint {
     pub concurrency: usize,
     /// How often and when it is tried.
     pub policy: Policy,
+    /// Statuses that mean success.
+    pub success: Codes,
+    /// So many failures in a row open its circuit; 0: never.
+    pub circuit_after: u32,
+    /// How fast; `None`: as fast as it goes.
+    pub limit: Option<Limit>,
 }
 
 impl Endpoint {
+    /// When it may be sent something. Probes wait as retries do, but never for hours.
+    pub fn rules(&self) -> Rules {
+        let policy = self.policy;
+        Rules {
+            circuit: circuit::Policy {
+                after: self.circuit_after,
+                first: policy.first_wait,
+                growth: policy.growth,
+                longest: policy.longest_wait.min(circuit::LONGEST),
+            },
+            limit: self.limit,
+        }
+    }
+
     /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
     pub fn shown_url(&self) -> String {
         let mut url = self.url.clone();
@@ -385,8 +431,8 @@ impl Config {
         if !faults.is_empty() {
             return Err(faults);
         }
-        let written = EndpointConfig::deserialize(spec)
-            .map_err(|error| vec![fault("", error.to_string())])?;
+        let written: EndpointConfig = serde_path_to_error::deserialize(spec)
+            .map_err(|error| vec![fault("", unread(&error))])?;
         let allowed = self.allow_subnets.iter().flat_map(|text| text.parse());
         let allowed: Vec<Subnet> = allowed.collect();
         let mut check = Check::new(self, &written);
@@ -403,6 +449,15 @@ impl Config {
             Some(endpoint) if check.faults.is_empty() => Ok(endpoint),
             _ => Err(check.faults),
         }
+    }
+}
+
+/// What cannot be read, and where.
+fn unread(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
+    match error.path().to_string().as_str() {
+        // Of the object itself: an unknown field, which is named.
+        "." => error.inner().to_string(),
+        path => format!("{path}: {}", error.inner()),
     }
 }
 

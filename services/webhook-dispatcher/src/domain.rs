@@ -3,6 +3,8 @@
 //! - [`address`]: which addresses a webhook may never reach.
 //! - [`filter`]: which events an endpoint gets, as subjects and as a check.
 //! - [`retry`]: what follows from an attempt; [`cause`]: why one failed, and who can mend it.
+//! - [`success`]: which statuses are an arrival.
+//! - [`gate`]: when an endpoint may be sent something, by its [`circuit`], its [`rate`] and what its receiver asks for.
 //! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`digest`]: an array's tasks as a few messages.
@@ -13,16 +15,20 @@
 
 pub mod address;
 pub mod cause;
+pub mod circuit;
 pub mod digest;
 pub mod expression;
 pub mod fields;
 pub mod filter;
 pub mod format;
+pub mod gate;
 pub mod message;
 pub mod moment;
 pub mod names;
 pub mod ownership;
 pub mod pairing;
+pub mod rate;
 pub mod retry;
 pub mod sample;
+pub mod success;
 pub mod text;

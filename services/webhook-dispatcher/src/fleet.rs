@@ -40,6 +40,8 @@ pub struct Fleet {
     registry: Arc<Registry>,
     validity: Validity,
     running: Mutex<BTreeMap<String, Running>>,
+    /// Endpoints that were not sent to at the last look.
+    halted: Mutex<BTreeSet<String>>,
     wake: Arc<Notify>,
 }
 
@@ -61,6 +63,7 @@ impl Fleet {
             registry,
             validity: Validity::default(),
             running: Mutex::default(),
+            halted: Mutex::default(),
             wake: Arc::default(),
         }
     }
@@ -176,6 +179,7 @@ impl Fleet {
             }
         }
         self.tidy();
+        self.look_for_notices(&outlines);
         for name in store.with_redeliveries().await? {
             if let Some(lane) = self.running().get(&name).and_then(|it| it.lane.as_ref()) {
                 lane.asked_again.notify_one();
@@ -227,6 +231,20 @@ impl Fleet {
         false
     }
 
+    /// Where an endpoint was halted, wherever that was, messages about it may wait at others.
+    fn look_for_notices(&self, outlines: &BTreeMap<String, Outline>) {
+        let is_halted =
+            |outline: &Outline| matches!(outline.activity, Activity::Paused | Activity::Disabled);
+        let halted = outlines.iter().filter(|(_, outline)| is_halted(outline));
+        let halted: BTreeSet<String> = halted.map(|(name, _)| name.clone()).collect();
+        let mut before = self.halted.lock().unwrap_or_else(PoisonError::into_inner);
+        if *before != halted {
+            *before = halted;
+            drop(before);
+            self.wake_lanes();
+        }
+    }
+
     /// Forgets what has ended.
     fn tidy(&self) {
         let mut all = self.running();
@@ -254,7 +272,8 @@ impl Fleet {
             }
         };
         let lane = endpoint.map(|endpoint: Endpoint| {
-            Arc::new(Lane::new(Arc::clone(&self.shared), endpoint, lease.clone()))
+            let shared = Arc::clone(&self.shared);
+            Arc::new(Lane::new(shared, endpoint, outline.revision, lease.clone()))
         });
         let work = match (&lane, outline.activity) {
             (Some(lane), Activity::Active) => {

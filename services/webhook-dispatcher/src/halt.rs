@@ -1,12 +1,16 @@
-//! When an endpoint is not to be sent to any more: its receiver said so, or nothing has arrived for days.
+//! When an endpoint is not to be sent to any more: its receiver said so, or nothing has arrived for days. Its owner is told where they
+//! have a chat; for everybody else the API says why.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Mutex;
 
-use crate::adapters::endpoints::Activity;
+use crate::adapters::endpoints::{Activity, Stored};
 use crate::adapters::store::{Delivery, State};
 use crate::announce;
 use crate::domain::cause::Cause;
+use crate::domain::format::Format;
+use crate::domain::message::Notice;
+use crate::domain::names;
 use crate::error::Error;
 use crate::lane::Lane;
 
@@ -15,6 +19,37 @@ const KEY: &str = "failing-since";
 
 /// Since when every attempt failed; the outer is `None` until it was read.
 pub type Failing = Mutex<Option<Option<DateTime<Utc>>>>;
+
+/// Messages about an endpoint that is halted, to what its owner reads: their chats that are at work. Where nobody owns it, it is the
+/// operator's, whose chats are those for everybody's events.
+fn notices(
+    halted: &Stored,
+    state: &str,
+    reason: &str,
+    all: &[Stored],
+    now: DateTime<Utc>,
+) -> Vec<Delivery> {
+    let notice = Notice {
+        webhook: halted.name.clone(),
+        state: state.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let body = serde_json::json!(notice).to_string().into_bytes();
+    let reads = |other: &&Stored| {
+        let format = serde_json::from_value::<Format>(other.spec["format"].clone());
+        let users = other.spec["users"].as_array();
+        other.name != halted.name
+            && other.owner == halted.owner
+            && other.activity == Activity::Active
+            && format.is_ok_and(|format| format.is_chat())
+            && (!halted.owner.is_empty() || users.is_none_or(Vec::is_empty))
+    };
+    let message = |other: &Stored| {
+        let id = names::notice_id(&other.name, &halted.name, now.timestamp_millis());
+        Delivery::message(&other.name, id, body.clone(), now)
+    };
+    all.iter().filter(reads).map(message).collect()
+}
 
 /// What is to be done with an endpoint.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,10 +146,13 @@ impl Lane {
         let what = halt.activity.as_str();
         let act = announce::own_act(&self.shared.cluster, &stored, what, &halt.reason, now);
         // Somebody who paused it meanwhile had their own reason.
-        if stored.activity == Activity::Active
-            && store
-                .set_activity(name, halt.activity, &halt.reason, now, Some(act))
-                .await?
+        if stored.activity != Activity::Active {
+            return Ok(());
+        }
+        let notices = notices(&stored, what, &halt.reason, &store.endpoints().await?, now);
+        if store
+            .halt(name, halt.activity, &halt.reason, now, act, notices)
+            .await?
         {
             tracing::warn!(endpoint = name, reason = halt.reason, "endpoint is {what}");
             self.shared.outcomes.notify_one();

@@ -15,9 +15,11 @@ use tracing::{Instrument as _, Span};
 
 use crate::adapters::http::Http;
 use crate::adapters::store::{Attempt, Delivery, State, Store};
+use crate::admission::Admission;
 use crate::arrays::Arrays;
 use crate::config::Endpoint;
 use crate::costs::Costs;
+use crate::domain::gate::{Closed, Lesson};
 use crate::domain::retry::{Next, next_attempt};
 use crate::domain::{names, pairing};
 use crate::error::Error;
@@ -82,6 +84,8 @@ pub struct Lane {
     pub declared: CancellationToken,
     /// Somebody asked for dead letters to be delivered again.
     pub asked_again: Notify,
+    /// What may be sent now.
+    pub admission: Admission,
     pub(crate) failing: Failing,
     pub(crate) halted: AtomicBool,
     permits: Semaphore,
@@ -103,7 +107,7 @@ impl Drop for UnderWay<'_> {
 
 impl Lane {
     /// An endpoint, not yet at work.
-    pub fn new(shared: Arc<Shared>, endpoint: Endpoint, lease: Lease) -> Self {
+    pub fn new(shared: Arc<Shared>, endpoint: Endpoint, revision: i64, lease: Lease) -> Self {
         let companions = if endpoint.format.is_chat() {
             pairing::companions(&endpoint.filter)
         } else {
@@ -115,6 +119,7 @@ impl Lane {
             Vec::new()
         };
         let permits = Semaphore::new(endpoint.concurrency);
+        let admission = Admission::new(endpoint.rules(), revision, endpoint.concurrency == 1);
         Self {
             shared,
             companions,
@@ -123,6 +128,7 @@ impl Lane {
             costs: Costs::default(),
             declared: CancellationToken::new(),
             asked_again: Notify::new(),
+            admission,
             failing: Failing::default(),
             halted: AtomicBool::new(false),
             permits,
@@ -187,7 +193,7 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Sends once and stores what follows.
+    /// Sends once and stores what follows, or lets it wait while nothing is to be sent.
     ///
     /// It keeps its place until that is on disk: an endpoint that sends one after the other has each find what the one before kept.
     ///
@@ -200,8 +206,14 @@ impl Lane {
     ) -> Result<(), Error> {
         let permit = self.permits.acquire().await;
         self.read_failing().await?;
+        self.read_gate().await?;
         self.may_send()?;
-        let mut delivery = self.attempt(delivery).await?;
+        let Some(entry) = self.enter(&delivery) else {
+            drop(permit);
+            return self.put_off(delivery).await;
+        };
+        let (mut delivery, lesson) = self.attempt(delivery).await?;
+        entry.ended(&mut delivery, &lesson);
         let halt = self.halt_after(&mut delivery).await;
         if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
             metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
@@ -220,7 +232,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the database does not write, or a stored body is not an event.
-    async fn attempt(&self, mut delivery: Delivery) -> Result<Delivery, Error> {
+    async fn attempt(&self, mut delivery: Delivery) -> Result<(Delivery, Lesson), Error> {
         let attempt = delivery.attempts + 1;
         let span = tracing::info_span!(
             "webhook.deliver",
@@ -251,7 +263,9 @@ impl Lane {
             delivery.pair = None;
             delivery.next_at = None;
             Span::current().record("status", attempted.status);
-            let next = next_attempt(&self.endpoint.policy, attempt, &attempted.verdict.outcome, now, rand::random());
+            let outcome = &attempted.verdict.outcome;
+            let lesson = Lesson::of(outcome, attempted.cause, attempted.status, now);
+            let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
             let result = match next {
                 Next::Delivered => {
                     delivery.state = State::Delivered;
@@ -288,7 +302,7 @@ impl Lane {
                 metrics::failed(&self.endpoint.name, cause);
             }
             metrics::attempted(&self.endpoint.name, result, attempted.elapsed);
-            Ok(delivery)
+            Ok((delivery, lesson))
         }
         .instrument(span)
         .await
@@ -378,15 +392,31 @@ impl Lane {
         let now = Utc::now();
         let mut pause = self.report_missed(now).await?;
         pause = pause.min(self.tick_digests(now).await?);
-        for id in store
-            .due(name, now, self.endpoint.concurrency + under_way.len())
-            .await?
-        {
+        self.read_gate().await?;
+        let room = match self.admission.room(now) {
+            Ok(room) => room.min(self.endpoint.concurrency),
+            Err(Closed::Until(until)) => {
+                return Ok(pause.min((until - now).to_std().unwrap_or_default()));
+            }
+            // Woken when it has ended.
+            Err(Closed::Probing) => return Ok(pause),
+        };
+        let look = self.admission.look();
+        let due = store.due(name, now, room + under_way.len()).await?;
+        if due.is_empty() {
+            self.admission.nobody_waits(look);
+        }
+        let mut started = 0;
+        for id in due {
+            if started >= room {
+                break;
+            }
             if tasks.len() >= self.endpoint.concurrency {
                 // One that ends makes room, and wakes us.
                 return Ok(Duration::from_secs(60));
             }
             if under_way.insert(id.clone()) {
+                started += 1;
                 let lane = Arc::clone(self);
                 tasks.spawn(async move {
                     if let Err(error) = lane.try_again(&id).await

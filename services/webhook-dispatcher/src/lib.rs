@@ -6,6 +6,7 @@
 //! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
 //! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
 //! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
+//! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for.
 //! - [`redeliver`]: dead letters that somebody wants delivered again; [`halt`]: endpoints that are not sent to any more.
 //! - [`arrays`]: digests of arrays, on disk.
 //! - [`announce`]: outcomes become audit entries and dead letters.
@@ -17,6 +18,7 @@
 //! `webhook-id`.
 
 pub mod adapters;
+pub mod admission;
 pub mod announce;
 pub mod api;
 pub mod arrays;

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 use crate::domain::cause::Cause;
 
 const ATTEMPTS: &str = "webhook_dispatcher_attempts_total";
 const ATTEMPT_SECONDS: &str = "webhook_dispatcher_attempt_duration_seconds";
+const CIRCUIT_OPEN: &str = "webhook_dispatcher_circuit_open";
+const CIRCUIT_OPENINGS: &str = "webhook_dispatcher_circuit_openings_total";
 const DELIVERIES: &str = "webhook_dispatcher_deliveries_total";
 const FAILURES: &str = "webhook_dispatcher_attempt_failures_total";
 const LATENCY: &str = "webhook_dispatcher_delivery_latency_seconds";
@@ -22,6 +26,14 @@ pub fn describe() {
     describe_counter!(
         FAILURES,
         "Requests that failed, by endpoint, cause, and who can mend it: owner, receiver, dispatcher."
+    );
+    describe_gauge!(
+        CIRCUIT_OPEN,
+        "1 while the circuit of an endpoint is open or half-open, 0 while it is closed, at the dispatcher that is at work on it; by endpoint."
+    );
+    describe_counter!(
+        CIRCUIT_OPENINGS,
+        "How often a closed circuit opened, by endpoint."
     );
     describe_histogram!(
         ATTEMPT_SECONDS,
@@ -49,6 +61,16 @@ pub fn attempted(endpoint: &str, result: &'static str, elapsed: Duration) {
 pub fn failed(endpoint: &str, cause: Cause) {
     counter!(FAILURES, "endpoint" => endpoint.to_owned(), "cause" => cause.as_str(), "side" => cause.side().as_str())
         .increment(1);
+}
+
+/// The circuit of an endpoint is open or not.
+pub fn circuit(endpoint: &str, open: bool) {
+    gauge!(CIRCUIT_OPEN, "endpoint" => endpoint.to_owned()).set(f64::from(u8::from(open)));
+}
+
+/// The circuit of an endpoint opened.
+pub fn circuit_opened(endpoint: &str) {
+    counter!(CIRCUIT_OPENINGS, "endpoint" => endpoint.to_owned()).increment(1);
 }
 
 /// A delivery reached its outcome.

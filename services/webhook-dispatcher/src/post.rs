@@ -84,6 +84,12 @@ impl Told {
             let (id, topic) = (delivery.event_id.clone(), summary.topic());
             return Ok(Self::Array(id, summary.message(), Box::new(summary), topic));
         }
+        if names::is_notice(&delivery.event_id)
+            && let Ok(notice) = serde_json::from_slice(&delivery.body)
+        {
+            let message = Message::halted(&notice);
+            return Ok(Self::Message(delivery.event_id.clone(), message));
+        }
         // Our own message: the body is the number of events the chat missed.
         let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
         Ok(Self::Message(
@@ -170,7 +176,7 @@ pub async fn tell(
             error.to_string(),
         )),
     };
-    let verdict = loop {
+    let mut verdict = loop {
         match step {
             Step::Done(verdict) => break verdict,
             Step::Send(request, exchange) => match http.send(endpoint, &request, &attributes).await
@@ -189,6 +195,14 @@ pub async fn tell(
             },
         }
     };
+    if status != 0 {
+        verdict.outcome = endpoint.success.judge(verdict.outcome, status);
+    }
+    if verdict.outcome == Outcome::Delivered {
+        verdict.error.clear();
+    } else if verdict.error.is_empty() {
+        verdict.error = format!("status {status}: none of `success`");
+    }
     Attempted {
         cause: unanswered.or_else(|| Cause::of_answer(&verdict.outcome, status)),
         verdict,

@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::handlers::Intake;
 use crate::lane::{Lane, Shared};
 use crate::lease::Lease;
-use crate::redeliver;
 use crate::replays::Replayed;
+use crate::{metrics, redeliver};
 
 /// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -28,8 +28,10 @@ pub async fn deliver(lane: Arc<Lane>, stop: CancellationToken) {
         Arc::clone(&lane).retry(stop.clone()),
         consume(Arc::clone(&lane), stop.clone()),
         consume_replays(Arc::clone(&lane), stop.clone()),
-        redeliver::run(lane, stop.clone())
+        redeliver::run(Arc::clone(&lane), stop.clone())
     );
+    // Who is at work on it next says how it is.
+    metrics::circuit(&lane.endpoint.name, false);
 }
 
 /// Lets events queue on the bus until told to stop.

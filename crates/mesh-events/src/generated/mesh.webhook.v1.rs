@@ -32,6 +32,41 @@ pub struct Webhook {
     /// Deliveries by state.
     #[prost(message, optional, tag = "10")]
     pub counts: ::core::option::Option<DeliveryCounts>,
+    /// Whether its receiver is at work, as far as attempts say.
+    #[prost(message, optional, tag = "11")]
+    pub circuit: ::core::option::Option<WebhookCircuit>,
+    /// The pause that its receiver asked for (`Retry-After`). Absent if it did not.
+    #[prost(message, optional, tag = "12")]
+    pub held: ::core::option::Option<WebhookHold>,
+}
+/// Whether an endpoint is tried.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WebhookCircuit {
+    /// `closed`: everything is sent; `open`: nothing is; `half-open`: the next delivery is sent as a probe.
+    #[prost(string, tag = "1")]
+    pub state: ::prost::alloc::string::String,
+    /// Since when it is not closed. Absent while it is.
+    #[prost(message, optional, tag = "2")]
+    pub since: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// When the next probe may be sent. Absent while it is closed.
+    #[prost(message, optional, tag = "3")]
+    pub probe_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// The last failure. Empty while it is closed.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// A pause that a receiver asked for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WebhookHold {
+    /// Since when.
+    #[prost(message, optional, tag = "1")]
+    pub since: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Until when nothing is sent.
+    #[prost(message, optional, tag = "2")]
+    pub until: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Its answer.
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// Deliveries of an endpoint by state.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3684,6 +3719,12 @@ impl serde::Serialize for Webhook {
         if self.counts.is_some() {
             len += 1;
         }
+        if self.circuit.is_some() {
+            len += 1;
+        }
+        if self.held.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.Webhook", len)?;
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
@@ -3715,6 +3756,12 @@ impl serde::Serialize for Webhook {
         if let Some(v) = self.counts.as_ref() {
             struct_ser.serialize_field("counts", v)?;
         }
+        if let Some(v) = self.circuit.as_ref() {
+            struct_ser.serialize_field("circuit", v)?;
+        }
+        if let Some(v) = self.held.as_ref() {
+            struct_ser.serialize_field("held", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -3737,6 +3784,8 @@ impl<'de> serde::Deserialize<'de> for Webhook {
             "updatedAt",
             "spec",
             "counts",
+            "circuit",
+            "held",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -3751,6 +3800,8 @@ impl<'de> serde::Deserialize<'de> for Webhook {
             UpdatedAt,
             Spec,
             Counts,
+            Circuit,
+            Held,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -3782,6 +3833,8 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                             "updatedAt" | "updated_at" => Ok(GeneratedField::UpdatedAt),
                             "spec" => Ok(GeneratedField::Spec),
                             "counts" => Ok(GeneratedField::Counts),
+                            "circuit" => Ok(GeneratedField::Circuit),
+                            "held" => Ok(GeneratedField::Held),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -3811,6 +3864,8 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                 let mut updated_at__ = None;
                 let mut spec__ = None;
                 let mut counts__ = None;
+                let mut circuit__ = None;
+                let mut held__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Name => {
@@ -3873,6 +3928,18 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                             }
                             counts__ = map_.next_value()?;
                         }
+                        GeneratedField::Circuit => {
+                            if circuit__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("circuit"));
+                            }
+                            circuit__ = map_.next_value()?;
+                        }
+                        GeneratedField::Held => {
+                            if held__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("held"));
+                            }
+                            held__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(Webhook {
@@ -3886,6 +3953,8 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                     updated_at: updated_at__,
                     spec: spec__,
                     counts: counts__,
+                    circuit: circuit__,
+                    held: held__,
                 })
             }
         }
@@ -4105,6 +4174,149 @@ impl<'de> serde::Deserialize<'de> for WebhookAttempt {
             }
         }
         deserializer.deserialize_struct("mesh.webhook.v1.WebhookAttempt", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for WebhookCircuit {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.state.is_empty() {
+            len += 1;
+        }
+        if self.since.is_some() {
+            len += 1;
+        }
+        if self.probe_at.is_some() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.WebhookCircuit", len)?;
+        if !self.state.is_empty() {
+            struct_ser.serialize_field("state", &self.state)?;
+        }
+        if let Some(v) = self.since.as_ref() {
+            struct_ser.serialize_field("since", v)?;
+        }
+        if let Some(v) = self.probe_at.as_ref() {
+            struct_ser.serialize_field("probeAt", v)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for WebhookCircuit {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "state",
+            "since",
+            "probe_at",
+            "probeAt",
+            "reason",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            State,
+            Since,
+            ProbeAt,
+            Reason,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "state" => Ok(GeneratedField::State),
+                            "since" => Ok(GeneratedField::Since),
+                            "probeAt" | "probe_at" => Ok(GeneratedField::ProbeAt),
+                            "reason" => Ok(GeneratedField::Reason),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = WebhookCircuit;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.WebhookCircuit")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<WebhookCircuit, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut state__ = None;
+                let mut since__ = None;
+                let mut probe_at__ = None;
+                let mut reason__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::State => {
+                            if state__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("state"));
+                            }
+                            state__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Since => {
+                            if since__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("since"));
+                            }
+                            since__ = map_.next_value()?;
+                        }
+                        GeneratedField::ProbeAt => {
+                            if probe_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("probeAt"));
+                            }
+                            probe_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(WebhookCircuit {
+                    state: state__.unwrap_or_default(),
+                    since: since__,
+                    probe_at: probe_at__,
+                    reason: reason__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.WebhookCircuit", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for WebhookDelivery {
@@ -4377,5 +4589,130 @@ impl<'de> serde::Deserialize<'de> for WebhookDelivery {
             }
         }
         deserializer.deserialize_struct("mesh.webhook.v1.WebhookDelivery", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for WebhookHold {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.since.is_some() {
+            len += 1;
+        }
+        if self.until.is_some() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.WebhookHold", len)?;
+        if let Some(v) = self.since.as_ref() {
+            struct_ser.serialize_field("since", v)?;
+        }
+        if let Some(v) = self.until.as_ref() {
+            struct_ser.serialize_field("until", v)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for WebhookHold {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "since",
+            "until",
+            "reason",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Since,
+            Until,
+            Reason,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "since" => Ok(GeneratedField::Since),
+                            "until" => Ok(GeneratedField::Until),
+                            "reason" => Ok(GeneratedField::Reason),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = WebhookHold;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.WebhookHold")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<WebhookHold, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut since__ = None;
+                let mut until__ = None;
+                let mut reason__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Since => {
+                            if since__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("since"));
+                            }
+                            since__ = map_.next_value()?;
+                        }
+                        GeneratedField::Until => {
+                            if until__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("until"));
+                            }
+                            until__ = map_.next_value()?;
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(WebhookHold {
+                    since: since__,
+                    until: until__,
+                    reason: reason__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.WebhookHold", FIELDS, GeneratedVisitor)
     }
 }

@@ -150,6 +150,8 @@ impl Command {
                     "UPDATE deliveries SET state = 'waiting', attempts = 0, announced = 0, round = round + 1, next_at = ",
                 )
                 .bind(now)
+                .push(", began_at = ")
+                .bind(now)
                 .push(", updated_at = ")
                 .bind(now)
                 .push(" WHERE state = 'dead' AND announced = 1 AND endpoint = ")
@@ -199,11 +201,14 @@ impl Command {
 }
 
 /// Inserts or updates. What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`] alone.
-async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<u64, sqlx::Error> {
+pub(super) async fn save(
+    transaction: &mut Transaction<'_>,
+    delivery: &Delivery,
+) -> Result<u64, sqlx::Error> {
     let needed = matches!(delivery.state, State::Waiting | State::Dead);
     let sql = Sql::new(
         "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at, subject,
-             stream_sequence, trace, pair, body, cost, cause)
+             stream_sequence, trace, pair, body, cost, cause, began_at)
          VALUES (",
     )
     .list([
@@ -224,6 +229,7 @@ async fn save(transaction: &mut Transaction<'_>, delivery: &Delivery) -> Result<
         needed.then_some(delivery.body.as_slice()).into(),
         delivery.cost.as_deref().into(),
         word(delivery.cause).into(),
+        delivery.began_at.timestamp_millis().into(),
     ])
     .push(
         ") ON CONFLICT (endpoint, event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,

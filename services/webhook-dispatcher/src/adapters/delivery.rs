@@ -5,7 +5,6 @@ use mesh_bus::Message;
 use mesh_db::sql::Row;
 use mesh_events::{Event, cloudevents};
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::domain::cause::Cause;
 use crate::domain::names;
@@ -73,6 +72,8 @@ pub struct Delivery {
     pub error: String,
     /// When it came.
     pub created_at: DateTime<Utc>,
+    /// When it came, or was begun again.
+    pub began_at: DateTime<Utc>,
     /// When it changed.
     pub updated_at: DateTime<Utc>,
     /// Subject of the event.
@@ -156,6 +157,7 @@ impl Delivery {
             status: 0,
             error: String::new(),
             created_at: now,
+            began_at: now,
             updated_at: now,
             subject: String::new(),
             stream_sequence: 0,
@@ -169,21 +171,6 @@ impl Delivery {
             keep: Vec::new(),
         }
     }
-}
-
-/// Deliveries of an endpoint by state, and the last error.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Counts {
-    /// Arrived.
-    pub delivered: u64,
-    /// To be tried (again).
-    pub waiting: u64,
-    /// Given up.
-    pub dead: u64,
-    /// Too old to be sent.
-    pub expired: u64,
-    /// Error of the newest delivery that has one; empty without.
-    pub last_error: String,
 }
 
 /// Reads a row.
@@ -202,6 +189,7 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
         status: number("status")?.try_into().unwrap_or_default(),
         error: row.get("error")?,
         created_at: time("created_at")?,
+        began_at: time("began_at")?,
         updated_at: time("updated_at")?,
         subject: row.get("subject")?,
         stream_sequence: number("stream_sequence")?,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use mesh_db::pool::{Access, Transaction};
+use mesh_db::pool::Access;
 use mesh_db::sql::{Row, Sql, Value};
 use serde::Serialize;
 
-use super::delivery::time;
+use super::command::save;
+use super::delivery::{Delivery, time};
 use super::store::Store;
 use crate::error::Error;
 
@@ -278,17 +279,26 @@ impl Store {
         now: DateTime<Utc>,
         act: Option<Act>,
     ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE endpoints SET revision = revision + 1, state = ")
-            .bind(activity.as_str())
-            .push(", reason = ")
-            .bind(reason)
-            .push(", since = ")
-            .bind(now.timestamp_millis())
-            .push(" WHERE state <> 'removed' AND state <> ")
-            .bind(activity.as_str())
-            .push(" AND name = ")
-            .bind(name);
+        let sql = becomes(name, activity, reason, now);
         self.act("change endpoint", &sql, act).await
+    }
+
+    /// Halts an endpoint, and queues messages about that at others. False if there is none or it is halted so already.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn halt(
+        &self,
+        name: &str,
+        activity: Activity,
+        reason: &str,
+        now: DateTime<Utc>,
+        act: Act,
+        notices: Vec<Delivery>,
+    ) -> Result<bool, Error> {
+        let sql = becomes(name, activity, reason, now);
+        self.act_and_tell("halt endpoint", &sql, Some(act), &notices)
+            .await
     }
 
     /// Forgets an endpoint that is removed, with everything that is kept of it. Only its lease stays, so that the next of its name gets
@@ -323,6 +333,15 @@ impl Store {
             Ok(true)
         };
         erase.await.map_err(Error::database("erase endpoint"))
+    }
+
+    /// Notes an act that changed nothing here.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn note(&self, act: Act) -> Result<(), Error> {
+        let sql = insert(&act);
+        self.run("note act", &sql).await.map(drop)
     }
 
     /// Acts that the audit was not told yet.
@@ -361,6 +380,17 @@ impl Store {
         sql: &Sql,
         act: Option<Act>,
     ) -> Result<bool, Error> {
+        self.act_and_tell(action, sql, act, &[]).await
+    }
+
+    /// And queues these messages, which are new: nobody needs the lease of their endpoints for that.
+    async fn act_and_tell(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        act: Option<Act>,
+        messages: &[Delivery],
+    ) -> Result<bool, Error> {
         let perform = async {
             let mut connection = self.database.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
@@ -368,7 +398,10 @@ impl Store {
                 return Ok(false);
             }
             if let Some(act) = act {
-                note(&mut transaction, &act).await?;
+                transaction.link().run(&insert(&act)).await?;
+            }
+            for message in messages {
+                save(&mut transaction, message).await?;
             }
             transaction.commit().await?;
             Ok(true)
@@ -377,11 +410,23 @@ impl Store {
     }
 }
 
-async fn note(transaction: &mut Transaction<'_>, act: &Act) -> Result<(), sqlx::Error> {
-    let sql = Sql::new("INSERT INTO acts (id, body) VALUES (")
+fn becomes(name: &str, activity: Activity, reason: &str, now: DateTime<Utc>) -> Sql {
+    Sql::new("UPDATE endpoints SET revision = revision + 1, state = ")
+        .bind(activity.as_str())
+        .push(", reason = ")
+        .bind(reason)
+        .push(", since = ")
+        .bind(now.timestamp_millis())
+        .push(" WHERE state <> 'removed' AND state <> ")
+        .bind(activity.as_str())
+        .push(" AND name = ")
+        .bind(name)
+}
+
+fn insert(act: &Act) -> Sql {
+    Sql::new("INSERT INTO acts (id, body) VALUES (")
         .list([(&act.id).into(), act.body.as_slice().into()])
-        .push(")");
-    transaction.link().run(&sql).await.map(drop)
+        .push(")")
 }
 
 fn source(row: &Row) -> Result<Source, sqlx::Error> {

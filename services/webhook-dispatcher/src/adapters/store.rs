@@ -11,7 +11,7 @@ use mesh_db::sql::{Row, Sql};
 use tokio::sync::watch;
 
 use super::database::Database;
-pub use super::delivery::{Attempt, Counts, Delivery, State};
+pub use super::delivery::{Attempt, Delivery, State};
 use super::delivery::{read, read_attempt, time};
 use super::redeliveries::Wanted;
 use super::writer::{Command, Writer};
@@ -185,7 +185,7 @@ impl Store {
             .bind(endpoint)
             .push(" AND state = 'waiting' AND next_at <= ")
             .bind(now.timestamp_millis())
-            .push(" ORDER BY next_at LIMIT ")
+            .push(" ORDER BY next_at, stream_sequence LIMIT ")
             .bind(i64::try_from(most).unwrap_or(i64::MAX));
         let rows = self.rows(action, &sql).await?;
         rows.iter()
@@ -358,39 +358,6 @@ impl Store {
         .push(" ORDER BY updated_at LIMIT ")
         .bind(most);
         self.deliveries("read outcomes", &sql).await
-    }
-
-    /// How many deliveries of an endpoint are in each state.
-    ///
-    /// # Errors
-    /// If the database does not read.
-    pub async fn counts(&self, endpoint: &str) -> Result<Counts, Error> {
-        let action = "count deliveries";
-        let sql = Sql::new("SELECT state, COUNT(*) AS count FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" GROUP BY state");
-        let rows = self.rows(action, &sql).await?;
-        let sql = Sql::new("SELECT error FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND state IN ('waiting', 'dead') AND error <> '' ORDER BY updated_at DESC LIMIT 1");
-        let last = self.first(action, &sql).await?;
-        let read = || {
-            let mut counts = Counts::default();
-            for row in &rows {
-                let slot = match State::parse(&row.get::<String>("state")?) {
-                    State::Waiting => &mut counts.waiting,
-                    State::Delivered => &mut counts.delivered,
-                    State::Dead => &mut counts.dead,
-                    State::Expired => &mut counts.expired,
-                };
-                *slot = row.get::<i64>("count")?.unsigned_abs();
-            }
-            if let Some(row) = last {
-                counts.last_error = row.get("error")?;
-            }
-            Ok(counts)
-        };
-        read().map_err(Error::database(action))
     }
 
     /// Finishes what was handed to the writer and closes the database.

@@ -14,7 +14,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     PauseWebhookResponse, RedeliverRequest, RedeliverResponse, Redelivery, ResumeWebhookRequest,
     ResumeWebhookResponse, RotateSecretRequest, RotateSecretResponse, TestWebhookRequest,
     TestWebhookResponse, UpdateWebhookRequest, UpdateWebhookResponse, Webhook as WebhookMessage,
-    WebhookAttempt, WebhookDelivery,
+    WebhookAttempt, WebhookCircuit, WebhookDelivery, WebhookHold,
 };
 use mesh_events::{from_timestamp, timestamp};
 use mesh_runtime::api::{Caller, Shown};
@@ -278,6 +278,17 @@ fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
             dead: counts.dead,
             expired: counts.expired,
             last_error: counts.last_error,
+        }),
+        circuit: Some(WebhookCircuit {
+            state: webhook.circuit.state.to_owned(),
+            since: webhook.circuit.since.map(timestamp),
+            probe_at: webhook.circuit.probe_at.map(timestamp),
+            reason: webhook.circuit.reason,
+        }),
+        held: webhook.held.map(|held| WebhookHold {
+            since: Some(timestamp(held.since)),
+            until: Some(timestamp(held.until)),
+            reason: held.reason,
         }),
     })
 }

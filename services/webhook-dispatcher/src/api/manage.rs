@@ -12,8 +12,10 @@ use mesh_events::proto::mesh::audit::v1::{AuditEntry, WebhookChanged};
 use mesh_events::timestamp;
 use mesh_runtime::api::Caller;
 use prost::Message as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::patch::merge;
+use super::rights::{may_see, own_events_only, owner};
 use super::{ApiError, Page, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, trial};
 use crate::adapters::endpoints::{Act, Activity, Source, Stored};
 use crate::adapters::redeliveries::{Again, Job};
@@ -44,13 +46,9 @@ pub struct Webhooks {
 
 impl WebhooksApi for Webhooks {
     async fn list(&self, caller: &Caller) -> Result<Vec<Webhook>, ApiError> {
-        let mut seen = Vec::new();
-        for stored in self.shared.store.endpoints().await? {
-            if may_see(caller, &stored) {
-                seen.push(self.shown(stored).await?);
-            }
-        }
-        Ok(seen)
+        let mut all = self.shared.store.endpoints().await?;
+        all.retain(|stored| may_see(caller, stored));
+        self.all_shown(all).await
     }
 
     async fn get(&self, caller: &Caller, name: &str) -> Result<Webhook, ApiError> {
@@ -158,6 +156,10 @@ impl WebhooksApi for Webhooks {
     }
 
     async fn resume(&self, caller: &Caller, name: &str) -> Result<Webhook, ApiError> {
+        let stored = self.changeable(caller, name).await?;
+        if stored.activity == Activity::Active {
+            return self.try_at_once(caller, stored).await;
+        }
         self.set_activity(caller, name, Activity::Active, "resumed", "")
             .await
     }
@@ -208,7 +210,14 @@ impl WebhooksApi for Webhooks {
     async fn test(&self, caller: &Caller, name: &str, trial: Trial) -> Result<Tested, ApiError> {
         let stored = self.changeable(caller, name).await?;
         let endpoint = self.registry.made_of(&stored)?;
-        trial::run(&self.shared, caller, &endpoint, trial).await
+        let sends = !trial.dry_run;
+        let tested = trial::run(&self.shared, caller, &endpoint, trial).await?;
+        if sends {
+            let act = self.act(caller, &stored, "tested", Vec::new(), "", Utc::now());
+            self.shared.store.note(act).await?;
+            self.shared.outcomes.notify_one();
+        }
+        Ok(tested)
     }
 
     async fn deliveries(
@@ -243,41 +252,6 @@ impl WebhooksApi for Webhooks {
 }
 
 impl Webhooks {
-    /// An endpoint that the caller may see.
-    pub(super) async fn visible(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
-        let stored = self.shared.store.endpoint(name).await?;
-        stored
-            .filter(|stored| may_see(caller, stored))
-            .ok_or_else(|| ApiError::NotFound(name.to_owned()))
-    }
-
-    /// An endpoint that the caller may act on.
-    pub(super) async fn changeable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
-        let stored = self.visible(caller, name).await?;
-        if stored.activity == Activity::Removed {
-            return Err(ApiError::Conflict(format!("{name:?} is being removed")));
-        }
-        if caller.may_write() || caller.is(&stored.owner) {
-            Ok(stored)
-        } else {
-            Err(ApiError::Forbidden(
-                "auditors change and test nothing; ask the owner or an administrator".to_owned(),
-            ))
-        }
-    }
-
-    /// An endpoint that the caller may act on, and that is not written in `mesh.toml`.
-    async fn editable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
-        let stored = self.changeable(caller, name).await?;
-        match stored.source {
-            Source::Api => Ok(stored),
-            Source::File => Err(ApiError::Conflict(format!(
-                "webhook {name:?} is written in {}: change [[webhook-dispatcher.endpoints]] there and restart",
-                self.config_file
-            ))),
-        }
-    }
-
     async fn set_activity(
         &self,
         caller: &Caller,
@@ -296,6 +270,16 @@ impl Webhooks {
         let stored = self.visible(caller, name).await?;
         self.applied(&stored).await;
         self.shown(stored).await
+    }
+
+    /// Closes the circuit of an endpoint and ends the pause that its receiver asked for, by a new revision; without either nothing changes.
+    async fn try_at_once(&self, caller: &Caller, stored: Stored) -> Result<Webhook, ApiError> {
+        let shown = self.shown(stored.clone()).await?;
+        if shown.circuit.since.is_none() && shown.held.is_none() {
+            return Ok(shown);
+        }
+        let act = self.act(caller, &stored, "resumed", Vec::new(), "", Utc::now());
+        self.store(stored, None, act).await
     }
 
     /// Makes a secret if one is needed, and checks.
@@ -318,20 +302,6 @@ impl Webhooks {
             .check(&definition)
             .map_err(ApiError::Invalid)?;
         Ok((definition, endpoint))
-    }
-
-    async fn within_quota(&self, caller: &Caller, owner: &str) -> Result<(), ApiError> {
-        let most = self.registry.config().most_per_user as usize;
-        if caller.may_write() {
-            return Ok(());
-        }
-        let all = self.shared.store.endpoints().await?;
-        if all.iter().filter(|stored| stored.owner == owner).count() < most {
-            return Ok(());
-        }
-        Err(ApiError::Conflict(format!(
-            "{owner} has {most} webhooks, and more are not allowed (webhook-dispatcher.most_per_user); remove one, or ask an administrator"
-        )))
     }
 
     /// Stores a changed endpoint.
@@ -358,26 +328,6 @@ impl Webhooks {
     async fn applied(&self, stored: &Stored) {
         self.shared.outcomes.notify_one();
         self.fleet.applied(&stored.name, stored.revision).await;
-    }
-
-    async fn shown(&self, stored: Stored) -> Result<Webhook, ApiError> {
-        let counts = self.shared.store.counts(&stored.name).await?;
-        let spec = match stored.spec {
-            Value::Object(spec) => spec,
-            _ => Map::new(),
-        };
-        Ok(Webhook {
-            name: stored.name,
-            owner: stored.owner,
-            source: stored.source.as_str(),
-            state: stored.activity.as_str(),
-            reason: stored.reason,
-            since: stored.since,
-            created_at: stored.created_at,
-            updated_at: stored.updated_at,
-            spec,
-            counts,
-        })
     }
 
     /// An entry for the audit.
@@ -419,58 +369,6 @@ impl Webhooks {
     }
 }
 
-fn may_see(caller: &Caller, stored: &Stored) -> bool {
-    caller.sees_everything() || caller.is(&stored.owner)
-}
-
-/// Whose endpoint it is to be; taken out of what was given.
-fn owner(caller: &Caller, spec: &mut Value) -> Result<String, ApiError> {
-    let Some(fields) = spec.as_object_mut() else {
-        return Err(ApiError::invalid("", "a JSON object with name, url, …"));
-    };
-    let wanted = match fields.remove("owner") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(owner)) if !owner.is_empty() && owner.len() <= 256 => Some(owner),
-        Some(_) => return Err(ApiError::invalid("owner", "the name of a Unix user")),
-    };
-    if !caller.may_write() && caller.sees_everything() {
-        let refused = "auditors change nothing; ask an administrator";
-        return Err(ApiError::Forbidden(refused.to_owned()));
-    }
-    match wanted.or_else(|| caller.users.first().cloned()) {
-        Some(owner) if caller.may_write() || caller.is(&owner) => Ok(owner),
-        Some(owner) => Err(ApiError::Forbidden(format!(
-            "owner: you are not {owner}; only administrators (mesh.api.admins) make webhooks for others"
-        ))),
-        None if caller.may_write() => Ok(String::new()),
-        None => Err(ApiError::Forbidden(
-            "you are no Unix user here, so no events are yours; ask an administrator".to_owned(),
-        )),
-    }
-}
-
-/// A user's endpoint gets the user's own events, whatever was asked for; only an administrator makes or leaves it wider.
-fn own_events_only(caller: &Caller, owner: &str, spec: &mut Value) -> Result<(), ApiError> {
-    if caller.may_write() {
-        return Ok(());
-    }
-    let asked = spec.get("users").and_then(Value::as_array);
-    let others = asked
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .any(|user| !caller.is(user));
-    if others {
-        return Err(ApiError::Forbidden(
-            "users: you get your own events only; leave it out, or ask an administrator".to_owned(),
-        ));
-    }
-    if asked.is_none_or(Vec::is_empty) {
-        spec["users"] = json!([owner]);
-    }
-    Ok(())
-}
-
 fn secret(spec: &Value) -> Option<String> {
     spec["secret"].as_str().map(str::to_owned)
 }
@@ -481,69 +379,4 @@ fn make_secret() -> String {
 
 fn text(definition: &Definition) -> Vec<u8> {
     json!(definition).to_string().into_bytes()
-}
-
-/// JSON merge patch, RFC 7396.
-fn merge(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            if let Some(fields) = target.as_object_mut() {
-                fields.remove(&key);
-            }
-        } else {
-            merge(&mut target[key.as_str()], value);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patches_are_merged_as_the_rfc_says() {
-        // Cases of RFC 7396, appendix A.
-        for (original, patch, expected) in [
-            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
-            (
-                json!({"a": "b"}),
-                json!({"b": "c"}),
-                json!({"a": "b", "b": "c"}),
-            ),
-            (json!({"a": "b"}), json!({"a": null}), json!({})),
-            (
-                json!({"a": "b", "b": "c"}),
-                json!({"a": null}),
-                json!({"b": "c"}),
-            ),
-            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
-            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
-            (
-                json!({"a": {"b": "c"}}),
-                json!({"a": {"b": "d", "c": null}}),
-                json!({"a": {"b": "d"}}),
-            ),
-            (
-                json!({"e": null}),
-                json!({"a": 1}),
-                json!({"e": null, "a": 1}),
-            ),
-            (
-                json!({}),
-                json!({"a": {"bb": {"ccc": null}}}),
-                json!({"a": {"bb": {}}}),
-            ),
-        ] {
-            let mut target = original.clone();
-            merge(&mut target, patch);
-            assert_eq!(target, expected, "{original}");
-        }
-    }
 }

@@ -8,8 +8,11 @@ mod deliveries;
 mod grpc;
 mod manage;
 pub mod openapi;
+mod patch;
 mod rest;
+mod rights;
 mod trial;
+mod view;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,15 +21,16 @@ use axum::Router;
 use chrono::{DateTime, Utc};
 use mesh_runtime::api::{Caller, Shown};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::adapters::redeliveries::{Again, Job};
-use crate::adapters::store::{Attempt, Counts, Delivery};
+use crate::adapters::store::{Attempt, Delivery};
 use crate::config::Fault;
 use crate::error::Error;
 
 pub use manage::Webhooks;
+pub use view::{Circuit, Hold, Webhook};
 
 /// Endpoints and what was delivered to them.
 pub trait WebhooksApi: Send + Sync + 'static {
@@ -150,33 +154,6 @@ pub struct Page {
     #[serde(deserialize_with = "crate::domain::moment::deserialize")]
     #[param(value_type = Option<String>)]
     pub until: Option<DateTime<Utc>>,
-}
-
-/// An endpoint as it may be shown.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Webhook {
-    /// Its name.
-    pub name: String,
-    /// Unix user it belongs to; empty for those of `mesh.toml`.
-    pub owner: String,
-    /// `api`, or `file` for those of `mesh.toml`.
-    pub source: &'static str,
-    /// `active`, `paused`, `disabled` or `removed`.
-    pub state: &'static str,
-    /// Why; empty if nobody said so.
-    pub reason: String,
-    /// Since when.
-    pub since: DateTime<Utc>,
-    /// When it was made.
-    pub created_at: DateTime<Utc>,
-    /// When it was changed.
-    pub updated_at: DateTime<Utc>,
-    /// What it is: `url`, `format`, `types` and what else was given, secrets masked; `signed`.
-    #[serde(flatten)]
-    #[schema(value_type = Object)]
-    pub spec: Map<String, Value>,
-    /// Deliveries by state.
-    pub counts: Counts,
 }
 
 /// An endpoint with its new secret.

@@ -13,7 +13,9 @@ use crate::domain::address::{self, Subnet};
 use crate::domain::expression::Expression;
 use crate::domain::filter::{Filter, TypePattern};
 use crate::domain::format::{Format, Signed};
+use crate::domain::rate::{Limit, Rate};
 use crate::domain::retry::Policy;
+use crate::domain::success::Codes;
 use crate::signature::Signer;
 
 /// Headers that the dispatcher or HTTP itself sets.
@@ -29,6 +31,7 @@ const OURS: [&str; 10] = [
     "upgrade",
     "user-agent",
 ];
+const MOST_BURST: u32 = 10_000;
 const MOST_HEADERS: usize = 20;
 const MOST_VALUE: usize = 4096;
 
@@ -106,7 +109,14 @@ impl<'a> Check<'a> {
             first_wait: written.first_wait.unwrap_or(config.first_wait),
             growth: written.growth.unwrap_or(config.growth),
             longest_wait: written.longest_wait.unwrap_or(config.longest_wait),
+            give_up_after: written.give_up_after,
         };
+        if written.give_up_after.is_some_and(|after| after.is_zero()) {
+            self.fault(
+                "give_up_after",
+                "above 0; leave it out to have attempts alone count",
+            );
+        }
         if policy.max_attempts == 0 {
             self.fault("max_attempts", "at least 1");
         }
@@ -142,6 +152,8 @@ impl<'a> Check<'a> {
             self.fault("arrays", "digests are for people; pipelines get each event");
         }
         let headers = self.headers(read);
+        let limit = self.limit();
+        let success = self.success();
         let mut endpoint = Endpoint {
             name: written.name.clone(),
             url: url?,
@@ -156,11 +168,57 @@ impl<'a> Check<'a> {
             timeout,
             concurrency,
             policy,
+            success,
+            circuit_after: written.circuit_after.unwrap_or(config.circuit_after),
+            limit,
         };
         endpoint.public = serde_json::json!(written);
         endpoint.public["url"] = endpoint.shown_url().into();
         endpoint.public["signed"] = endpoint.signer.is_some().into();
         Some(endpoint)
+    }
+
+    /// Which statuses mean success.
+    fn success(&mut self) -> Codes {
+        let judges = matches!(
+            self.written.format,
+            Format::CloudEvents | Format::Template(_)
+        );
+        if !self.written.success.is_empty() && !judges {
+            self.fault(
+                "success",
+                "only for cloudevents and template; how the others answer is known",
+            );
+        }
+        Codes::parse(&self.written.success).unwrap_or_else(|error| {
+            self.fault("success", error.to_string());
+            Codes::default()
+        })
+    }
+
+    /// How fast it may be sent to.
+    fn limit(&mut self) -> Option<Limit> {
+        let EndpointConfig {
+            rate_limit, burst, ..
+        } = self.written;
+        let Some(text) = rate_limit else {
+            if burst.is_some() {
+                self.fault("burst", "needs a rate_limit");
+            }
+            return None;
+        };
+        let rate: Rate = match text.parse() {
+            Ok(rate) => rate,
+            Err(error) => {
+                self.fault("rate_limit", error.to_string());
+                return None;
+            }
+        };
+        let burst = burst.unwrap_or(rate.count());
+        if !(1..=MOST_BURST).contains(&burst) {
+            self.fault("burst", format!("from 1 to {MOST_BURST}"));
+        }
+        Some(Limit { rate, burst })
     }
 
     /// Headers, but for those that are ours to set.

@@ -39,7 +39,7 @@ fn the_default_file_says_what_the_defaults_are() {
     let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
     assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
     let keys = file["webhook-dispatcher"].as_table().unwrap().len();
-    assert_eq!(keys, 17, "every key is in the file");
+    assert_eq!(keys, 18, "every key is in the file");
 }
 
 #[test]
@@ -50,6 +50,7 @@ fn the_default_schedule_takes_about_three_days() {
         first_wait: config.first_wait,
         growth: config.growth,
         longest_wait: config.longest_wait,
+        give_up_after: None,
     };
     // Full jitter takes half of each bound on average.
     let hours = (1..policy.max_attempts)
@@ -89,6 +90,15 @@ fn a_sound_endpoint_is_accepted() {
 
 #[test]
 fn each_fault_names_endpoint_and_key() {
+    check("rate_limit = \"fast\"", "rate_limit: \"fast\" is no rate");
+    check("burst = 2", "burst: needs a rate_limit");
+    check("rate_limit = \"1/s\"\nburst = 0", "burst: from 1 to 10000");
+    check("success = [\"ok\"]", "success: \"ok\" is no HTTP status");
+    check(
+        "success = [\"2xx\"]\nformat = \"slack\"",
+        "success: only for cloudevents and template",
+    );
+    check("give_up_after = \"0s\"", "give_up_after: above 0");
     check(
         "types = [\"job.exploded\"]",
         "types: unknown event type \"job.exploded\"",

@@ -11,6 +11,7 @@ mod markup;
 
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::{Event, EventType};
+use serde::{Deserialize, Serialize};
 
 pub use link::Link;
 pub use markup::{Dialect, Span, Text, clean, units};
@@ -63,6 +64,17 @@ pub struct Fact {
     pub name: &'static str,
     /// Its value.
     pub value: Text,
+}
+
+/// An endpoint that is not sent to any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Its name.
+    pub webhook: String,
+    /// `paused` or `disabled`.
+    pub state: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A message for people.
@@ -121,6 +133,22 @@ impl Message {
             .code("smesh events")
             .plain(" lists them.");
         Self::line(Severity::Info, "💤", Text::from("While away"), sentence)
+    }
+
+    /// Another endpoint of the same owner is not sent to any more.
+    pub fn halted(notice: &Notice) -> Self {
+        let Notice {
+            webhook,
+            state,
+            reason,
+        } = notice;
+        let heading = Text::from("Webhook ")
+            .strong(webhook)
+            .plain(format!(" is {state}"));
+        let sentence = Text::from(format!("{reason}. Its events are kept for 14 days. "))
+            .code(format!("smesh webhooks resume {webhook}"))
+            .plain(" lets it go on.");
+        Self::line(Severity::Warning, "🔌", heading, sentence)
     }
 
     /// What a test of an endpoint sends.

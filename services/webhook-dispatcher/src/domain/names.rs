@@ -3,6 +3,9 @@
 use mesh_events::EventId;
 use sha2::{Digest, Sha256};
 
+/// What ids of messages about other endpoints begin with.
+const NOTICE: &str = "notice-";
+
 /// Durable name of an endpoint's consumer: `wh-` and 12 hexadecimal digits of its name's SHA-256.
 ///
 /// The name of an endpoint may be anything; durable names must be short and without dots, blanks and wildcards.
@@ -37,6 +40,17 @@ pub fn outcome_id(endpoint: &str, event_id: &str, round: u32) -> String {
 /// Id of the message "N events while away" that begins with this event.
 pub fn away_id(endpoint: &str, first: &str) -> String {
     format!("away-{}", delivery_id(endpoint, first))
+}
+
+/// Id of the message to an endpoint that another one was halted then.
+pub fn notice_id(endpoint: &str, halted: &str, at_millis: i64) -> String {
+    let id = delivery_id(endpoint, &format!("{halted}@{at_millis}"));
+    format!("{NOTICE}{id}")
+}
+
+/// True for the id of such a message.
+pub fn is_notice(id: &str) -> bool {
+    id.starts_with(NOTICE)
 }
 
 /// What an event that a replay tells is remembered by: once for each replay, beside the event itself.
@@ -87,6 +101,9 @@ mod tests {
         assert_ne!(outcome_id("a", "b", 1), outcome_id("a", "b", 2));
         assert!(is_event(&delivery_id("a", "b")), "a UUIDv8");
         assert!(!is_event(&away_id("a", "b")));
+        let notice = notice_id("a", "b", 1);
+        assert!(is_notice(&notice) && !is_event(&notice) && !is_digest(&notice));
+        assert_ne!(notice, notice_id("a", "b", 2));
         let again = replayed("r1", &delivery_id("a", "b"));
         assert!(is_event(&again) && replay(&again) == Some("r1"));
         assert_eq!(replay(&delivery_id("a", "b")), None);

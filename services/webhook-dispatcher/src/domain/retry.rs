@@ -9,7 +9,8 @@
 //! - No answer (DNS, connect, TLS, reset, deadline, refused address): tried again.
 //!
 //! The wait before attempt n+1 is anything between nothing and first_wait × growth^(n-1), at most longest_wait: full jitter, so that the
-//! deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter.
+//! deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter. Where a delivery is
+//! given up after a while, the last attempt is made when that is over.
 
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct Policy {
     pub growth: u32,
     /// Upper bound of every wait.
     pub longest_wait: Duration,
+    /// No attempt is planned later than so long after the delivery began; `None`: attempts alone end it.
+    pub give_up_after: Option<Duration>,
 }
 
 impl Policy {
@@ -69,11 +72,11 @@ impl Outcome {
         match status {
             200..=299 => Self::Delivered,
             410 => Self::Gone {
-                reason: "status 410: the receiver wants no more events".to_owned(),
+                reason: "the receiver wants no more events".to_owned(),
             },
             408 | 409 | 425 | 429 | 500..=599 => Self::Retry { after },
-            status => Self::Permanent {
-                reason: format!("status {status}: sending it again would not help"),
+            _ => Self::Permanent {
+                reason: "sending it again would not help".to_owned(),
             },
         }
     }
@@ -100,7 +103,8 @@ impl RetryAfter {
             .map(|time| Self::At(time.to_utc()))
     }
 
-    fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
+    /// When that is.
+    pub fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
         let latest = now + LONGEST_RETRY_AFTER;
         match self {
             Self::Seconds(seconds) => (now + TimeDelta::seconds(seconds.into())).min(latest),
@@ -126,10 +130,11 @@ pub enum Next {
     },
 }
 
-/// What follows from an attempt, counted from 1. `jitter` is a random number in 0..1.
+/// What follows from an attempt, counted from 1, at a delivery that began then. `jitter` is a random number in 0..1.
 pub fn next_attempt(
     policy: &Policy,
     attempt: u32,
+    began: DateTime<Utc>,
     outcome: &Outcome,
     now: DateTime<Utc>,
     jitter: f64,
@@ -148,10 +153,26 @@ pub fn next_attempt(
             reason: format!("attempt {attempt} of {} failed", policy.max_attempts),
         };
     }
+    let end = policy
+        .give_up_after
+        .and_then(|after| began.checked_add_signed(TimeDelta::from_std(after).ok()?));
+    let asked = retry_after.map_or(now, |retry_after| retry_after.at(now));
+    if let Some(end) = end.filter(|end| now >= *end || asked > *end) {
+        let after = (end - began).to_std().unwrap_or_default();
+        return Next::GiveUp {
+            reason: format!(
+                "given up after {}, attempt {attempt} of {}",
+                humantime::format_duration(after),
+                policy.max_attempts
+            ),
+        };
+    }
     let wait = policy.bound(attempt).mul_f64(jitter.clamp(0.0, 1.0));
     let at = now + TimeDelta::from_std(wait).unwrap_or(LONGEST_RETRY_AFTER);
+    let at = at.max(asked);
+    // The last one is at the end, not before it.
     Next::Retry {
-        at: retry_after.map_or(at, |retry_after| at.max(retry_after.at(now))),
+        at: end.map_or(at, |end| at.min(end)),
     }
 }
 
@@ -166,6 +187,7 @@ mod tests {
         first_wait: Duration::from_secs(10),
         growth: 4,
         longest_wait: Duration::from_secs(1_000),
+        give_up_after: None,
     };
 
     fn now() -> DateTime<Utc> {
@@ -187,7 +209,7 @@ mod tests {
     fn statuses_decide() {
         for code in [200, 201, 202, 204, 299] {
             assert_eq!(
-                next_attempt(&POLICY, 1, &status(code), now(), 0.5),
+                next_attempt(&POLICY, 1, now(), &status(code), now(), 0.5),
                 Next::Delivered,
                 "{code}"
             );
@@ -195,7 +217,7 @@ mod tests {
         for code in [408, 409, 425, 429, 500, 502, 503, 504, 599] {
             assert!(
                 matches!(
-                    next_attempt(&POLICY, 1, &status(code), now(), 0.5),
+                    next_attempt(&POLICY, 1, now(), &status(code), now(), 0.5),
                     Next::Retry { .. }
                 ),
                 "{code}"
@@ -204,14 +226,21 @@ mod tests {
         for code in [100, 301, 302, 307, 400, 401, 403, 404, 410, 413, 422] {
             assert!(
                 matches!(
-                    next_attempt(&POLICY, 1, &status(code), now(), 0.5),
+                    next_attempt(&POLICY, 1, now(), &status(code), now(), 0.5),
                     Next::GiveUp { .. }
                 ),
                 "{code}"
             );
         }
         assert!(matches!(
-            next_attempt(&POLICY, 1, &Outcome::Retry { after: None }, now(), 0.5),
+            next_attempt(
+                &POLICY,
+                1,
+                now(),
+                &Outcome::Retry { after: None },
+                now(),
+                0.5
+            ),
             Next::Retry { .. }
         ));
     }
@@ -220,13 +249,14 @@ mod tests {
     fn both_forms_of_retry_after_are_obeyed() {
         let after = |value: &str| Outcome::of_status(429, RetryAfter::parse(value));
         assert_eq!(
-            seconds(&next_attempt(&POLICY, 1, &after("3600"), now(), 0.9)),
+            seconds(&next_attempt(&POLICY, 1, now(), &after("3600"), now(), 0.9)),
             3600
         );
         assert_eq!(
             seconds(&next_attempt(
                 &POLICY,
                 1,
+                now(),
                 &after("Fri, 21 Nov 2025 22:00:00 GMT"),
                 now(),
                 0.9
@@ -234,12 +264,19 @@ mod tests {
             2400
         );
         assert_eq!(
-            seconds(&next_attempt(&POLICY, 1, &after("1"), now(), 0.9)),
+            seconds(&next_attempt(&POLICY, 1, now(), &after("1"), now(), 0.9)),
             9,
             "never sooner than our own wait"
         );
         assert_eq!(
-            seconds(&next_attempt(&POLICY, 1, &after("99999999999"), now(), 0.9)),
+            seconds(&next_attempt(
+                &POLICY,
+                1,
+                now(),
+                &after("99999999999"),
+                now(),
+                0.9
+            )),
             7 * 86_400,
             "nor for ever"
         );
@@ -250,8 +287,30 @@ mod tests {
 
     proptest! {
         #[test]
+        fn with_an_end_the_last_attempt_is_at_it(
+            age in 0i64..2_000, end in 1u64..2_000, attempt in 1u32..6, jitter in 0.0f64..1.0, asked in prop::option::of(0u32..2_000),
+        ) {
+            let policy = Policy { give_up_after: Some(Duration::from_secs(end)), ..POLICY };
+            let began = now() - TimeDelta::seconds(age);
+            let end = began + TimeDelta::seconds(end.cast_signed());
+            let asked = asked.map(RetryAfter::Seconds);
+            let outcome = Outcome::of_status(503, asked);
+            match (next_attempt(&policy, attempt, began, &outcome, now(), jitter), next_attempt(&POLICY, attempt, began, &outcome, now(), jitter)) {
+                (Next::Retry { at }, Next::Retry { at: without }) => {
+                    prop_assert!(now() < end);
+                    prop_assert_eq!(at, without.min(end));
+                    prop_assert!(asked.is_none_or(|asked| at >= asked.at(now())));
+                }
+                (Next::GiveUp { .. }, Next::Retry { .. }) => {
+                    prop_assert!(now() >= end || asked.is_some_and(|asked| asked.at(now()) > end));
+                }
+                (given_up, without) => prop_assert_eq!(given_up, without),
+            }
+        }
+
+        #[test]
         fn waits_stay_in_their_bounds_and_attempts_end(attempt in 1u32..200, jitter in 0.0f64..1.0, code in 500u16..600) {
-            match next_attempt(&POLICY, attempt, &status(code), now(), jitter) {
+            match next_attempt(&POLICY, attempt, now(), &status(code), now(), jitter) {
                 Next::Retry { at } => {
                     prop_assert!(attempt < POLICY.max_attempts);
                     prop_assert!(at >= now() && at <= now() + TimeDelta::seconds(1_000));
@@ -265,7 +324,7 @@ mod tests {
         #[test]
         fn any_header_is_read_or_ignored(value in "\\PC{0,40}") {
             let answer = Outcome::of_status(503, RetryAfter::parse(&value));
-            let Next::Retry { at } = next_attempt(&POLICY, 1, &answer, now(), 0.0) else { panic!("gave up") };
+            let Next::Retry { at } = next_attempt(&POLICY, 1, now(), &answer, now(), 0.0) else { panic!("gave up") };
             prop_assert!(at >= now() && at <= now() + LONGEST_RETRY_AFTER);
         }
     }

@@ -19,6 +19,7 @@ on_both!(
     dead_letters_are_delivered_again_by_id_and_by_filter,
     a_redelivery_goes_on_after_a_restart,
     a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed,
+    the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat,
     an_endpoint_to_which_nothing_arrives_is_paused,
 );
 
@@ -320,6 +321,45 @@ async fn a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed(kind:
     );
     mesh.wait_for_count("pipeline", "delivered", 1).await;
     assert_eq!(mesh.count("pipeline", "dead").await, 1);
+}
+
+async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) {
+    let (pipeline, hers, his) = (
+        Receiver::start().await,
+        Receiver::start().await,
+        Receiver::start().await,
+    );
+    pipeline.answer_always(said(410, "moved"));
+    let mesh = Mesh::for_api(kind).await;
+    for (user, name, format, receiver) in [
+        ("alice", "pipeline", "cloudevents", &pipeline),
+        ("alice", "hers", "slack", &hers),
+        ("bob", "his", "slack", &his),
+    ] {
+        let spec = json!({
+            "name": name, "format": format, "url": receiver.url("/"), "types": ["job.started"],
+        });
+        let (status, made) = mesh
+            .ask(Method::POST, "/v1/webhooks", user, Role::User, &spec)
+            .await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+    }
+    mesh.wait_for_consumers(3).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    // Of the job, and of the endpoint.
+    mesh.wait_for_count("hers", "delivered", 2).await;
+    let told: Vec<String> = hers
+        .received()
+        .iter()
+        .map(|request| String::from_utf8_lossy(&request.body).into_owned())
+        .filter(|body| body.contains("pipeline"))
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    for part in ["is disabled", "moved", "smesh webhooks resume pipeline"] {
+        assert!(told[0].contains(part), "{part}: {}", told[0]);
+    }
+    let (_, listed) = mesh.call(Method::GET, "/v1/webhooks/his/deliveries").await;
+    assert_eq!(listed["deliveries"], json!([]), "{listed}");
 }
 
 async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {

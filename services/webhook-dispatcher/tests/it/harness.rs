@@ -31,6 +31,8 @@ use webhook_dispatcher::domain::names;
 use webhook_dispatcher::domain::ownership::preferred;
 
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// Receivers of endpoints that the API makes are on this host.
+pub const FOR_API: &str = "allow_http = true\nallow_subnets = [\"127.0.0.0/8\"]";
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Makes two tests of one: on SQLite and on PostgreSQL.
@@ -102,6 +104,19 @@ impl Mesh {
     pub async fn start_on(kind: Kind, endpoints: &[String]) -> Self {
         let mut mesh = Self::on(kind).await;
         mesh.run(endpoints).await;
+        mesh
+    }
+
+    /// Starts a dispatcher whose endpoints the API makes.
+    pub async fn for_api(kind: Kind) -> Self {
+        let mut mesh = Self::on(kind).await;
+        mesh.settings = FOR_API.to_owned();
+        if kind == Kind::Postgres {
+            let key = format!("{}\n", "A".repeat(43) + "=");
+            std::fs::write(mesh.folder.path().join("secrets.key"), key).unwrap();
+            mesh.settings += "\nsecrets_key_file = \"secrets.key\"";
+        }
+        mesh.run(&[]).await;
         mesh
     }
 
@@ -403,6 +418,11 @@ impl<M> Listener<M> {
             .expect("a message in time")
             .unwrap()
     }
+}
+
+/// Calls the API as a user.
+pub async fn alice(mesh: &Mesh, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    mesh.ask(method, path, "alice", Role::User, body).await
 }
 
 /// A job event of now.

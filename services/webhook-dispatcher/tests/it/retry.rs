@@ -184,7 +184,7 @@ async fn retry_after_is_obeyed_in_both_forms() {
 async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
     let receiver = Receiver::start().await;
     receiver.answer_always(Answer::status(503));
-    let text = signed("pipeline", &receiver.url("/"), "")
+    let text = signed("pipeline", &receiver.url("/"), "circuit_after = 0")
         .replace("100ms", "1h")
         .replace("300ms", "1h");
     let mesh = Mesh::start_on(kind, &[text]).await;
@@ -205,4 +205,25 @@ async fn a_thousand_waiting_retries_hold_up_no_new_event(kind: Kind) {
         mesh.count("pipeline", "delivered").await >= 1
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_says_what_success_is_and_when_to_give_up() {
+    let (choosy, down) = (Receiver::start().await, Receiver::start().await);
+    choosy.answer_next([Answer::status(200), Answer::status(302)]);
+    down.answer_always(Answer::status(503));
+    let brief = "give_up_after = \"1s\"\nmax_attempts = 100000\ncircuit_after = 0";
+    let mesh = Mesh::start(&[
+        signed("choosy", &choosy.url("/"), "success = [\"202\", \"3xx\"]"),
+        signed("brief", &down.url("/"), brief),
+    ])
+    .await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("choosy", "delivered", 1).await;
+    assert_eq!(choosy.received().len(), 2, "200 was no success");
+
+    mesh.wait_for_count("brief", "dead", 1).await;
+    let said = mesh.call(Method::GET, "/v1/webhooks/brief").await.1;
+    let error = said["counts"]["last_error"].as_str().unwrap();
+    assert!(error.contains("status 503 (given up after 1s"), "{error}");
 }

@@ -1,0 +1,100 @@
+//! How endpoints fare: what came of their deliveries, and what their gates know. As many queries for all of them as for one.
+
+use std::collections::BTreeMap;
+
+use mesh_db::sql::{Row, Sql};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::delivery::State;
+use super::store::Store;
+use crate::admission;
+use crate::error::Error;
+
+/// How an endpoint fares.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Its deliveries.
+    pub counts: Counts,
+    /// What is kept of its gate.
+    pub gate: Option<String>,
+}
+
+/// Deliveries of an endpoint by state, and the last error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Counts {
+    /// Arrived.
+    pub delivered: u64,
+    /// To be tried (again).
+    pub waiting: u64,
+    /// Given up.
+    pub dead: u64,
+    /// Too old to be sent.
+    pub expired: u64,
+    /// Error of the newest delivery that has one; empty without.
+    pub last_error: String,
+}
+
+impl Counts {
+    fn slot(&mut self, state: State) -> &mut u64 {
+        match state {
+            State::Waiting => &mut self.waiting,
+            State::Delivered => &mut self.delivered,
+            State::Dead => &mut self.dead,
+            State::Expired => &mut self.expired,
+        }
+    }
+}
+
+impl Store {
+    /// How these endpoints fare; those of which nothing is known are left out.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn standings(
+        &self,
+        endpoints: Vec<String>,
+    ) -> Result<BTreeMap<String, Standing>, Error> {
+        let action = "count deliveries";
+        let mut standings = BTreeMap::new();
+        if endpoints.is_empty() {
+            return Ok(standings);
+        }
+        let counts =
+            Sql::new("SELECT endpoint, state, COUNT(*) AS count FROM deliveries WHERE endpoint")
+                .any_of(endpoints.clone())
+                .push(" GROUP BY endpoint, state");
+        let errors = Sql::new(
+            "SELECT endpoint, error FROM (SELECT endpoint, error, ROW_NUMBER() OVER (PARTITION BY endpoint ORDER BY updated_at DESC) AS n
+             FROM deliveries WHERE state IN ('waiting', 'dead') AND error <> '' AND endpoint",
+        )
+        .any_of(endpoints.clone())
+        .push(") AS newest WHERE n = 1");
+        let gates = Sql::new("SELECT endpoint, value FROM kept WHERE key = ")
+            .bind(admission::KEY)
+            .push(" AND endpoint")
+            .any_of(endpoints);
+        let [counts, errors, gates] = [
+            self.rows(action, &counts).await?,
+            self.rows(action, &errors).await?,
+            self.rows(action, &gates).await?,
+        ];
+        let mut read = || -> Result<(), sqlx::Error> {
+            let of = |row: &Row| row.get::<String>("endpoint");
+            for row in &counts {
+                let standing: &mut Standing = standings.entry(of(row)?).or_default();
+                let state = State::parse(&row.get::<String>("state")?);
+                *standing.counts.slot(state) = row.get::<i64>("count")?.unsigned_abs();
+            }
+            for row in &errors {
+                standings.entry(of(row)?).or_default().counts.last_error = row.get("error")?;
+            }
+            for row in &gates {
+                standings.entry(of(row)?).or_default().gate = row.get("value")?;
+            }
+            Ok(())
+        };
+        read().map_err(Error::database(action))?;
+        Ok(standings)
+    }
+}

@@ -1,0 +1,116 @@
+//! Who may see, make and change which endpoints.
+
+use mesh_runtime::api::Caller;
+use serde_json::{Value, json};
+
+use super::{ApiError, Webhooks};
+use crate::adapters::endpoints::{Activity, Source, Stored};
+
+impl Webhooks {
+    /// An endpoint that the caller may see.
+    pub(super) async fn visible(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+        let stored = self.shared.store.endpoint(name).await?;
+        stored
+            .filter(|stored| may_see(caller, stored))
+            .ok_or_else(|| ApiError::NotFound(name.to_owned()))
+    }
+
+    /// An endpoint that the caller may act on.
+    pub(super) async fn changeable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+        let stored = self.visible(caller, name).await?;
+        if stored.activity == Activity::Removed {
+            return Err(ApiError::Conflict(format!("{name:?} is being removed")));
+        }
+        if caller.may_write() || caller.is(&stored.owner) {
+            Ok(stored)
+        } else {
+            Err(ApiError::Forbidden(
+                "auditors change and test nothing; ask the owner or an administrator".to_owned(),
+            ))
+        }
+    }
+
+    /// An endpoint that the caller may act on, and that is not written in `mesh.toml`.
+    pub(super) async fn editable(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
+        let stored = self.changeable(caller, name).await?;
+        match stored.source {
+            Source::Api => Ok(stored),
+            Source::File => Err(ApiError::Conflict(format!(
+                "webhook {name:?} is written in {}: change [[webhook-dispatcher.endpoints]] there and restart",
+                self.config_file
+            ))),
+        }
+    }
+
+    /// Checks that the owner may have one more.
+    pub(super) async fn within_quota(&self, caller: &Caller, owner: &str) -> Result<(), ApiError> {
+        let most = self.registry.config().most_per_user as usize;
+        if caller.may_write() {
+            return Ok(());
+        }
+        let all = self.shared.store.endpoints().await?;
+        if all.iter().filter(|stored| stored.owner == owner).count() < most {
+            return Ok(());
+        }
+        Err(ApiError::Conflict(format!(
+            "{owner} has {most} webhooks, and more are not allowed (webhook-dispatcher.most_per_user); remove one, or ask an administrator"
+        )))
+    }
+}
+
+/// True if the endpoint exists for the caller.
+pub(super) fn may_see(caller: &Caller, stored: &Stored) -> bool {
+    caller.sees_everything() || caller.is(&stored.owner)
+}
+
+/// Whose endpoint it is to be; taken out of what was given.
+pub(super) fn owner(caller: &Caller, spec: &mut Value) -> Result<String, ApiError> {
+    let Some(fields) = spec.as_object_mut() else {
+        return Err(ApiError::invalid("", "a JSON object with name, url, …"));
+    };
+    let wanted = match fields.remove("owner") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(owner)) if !owner.is_empty() && owner.len() <= 256 => Some(owner),
+        Some(_) => return Err(ApiError::invalid("owner", "the name of a Unix user")),
+    };
+    if !caller.may_write() && caller.sees_everything() {
+        let refused = "auditors change nothing; ask an administrator";
+        return Err(ApiError::Forbidden(refused.to_owned()));
+    }
+    match wanted.or_else(|| caller.users.first().cloned()) {
+        Some(owner) if caller.may_write() || caller.is(&owner) => Ok(owner),
+        Some(owner) => Err(ApiError::Forbidden(format!(
+            "owner: you are not {owner}; only administrators (mesh.api.admins) make webhooks for others"
+        ))),
+        None if caller.may_write() => Ok(String::new()),
+        None => Err(ApiError::Forbidden(
+            "you are no Unix user here, so no events are yours; ask an administrator".to_owned(),
+        )),
+    }
+}
+
+/// A user's endpoint gets the user's own events, whatever was asked for; only an administrator makes or leaves it wider.
+pub(super) fn own_events_only(
+    caller: &Caller,
+    owner: &str,
+    spec: &mut Value,
+) -> Result<(), ApiError> {
+    if caller.may_write() {
+        return Ok(());
+    }
+    let asked = spec.get("users").and_then(Value::as_array);
+    let others = asked
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .any(|user| !caller.is(user));
+    if others {
+        return Err(ApiError::Forbidden(
+            "users: you get your own events only; leave it out, or ask an administrator".to_owned(),
+        ));
+    }
+    if asked.is_none_or(Vec::is_empty) {
+        spec["users"] = json!([owner]);
+    }
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! When an endpoint may be sent something: its circuit lets it in, it did not ask for a pause, and its rate is not used up.
+//!
+//! A `Retry-After` of a 429 or 503 speaks of the receiver, not of one delivery, so the whole endpoint waits for it.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::cause::Cause;
+use super::circuit::{self, Circuit, Open, Pass, Sign};
+use super::rate::{Bucket, Limit};
+use super::retry::{Outcome, RetryAfter};
+
+/// What a gate goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// When the circuit opens.
+    pub circuit: circuit::Policy,
+    /// How fast; `None`: as fast as it goes.
+    pub limit: Option<Limit>,
+}
+
+/// A pause that the receiver asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// Until when.
+    pub until: DateTime<Utc>,
+    /// Its answer.
+    pub reason: String,
+}
+
+/// What is known of a gate beyond a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The circuit, while it is open.
+    pub open: Option<Open>,
+    /// The pause that the receiver asked for.
+    pub held: Option<Held>,
+}
+
+/// What an attempt says of its endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lesson {
+    sign: Sign,
+    until: Option<DateTime<Utc>>,
+}
+
+impl Lesson {
+    /// The lesson of an outcome.
+    pub fn of(outcome: &Outcome, cause: Option<Cause>, status: u16, now: DateTime<Utc>) -> Self {
+        let after = match outcome {
+            Outcome::Retry { after } if cause == Some(Cause::Limited) || status == 503 => *after,
+            _ => None,
+        };
+        let sign = match (outcome, cause) {
+            (_, Some(Cause::Content)) => Sign::Nothing,
+            // Who says when to come again is at work.
+            (Outcome::Retry { .. }, Some(Cause::Limited)) if after.is_some() => Sign::Alive,
+            (Outcome::Retry { .. }, _) => Sign::Failing,
+            _ => Sign::Alive,
+        };
+        let until = after.map(|after: RetryAfter| after.at(now));
+        Self { sign, until }
+    }
+}
+
+/// Why nobody is let in now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Until then.
+    Until(DateTime<Utc>),
+    /// Until the probe has ended.
+    Probing,
+}
+
+/// The gate of one endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    circuit: Circuit,
+    held: Option<Held>,
+    bucket: Bucket,
+}
+
+impl Gate {
+    /// One that stood so when it was last heard of.
+    pub fn new(state: State) -> Self {
+        Self {
+            circuit: Circuit::opened(state.open),
+            held: state.held,
+            bucket: Bucket::default(),
+        }
+    }
+
+    /// What is to be known beyond a restart.
+    pub fn state(&self) -> State {
+        State {
+            open: self.circuit.open().cloned(),
+            held: self.held.clone(),
+        }
+    }
+
+    /// How many would be let in now.
+    ///
+    /// # Errors
+    /// If nobody is: why.
+    pub fn room(&self, rules: &Rules, now: DateTime<Utc>) -> Result<usize, Closed> {
+        if let Some(held) = self.held.as_ref().filter(|held| now < held.until) {
+            return Err(Closed::Until(held.until));
+        }
+        let room = match self.circuit.open() {
+            _ if self.circuit.is_probing() => return Err(Closed::Probing),
+            Some(open) if !open.is_due(now, rules.circuit.longest) => {
+                return Err(Closed::Until(open.until));
+            }
+            Some(_) => 1,
+            None => usize::MAX,
+        };
+        let Some(limit) = &rules.limit else {
+            return Ok(room);
+        };
+        match self.bucket.left(limit, now) as usize {
+            0 => Err(Closed::Until(self.bucket.next(limit, now))),
+            left => Ok(room.min(left)),
+        }
+    }
+
+    /// Asks to be let in.
+    pub fn enter(&mut self, rules: &Rules, now: DateTime<Utc>) -> Option<Pass> {
+        self.room(rules, now).ok()?;
+        let pass = self.circuit.enter(&rules.circuit, now)?;
+        if let Some(limit) = &rules.limit {
+            self.bucket.take(limit, now);
+        }
+        Some(pass)
+    }
+
+    /// What came of an attempt. True if there is something else to be known beyond a restart.
+    pub fn ended(
+        &mut self,
+        pass: Pass,
+        lesson: &Lesson,
+        reason: &str,
+        rules: &Rules,
+        now: DateTime<Utc>,
+        jitter: f64,
+    ) -> bool {
+        let before = self.state();
+        self.circuit
+            .ended(pass, lesson.sign, reason, &rules.circuit, now, jitter);
+        self.held.take_if(|held| held.until <= now);
+        if let Some(until) = lesson.until.filter(|until| *until > now)
+            && self.held.as_ref().is_none_or(|held| held.until < until)
+        {
+            self.held = Some(Held {
+                since: self.held.take().map_or(now, |held| held.since),
+                until,
+                reason: reason.to_owned(),
+            });
+        }
+        self.state() != before
+    }
+
+    /// An attempt that nothing came of.
+    pub fn abandon(&mut self, pass: Pass) {
+        self.circuit.abandon(pass);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use chrono::TimeDelta;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RULES: Rules = Rules {
+        circuit: circuit::Policy {
+            after: 2,
+            first: Duration::from_secs(10),
+            growth: 2,
+            longest: Duration::from_secs(60),
+        },
+        limit: None,
+    };
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_763_760_000 + seconds, 0).unwrap()
+    }
+
+    fn lesson(status: u16, after: Option<u32>, now: i64) -> Lesson {
+        let outcome = Outcome::of_status(status, after.map(RetryAfter::Seconds));
+        Lesson::of(
+            &outcome,
+            Cause::of_answer(&outcome, status),
+            status,
+            at(now),
+        )
+    }
+
+    #[test]
+    fn an_answer_is_a_lesson_about_the_endpoint() {
+        let signs = [
+            (204, None, Sign::Alive, None),
+            (404, None, Sign::Alive, None),
+            (410, None, Sign::Alive, None),
+            (500, None, Sign::Failing, None),
+            (500, Some(9), Sign::Failing, None),
+            (503, Some(9), Sign::Failing, Some(9)),
+            (429, Some(9), Sign::Alive, Some(9)),
+            (429, None, Sign::Failing, None),
+        ];
+        for (status, after, sign, until) in signs {
+            let until = until.map(at);
+            assert_eq!(lesson(status, after, 0), Lesson { sign, until }, "{status}");
+        }
+        let unsent = Outcome::Permanent {
+            reason: String::new(),
+        };
+        let unsent = Lesson::of(&unsent, Some(Cause::Content), 0, at(0));
+        assert_eq!(unsent.sign, Sign::Nothing);
+        let unanswered = Outcome::Retry { after: None };
+        for cause in [
+            Cause::Unreachable,
+            Cause::Timeout,
+            Cause::Tls,
+            Cause::Address,
+        ] {
+            let lesson = Lesson::of(&unanswered, Some(cause), 0, at(0));
+            assert_eq!(lesson.sign, Sign::Failing);
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_asks_for_a_pause_gets_it_from_the_whole_endpoint() {
+        let mut gate = Gate::default();
+        let pass = gate.enter(&RULES, at(0)).unwrap();
+        assert!(gate.ended(pass, &lesson(429, Some(30), 0), "slow", &RULES, at(0), 1.0));
+        assert_eq!(gate.room(&RULES, at(29)), Err(Closed::Until(at(30))));
+        assert_eq!(gate.enter(&RULES, at(29)), None);
+        // One that was under way asks for less: the longer one counts.
+        assert!(!gate.ended(
+            Pass::Regular,
+            &lesson(429, Some(5), 1),
+            "",
+            &RULES,
+            at(1),
+            1.0
+        ));
+        assert!(gate.ended(
+            Pass::Regular,
+            &lesson(503, Some(60), 1),
+            "down",
+            &RULES,
+            at(1),
+            1.0
+        ));
+        let held = gate.state().held.unwrap();
+        assert_eq!(
+            (held.since, held.until, held.reason.as_str()),
+            (at(0), at(61), "down")
+        );
+        let mut next = Gate::new(gate.state());
+        let pass = next.enter(&RULES, at(61)).unwrap();
+        assert!(next.ended(pass, &lesson(204, None, 61), "", &RULES, at(61), 1.0));
+        assert_eq!(next.state(), State::default());
+    }
+
+    #[test]
+    fn a_half_open_circuit_has_room_for_one() {
+        let mut gate = Gate::default();
+        for _ in 0..2 {
+            let pass = gate.enter(&RULES, at(0)).unwrap();
+            gate.ended(pass, &lesson(500, None, 0), "", &RULES, at(0), 1.0);
+        }
+        assert_eq!(gate.room(&RULES, at(9)), Err(Closed::Until(at(10))));
+        assert_eq!(gate.room(&RULES, at(10)), Ok(1));
+        let probe = gate.enter(&RULES, at(10)).unwrap();
+        assert_eq!(gate.room(&RULES, at(10)), Err(Closed::Probing));
+        gate.abandon(probe);
+        assert_eq!(gate.room(&RULES, at(10)), Ok(1));
+    }
+
+    proptest! {
+        #[test]
+        fn room_is_what_can_enter_and_closed_until_says_when(
+            steps in prop::collection::vec((0usize..6, 0i64..40, 0.0f64..1.0), 1..120), limited in any::<bool>(),
+        ) {
+            let limit = Limit { rate: "30/m".parse().unwrap(), burst: 3 };
+            let rules = Rules { limit: limited.then_some(limit), ..RULES };
+            let (mut gate, mut now, mut under_way) = (Gate::default(), 0, Vec::new());
+            for (what, later, jitter) in steps {
+                now += later;
+                match gate.room(&rules, at(now)) {
+                    Ok(room) => {
+                        let mut trial = gate.clone();
+                        for _ in 0..room.min(10) {
+                            prop_assert!(trial.enter(&rules, at(now)).is_some());
+                        }
+                        prop_assert!(room > 10 || trial.enter(&rules, at(now)).is_none());
+                    }
+                    Err(closed) => {
+                        prop_assert!(gate.clone().enter(&rules, at(now)).is_none());
+                        if let Closed::Until(until) = closed {
+                            prop_assert!(until > at(now) && until <= at(now) + TimeDelta::seconds(120));
+                        }
+                    }
+                }
+                under_way.extend(gate.enter(&rules, at(now)));
+                let answers = [(204, None), (404, None), (500, None), (500, None), (503, Some(20)), (429, Some(120))];
+                let (status, after) = answers[what];
+                if let Some(pass) = (jitter < 0.7).then(|| under_way.pop()).flatten() {
+                    let before = gate.state();
+                    let changed = gate.ended(pass, &lesson(status, after, now), "", &rules, at(now), jitter);
+                    prop_assert_eq!(changed, gate.state() != before);
+                }
+            }
+        }
+    }
+}

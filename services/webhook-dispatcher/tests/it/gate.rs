@@ -1,0 +1,186 @@
+//! Endpoints that are not sent to for a while: their circuit is open, their receiver asks for a pause, their rate is used up.
+
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use mesh_events::EventType;
+use mesh_runtime::api::Role;
+use mesh_testkit::{Answer, Receiver, wait_until};
+use serde_json::{Value, json};
+
+use crate::harness::{DEADLINE, Kind, Mesh, event, ids, on_both, signed};
+
+on_both!(
+    an_open_circuit_lets_one_probe_through_and_keeps_the_rest,
+    an_open_circuit_stays_open_over_a_restart_until_somebody_resumes,
+    who_asks_for_a_pause_gets_it_for_the_whole_endpoint,
+    a_limited_endpoint_gets_its_events_in_order_and_at_its_pace,
+);
+
+/// An endpoint that sends one after the other, with the same wait before retries and before probes.
+fn patient(receiver: &Receiver, wait: &str, more: &str) -> String {
+    let more = format!("concurrency = 1\ncircuit_after = 3\nmax_attempts = 1000\n{more}");
+    signed("pipeline", &receiver.url("/"), &more)
+        .replace("\"100ms\"", &format!("{wait:?}"))
+        .replace("\"300ms\"", &format!("{wait:?}"))
+}
+
+async fn shown(mesh: &Mesh) -> Value {
+    mesh.call(Method::GET, "/v1/webhooks/pipeline").await.1
+}
+
+async fn publish(mesh: &Mesh, jobs: std::ops::RangeInclusive<u32>) -> Vec<String> {
+    let mut published = Vec::new();
+    for job in jobs {
+        let event = event(EventType::JobStarted, job);
+        mesh.publish(&event).await;
+        published.push(event.id);
+    }
+    published
+}
+
+/// Attempts of the deliveries that wait.
+async fn attempts(mesh: &Mesh) -> Vec<u64> {
+    let path = "/v1/webhooks/pipeline/deliveries?state=waiting&limit=500";
+    let (_, answer) = mesh.call(Method::GET, path).await;
+    let waiting = answer["deliveries"].as_array().unwrap().iter();
+    waiting.map(|it| it["attempts"].as_u64().unwrap()).collect()
+}
+
+async fn nothing_is_held_on_the_bus(mesh: &Mesh) {
+    wait_until("the bus holds nothing", DEADLINE, async || {
+        mesh.pending("pipeline").await + mesh.unacknowledged("pipeline").await == 0
+    })
+    .await;
+}
+
+async fn an_open_circuit_lets_one_probe_through_and_keeps_the_rest(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer::status(503));
+    let mesh = Mesh::start_on(kind, &[patient(&receiver, "2s", "")]).await;
+    publish(&mesh, 1..=3).await;
+    wait_until("the circuit is open", DEADLINE, async || {
+        shown(&mesh).await["circuit"]["state"] != "closed"
+    })
+    .await;
+    let circuit = shown(&mesh).await["circuit"].clone();
+    assert!(
+        circuit["reason"].as_str().unwrap().contains("status 503")
+            && circuit["since"].is_string()
+            && circuit["probe_at"].is_string(),
+        "{circuit}"
+    );
+    let later = publish(&mesh, 11..=30).await;
+    mesh.wait_for_count("pipeline", "waiting", 23).await;
+    nothing_is_held_on_the_bus(&mesh).await;
+    wait_until("two probes", DEADLINE, async || {
+        receiver.received().len() >= 5
+    })
+    .await;
+    receiver.answer_always(Answer::status(204));
+    mesh.wait_for_count("pipeline", "delivered", 23).await;
+    assert_eq!(
+        shown(&mesh).await["circuit"],
+        json!({"state": "closed", "reason": ""})
+    );
+
+    let received = receiver.received();
+    for pair in received[2..5].windows(2) {
+        let wait = pair[1].at - pair[0].at;
+        assert!(wait >= Duration::from_secs(1), "a probe after {wait:?}");
+    }
+    let mut first = ids(&received);
+    first.retain(|id| later.contains(id));
+    let mut seen = std::collections::HashSet::new();
+    first.retain(|id| seen.insert(id.clone()));
+    assert_eq!(first, later, "in the order they came");
+}
+
+async fn an_open_circuit_stays_open_over_a_restart_until_somebody_resumes(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer::status(503));
+    let endpoints = [patient(&receiver, "1h", "")];
+    let mut mesh = Mesh::start_on(kind, &endpoints).await;
+    publish(&mesh, 1..=3).await;
+    wait_until("the circuit is open", DEADLINE, async || {
+        shown(&mesh).await["circuit"]["state"] == "open"
+    })
+    .await;
+    let circuit = shown(&mesh).await["circuit"].clone();
+    mesh.stop().await;
+    mesh.run(&endpoints).await;
+    assert_eq!(shown(&mesh).await["circuit"], circuit);
+    publish(&mesh, 4..=4).await;
+    mesh.wait_for_count("pipeline", "waiting", 4).await;
+    assert_eq!(receiver.received().len(), 3);
+    let mut attempts = attempts(&mesh).await;
+    attempts.sort_unstable();
+    assert_eq!(attempts, [0, 1, 1, 1], "none was used up");
+
+    receiver.answer_always(Answer::status(204));
+    let path = "/v1/webhooks/pipeline/resume";
+    let (status, resumed) = mesh.call(Method::POST, path).await;
+    assert_eq!(
+        (status, &resumed["circuit"]["state"]),
+        (StatusCode::OK, &json!("closed")),
+        "{resumed}"
+    );
+    mesh.wait_for_count("pipeline", "delivered", 1).await;
+}
+
+async fn who_asks_for_a_pause_gets_it_for_the_whole_endpoint(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_next([Answer {
+        headers: vec![("retry-after".into(), "3600".into())],
+        ..Answer::status(429)
+    }]);
+    let mesh = Mesh::start_on(kind, &[patient(&receiver, "10ms", "")]).await;
+    publish(&mesh, 1..=1).await;
+    wait_until("the endpoint is held", DEADLINE, async || {
+        shown(&mesh).await["held"]["until"].is_string()
+    })
+    .await;
+    assert_eq!(shown(&mesh).await["circuit"]["state"], "closed");
+    publish(&mesh, 2..=3).await;
+    mesh.wait_for_count("pipeline", "waiting", 3).await;
+    nothing_is_held_on_the_bus(&mesh).await;
+    assert_eq!(receiver.received().len(), 1);
+    let path = "/v1/webhooks/pipeline/resume";
+    let (_, resumed) = mesh.call(Method::POST, path).await;
+    assert!(resumed["held"].is_null(), "{resumed}");
+    mesh.wait_for_count("pipeline", "delivered", 2).await;
+    assert_eq!(
+        attempts(&mesh).await,
+        [1],
+        "it comes when its receiver said"
+    );
+}
+
+async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind) {
+    let receiver = Receiver::start().await;
+    let mesh = Mesh::for_api(kind).await;
+    let as_root = async |method, path: &str, body: Value| {
+        let (status, answer) = mesh.ask(method, path, "root", Role::Admin, &body).await;
+        assert!(status.is_success(), "{answer}");
+    };
+    let spec = json!({
+        "name": "pipeline", "url": receiver.url("/"), "concurrency": 1, "rate_limit": "6/h", "burst": 2,
+    });
+    as_root(Method::POST, "/v1/webhooks", spec).await;
+    mesh.wait_for_consumers(1).await;
+    let published = publish(&mesh, 1..=10).await;
+    mesh.wait_for_count("pipeline", "waiting", 8).await;
+    nothing_is_held_on_the_bus(&mesh).await;
+    assert_eq!(mesh.count("pipeline", "delivered").await, 2, "the burst");
+
+    let patch = json!({"rate_limit": "10/s", "burst": 1});
+    as_root(Method::PATCH, "/v1/webhooks/pipeline", patch).await;
+    mesh.wait_for_count("pipeline", "delivered", 10).await;
+    let received = receiver.received();
+    assert_eq!(ids(&received), published);
+    let took = received[9].at - received[2].at;
+    assert!(
+        took >= Duration::from_millis(500),
+        "7 intervals in {took:?}"
+    );
+}

@@ -33,7 +33,8 @@ use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
-    Completion, Progress, Store, Trust, VerifyError, verify_database, verify_database_with,
+    Completion, Progress, Store, Trust, Unverified, VerifyError, verify_database,
+    verify_database_with,
 };
 pub use config::{Config, DEFAULTS, ReplayConfig};
 pub use domain::verify::{Fault, FirstBad, Verified};

@@ -28,7 +28,7 @@ pub use read::Row;
 pub use replay::Claimed;
 pub use store::Store;
 pub use streams::{Batch, Position};
-pub use verify::{Progress, Trust, VerifyError, verify_database, verify_database_with};
+pub use verify::{Progress, Trust, Unverified, VerifyError, verify_database, verify_database_with};
 
 /// Whose the tables are, for messages.
 const NAME: &str = "ledger";

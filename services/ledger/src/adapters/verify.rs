@@ -85,13 +85,48 @@ pub async fn verify_database_with(
     trust: &Trust,
     progress: impl FnMut(Progress),
 ) -> Result<Verified, VerifyError> {
-    let pool = match location {
-        Location::Sqlite(path) => sqlite::only_reading(path)?,
-        Location::Postgres(options) => postgres::only_reading(options),
-    };
-    let verified = verify(&pool, location, trust, progress).await;
-    pool.close().await;
+    let ledger = Unverified::open(location)?;
+    let verified = ledger.verify(trust, progress).await;
+    ledger.close().await;
     verified
+}
+
+/// A ledger that is verified more than once, over the same connection.
+pub struct Unverified {
+    pool: Pool,
+    location: Location,
+}
+
+impl Unverified {
+    /// A ledger; nothing is read yet.
+    ///
+    /// # Errors
+    /// If there is no such file.
+    pub fn open(location: &Location) -> Result<Self, VerifyError> {
+        let pool = match location {
+            Location::Sqlite(path) => sqlite::only_reading(path)?,
+            Location::Postgres(options) => postgres::only_reading(options),
+        };
+        let location = location.clone();
+        Ok(Self { pool, location })
+    }
+
+    /// As [`verify_database_with`].
+    ///
+    /// # Errors
+    /// The first entry that does not fit, or why the ledger cannot be read.
+    pub async fn verify(
+        &self,
+        trust: &Trust,
+        progress: impl FnMut(Progress),
+    ) -> Result<Verified, VerifyError> {
+        verify(&self.pool, &self.location, trust, progress).await
+    }
+
+    /// Ends its connection.
+    pub async fn close(self) {
+        self.pool.close().await;
+    }
 }
 
 async fn verify(

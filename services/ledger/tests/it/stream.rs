@@ -5,15 +5,19 @@ use std::time::Duration;
 use ledger::Store;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_testkit::build;
+use mesh_testkit::{NatsServer, build, wait_for};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, admin, fact, of_user, on_both, serve, user};
+use crate::support::{
+    DEADLINE, Database, Process, admin, bus, fact, of_user, on_both, serve, user,
+};
 
 on_both!(
     entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was,
     a_stream_shows_what_a_listing_would,
     a_client_that_is_cut_off_again_and_again_sees_each_entry_once,
+    a_client_sees_each_entry_once_although_the_ledger_is_killed_again_and_again,
 );
 
 const SOON: Duration = Duration::from_secs(60);
@@ -45,6 +49,11 @@ impl Reader {
 
     /// The next entry.
     async fn next(&mut self) -> Value {
+        self.next_before_end().await.expect("an open stream")
+    }
+
+    /// The next entry; `None` if the connection is cut before it is complete.
+    async fn next_before_end(&mut self) -> Option<Value> {
         loop {
             if let Some((block, rest)) = self.received.split_once("\n\n") {
                 let data = block
@@ -53,16 +62,15 @@ impl Reader {
                     .map(str::to_owned);
                 self.received = rest.to_owned();
                 if let Some(data) = data {
-                    return serde_json::from_str(&data).unwrap();
+                    return Some(serde_json::from_str(&data).unwrap());
                 }
                 continue;
             }
             let chunk = tokio::time::timeout(SOON, self.response.chunk())
                 .await
-                .expect("an entry in time")
-                .unwrap();
-            self.received
-                .push_str(std::str::from_utf8(&chunk.expect("an open stream")).unwrap());
+                .expect("an entry in time");
+            let chunk = chunk.ok().flatten()?;
+            self.received.push_str(std::str::from_utf8(&chunk).unwrap());
         }
     }
 
@@ -169,4 +177,59 @@ async fn a_client_that_is_cut_off_again_and_again_sees_each_entry_once(database:
         .await
         .unwrap();
     assert_eq!(wrong.status(), 400);
+}
+
+async fn a_client_sees_each_entry_once_although_the_ledger_is_killed_again_and_again(
+    database: Database,
+) {
+    const JOBS: u32 = 400;
+    let nats = NatsServer::start().await;
+    let mut process = Process::start(&nats, &database).await;
+    let bus = bus(&nats, "admin").await;
+    let writer = tokio::spawn(async move {
+        for job in 1..=JOBS {
+            let event = build::job_event(EventType::JobStarted, build::job(job));
+            bus.publish_until_done(&event, &CancellationToken::new())
+                .await
+                .unwrap();
+        }
+    });
+    let (mut seen, mut last) = (Vec::new(), None::<u64>);
+    let mut kills = [50, 51, 200, 399].into_iter().peekable();
+    while seen.len() < JOBS as usize {
+        let connected = async || {
+            let mut request = process.request("/v1/events/stream?after=0&type=job.*");
+            if let Some(last) = last {
+                request = request.header("Last-Event-ID", last.to_string());
+            }
+            let response = request.send().await.ok()?;
+            (response.status() == 200).then_some(response)
+        };
+        let response = wait_for("the stream goes on", DEADLINE, connected).await;
+        let mut reader = Reader {
+            response,
+            received: String::new(),
+        };
+        while seen.len() < JOBS as usize {
+            // What was under way when it was killed still arrives, whole or not at all.
+            let Some(entry) = reader.next_before_end().await else {
+                break;
+            };
+            let seq = entry["seq"].as_u64().unwrap();
+            assert!(last.is_none_or(|last| last < seq), "{last:?}, then {seq}");
+            last = Some(seq);
+            seen.push(entry["event"]["id"].as_str().unwrap().to_owned());
+            if kills.next_if(|kill| *kill <= seen.len()).is_some() {
+                process.kill();
+            }
+        }
+        if seen.len() < JOBS as usize {
+            process.restart();
+        }
+    }
+    writer.await.unwrap();
+    assert_eq!(kills.next(), None, "it was killed in the middle");
+    let mut kept = database.outsider().await;
+    let ids = "SELECT e.id FROM entries e JOIN event_index i ON i.seq = e.seq WHERE i.category = 'job' ORDER BY e.seq";
+    assert_eq!(kept.texts(ids).await, seen, "without gap or duplicate");
 }

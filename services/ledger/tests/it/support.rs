@@ -128,6 +128,16 @@ impl Outsider {
         result.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
+    /// Several statements at once, in words that both understand.
+    pub async fn execute_all(&mut self, sql: &str) {
+        let statements = sqlx::raw_sql(AssertSqlSafe(sql));
+        let result = match self {
+            Self::Sqlite(connection) => statements.execute(connection).await.map(drop),
+            Self::Postgres(connection) => statements.execute(connection).await.map(drop),
+        };
+        result.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
     pub async fn numbers(&mut self, sql: &str) -> Vec<i64> {
         match self {
             Self::Sqlite(connection) => sqlx::query_scalar(AssertSqlSafe(sql))

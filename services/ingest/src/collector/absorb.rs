@@ -98,8 +98,7 @@ impl Collector {
                     sighting.owner = owner;
                 }
             } else if sighting.completing {
-                let in_flux = sighting.in_flux();
-                snapshot::keep_allocation(&mut sighting.job, &last, in_flux);
+                snapshot::keep_allocation(&mut sighting, &last);
             }
         }
         if let Some(told) = core.book.get(&run)

@@ -218,7 +218,9 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
         at: sighting.end.unwrap_or(look.now),
         inferred,
     });
-    teller.next.owes_usage = teller.next.started.is_some();
+    // Of a run that was over in the second of its start accounting may have nodes and no start (seen on 22.05).
+    let ran = sighting.record == Record::Accounting && sighting.allocated;
+    teller.next.owes_usage = teller.next.started.is_some() || ran;
     let code = sighting.job.exit_code.map(|code| (code.code, code.signal));
     teller.next.exit_code = code.filter(|_| teller.next.owes_usage);
     let tasks = (sighting.entity == EntityKind::Array)

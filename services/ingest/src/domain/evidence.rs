@@ -170,6 +170,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
         revoked,
         requeued,
         allocated,
+        nodes_at_end: allocated,
         start: start.map(UnixTime::as_secs),
         end: record.end.map(UnixTime::as_secs),
         suspend_time: None,

@@ -53,7 +53,7 @@ pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
     let known = book.get(&run);
     let mut origin = Origin::default();
     if known.is_none() {
-        if leaves_it_to_the_controller(book, &run, sighting) {
+        if leaves_it_to_the_controller(book, &run, sighting) || is_a_part(book, &run, sighting) {
             return decision;
         }
         match continued_run(book, &run, sighting, look, &mut decision) {
@@ -212,6 +212,20 @@ fn next_attempt(run: &RunKey) -> RunKey {
 fn leaves_it_to_the_controller(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
     let has_earlier = || book.runs_of(run).any(|(other, _)| other < run);
     sighting.record == Record::Accounting && sighting.end_kind().is_none() && has_earlier()
+}
+
+/// Nobody is submitted while he runs: such a row of accounting is a part that a resize made of a run, of which slurmdbd, killed then, has
+/// lost that it was one (seen on 22.05).
+fn is_a_part(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
+    let is_within = |(other, tracked): (&RunKey, &Tracked)| {
+        other.submit_time < run.submit_time
+            && tracked.started.is_some_and(|at| at < run.submit_time)
+            && tracked
+                .end
+                .as_ref()
+                .is_some_and(|end| !end.inferred && end.at > run.submit_time)
+    };
+    sighting.record == Record::Accounting && book.runs_of(run).any(is_within)
 }
 
 /// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.

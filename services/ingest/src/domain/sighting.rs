@@ -63,6 +63,8 @@ pub struct Sighting {
     pub requeued: bool,
     /// Whether nodes were ever allocated: the only proof of a start.
     pub allocated: bool,
+    /// Whether its nodes are those of its end, by jobcomp's word, and not those whose epilogs still run.
+    pub nodes_at_end: bool,
     /// Start in Unix seconds; meaningful with `allocated` only.
     pub start: Option<i64>,
     /// End in Unix seconds; of a running job the latest possible one.
@@ -118,6 +120,7 @@ impl Sighting {
             revoked: record.state.has(JobFlag::Revoked),
             requeued: false,
             allocated,
+            nodes_at_end: false,
             start: record.start.map(slurm_types::UnixTime::as_secs),
             end: record.end.map(slurm_types::UnixTime::as_secs),
             suspend_time: record.suspend_time.map(slurm_types::UnixTime::as_secs),
@@ -179,6 +182,7 @@ impl Sighting {
             revoked: row.state.has(JobFlag::Revoked) && row.end.is_some(),
             requeued: ended && (row.state.base.is_none() || row.put_back()),
             allocated,
+            nodes_at_end: false,
             start: row.start.map(slurm_types::UnixTime::as_secs),
             end: row.end.map(slurm_types::UnixTime::as_secs),
             suspend_time: None,
@@ -240,6 +244,7 @@ impl Sighting {
         if evidence.allocated {
             // Of a run whose nodes are all free again the controller's record has none, and of a requeued one a later start.
             self.allocated = true;
+            self.nodes_at_end = true;
             self.start = evidence.start.or(self.start);
         }
         snapshot::complete(&mut self.job, evidence);

@@ -163,6 +163,7 @@ fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
 /// that was killed.
 fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
     let has_end = |row: &Row| row.end_word().is_some() && row.end.is_some();
+    let mut whole: Vec<(Run, i64)> = Vec::new();
     for row in rows.iter_mut() {
         let run: Run = (row.job, row.task, row.submit);
         if has_end(row) || row.is_remainder || row.state == "RESIZING" {
@@ -178,8 +179,16 @@ fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
                 ..witnessed(run, witness)
             };
             verdict.lost.push(lost);
+            whole.push((run, witness.end));
         }
     }
+    // A resize whose end was lost leaves two rows, and slurmctld had one run.
+    rows.retain(|row| {
+        let is_part = |((job, task, submit), end): &(Run, i64)| {
+            (row.job, row.task) == (*job, *task) && (submit + 1..*end).contains(&row.submit)
+        };
+        !whole.iter().any(is_part)
+    });
     let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
     for (run, witness) in &log.witnesses {
         if !known.contains(&run.0) && !log.arrays.contains_key(&run.0) {
@@ -282,6 +291,27 @@ mod tests {
                 .iter()
                 .any(|text| text.starts_with("job.updated"))
         );
+    }
+
+    #[test]
+    fn a_part_of_a_run_whose_resize_accounting_lost_is_no_run() {
+        let mut log = Log::new();
+        let witness = Witness {
+            user: "bob".to_owned(),
+            start: Some(100),
+            end: 134,
+            state: "COMPLETED".to_owned(),
+            nodes: "n1".to_owned(),
+        };
+        log.witnesses.insert((7, None, 100), witness);
+        let rows = [
+            row("7|7|bob|COMPLETED|100|100|Unknown|n1|0:0|943|00:00:00"),
+            row("7|7|bob|COMPLETED|132|132|134|n1|0:0|2|00:00:00"),
+        ];
+        let verdict = judge(&rows, &log, &Told::default(), Source::Commands, true);
+        assert_eq!((verdict.open.len(), verdict.lost.len()), (0, 1));
+        let about = |text: &String| text.contains("132)");
+        assert!(!verdict.missing.iter().any(about), "{:?}", verdict.missing);
     }
 
     #[test]

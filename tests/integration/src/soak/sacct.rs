@@ -100,6 +100,8 @@ impl Row {
             "REQUEUED" => "requeued",
             "BOOT_FAIL" => "boot_fail",
             "DEADLINE" => "deadline",
+            // A component of a heterogeneous job that got nodes and had to give them back: its row stays so (seen on 22.05 to 26.05).
+            "PENDING" if self.end.is_some() && self.ran() => "requeued",
             _ => return None,
         })
     }
@@ -180,6 +182,8 @@ mod tests {
             row("7_[4-9%2]|7|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
         assert!(rest.is_remainder);
         assert_eq!((rest.end_word(), rest.end), (None, None));
+        let back = row("13+0|13|bob|PENDING|100|110|110|n4|0:0|0|00:00:00");
+        assert_eq!(back.end_word(), Some("requeued"));
         assert_eq!(Row::read("sacct: error"), None);
     }
 }

@@ -20,9 +20,12 @@ pub(in crate::domain) fn complete(job: &mut Job, evidence: &Sighting) {
 
 /// Keeps what was last seen of the allocation of a run that is COMPLETING: the controller's record has only the nodes whose epilogs still
 /// run then, in the end none, and, where the state hides whether it was requeued (`in_flux`), the start may be the next run's
-/// (seen on 22.05).
-pub fn keep_allocation(job: &mut Job, last: &Job, in_flux: bool) {
-    if !last.nodes.is_empty() {
+/// (seen on 22.05). Nodes that are known to be those of its end count, though: it was resized since it was last seen if they are others.
+pub fn keep_allocation(sighting: &mut Sighting, last: &Job) {
+    let in_flux = sighting.in_flux();
+    let job = &mut sighting.job;
+    let was_resized = sighting.nodes_at_end && job.nodes != last.nodes;
+    if !last.nodes.is_empty() && !was_resized {
         job.nodes.clone_from(&last.nodes);
         job.node_count = last.node_count;
         job.batch_host.clone_from(&last.batch_host);
@@ -107,22 +110,52 @@ mod tests {
         }
     }
 
+    /// The controller's record of a run whose epilogs run, and whose end jobcomp may have told.
+    fn completing(job: Job, is_told: bool) -> Sighting {
+        let record = slurm_client::JobRecord {
+            job_id: slurm_types::JobId::new(7),
+            submit: Some(slurm_types::UnixTime::from_secs(1)),
+            state: slurm_types::JobState::parse(if is_told {
+                "COMPLETED,COMPLETING"
+            } else {
+                "COMPLETING"
+            }),
+            ..slurm_client::JobRecord::default()
+        };
+        let mut sighting = Sighting::from_controller("c", &record).unwrap();
+        (sighting.job, sighting.nodes_at_end) = (job, is_told);
+        sighting
+    }
+
     #[test]
     fn a_run_whose_epilogs_run_keeps_its_allocation() {
-        let check = |in_flux: bool, start: i64| {
-            let mut job = seen("n2", 30);
-            job.node_count = 1;
-            keep_allocation(&mut job, &seen("n[1-2]", 10), in_flux);
-            assert_eq!(job, seen("n[1-2]", start), "in flux: {in_flux}");
-        };
-        check(true, 10);
-        check(false, 30);
+        let mut job = seen("n2", 30);
+        job.node_count = 1;
+        let mut sighting = completing(job, false);
+        keep_allocation(&mut sighting, &seen("n[1-2]", 10));
+        assert_eq!(sighting.job, seen("n[1-2]", 10));
+    }
+
+    #[test]
+    fn nodes_of_the_end_count_after_a_resize_that_nobody_saw() {
+        for (at_end, known) in [("n1", ""), ("n[1-2]", "batch host")] {
+            let mut last = seen("n[1-2]", 10);
+            last.batch_host = "batch host".to_owned();
+            let mut sighting = completing(seen(at_end, 30), true);
+            keep_allocation(&mut sighting, &last);
+            let job = &sighting.job;
+            assert_eq!(
+                (job.nodes.as_str(), job.batch_host.as_str()),
+                (at_end, known)
+            );
+            assert_eq!(job.start_time, Some(seconds(30)));
+        }
     }
 
     #[test]
     fn what_was_never_seen_running_keeps_what_the_record_has() {
-        let mut job = seen("n1", 30);
-        keep_allocation(&mut job, &Job::default(), true);
-        assert_eq!(job, seen("n1", 30));
+        let mut sighting = completing(seen("n1", 30), false);
+        keep_allocation(&mut sighting, &Job::default());
+        assert_eq!(sighting.job, seen("n1", 30));
     }
 }

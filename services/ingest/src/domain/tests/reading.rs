@@ -109,7 +109,8 @@ fn time(words: &Words<'_>, key: &str) -> Option<UnixTime> {
 }
 
 fn start(words: &Words<'_>) -> Option<UnixTime> {
-    let default = (!words.nodes().is_empty()).then(|| UnixTime::from_secs(EPOCH + 10));
+    let has_one = !words.nodes().is_empty() && !words.has("no-start");
+    let default = has_one.then(|| UnixTime::from_secs(EPOCH + 10));
     time(words, "start").or(default)
 }
 

@@ -45,6 +45,8 @@ pub(super) fn judge(
                     row.line
                 );
                 verdict.unjudged.push(text);
+                // What it used may be told all the same.
+                facts.take(run, "updated");
             }
             if has_started {
                 let at = row.start;
@@ -93,8 +95,9 @@ pub(super) fn judge(
                 verdict,
             );
             if row.exit.is_none() {
-                // What it used is lost, too.
+                // What it used is lost, too, and whether it was resized.
                 facts.take(run, "updated");
+                facts.take(run, "resized");
             } else if let Some(event) =
                 one(run, "updated", "job.updated", None, row, facts, verdict)
             {

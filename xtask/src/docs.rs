@@ -174,3 +174,26 @@ fn roles() -> Result<String> {
 pub fn row(table: &mut String, cells: &[&str]) {
     writeln!(table, "| {} |", cells.join(" | ")).expect("writing to a string does not fail");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_that_is_said_to_notice_a_trap_is_there() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let text = std::fs::read_to_string(root.join("docs/traps.md")).unwrap();
+        let named = text.split('`').filter_map(|part| part.split_once(".rs::"));
+        let mut count = 0;
+        for (file, test) in named {
+            let path = root.join(format!("{file}.rs"));
+            let code = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(
+                code.contains(&format!("fn {test}(")),
+                "{path:?} has no {test}"
+            );
+            count += 1;
+        }
+        assert!(count > 20, "{count}");
+    }
+}

@@ -9,7 +9,7 @@
 //! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
 //! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
 //! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/job-events.md` |
-//! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests` |
+//! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests/it/retry.rs`: `a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice` |
 //! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
 //! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`]; all of Slurm of one hangs, two Slurms with the same job ids: `two` |
 //! | F12 sacct hangs | [`f12_accounting_that_hangs_holds_up_nobody_else`] |
@@ -28,11 +28,11 @@
 //! | 6 accounting's own window begins at midnight | the same test: every question names its window |
 //! | 7 a job id that is used again | `forgotten::a_job_id_that_is_used_again_is_another_job` |
 //! | 8 requeue and preemption read as failure or as a second job | `transitions`; table |
-//! | 9 node failure, suspension, time limit not recognised | `transitions`, `lifecycle::a_suspended_job_is_resumed`, `rows`, `bell`; table |
+//! | 9 node failure, suspension, time limit not recognised | `transitions`, `lifecycle::suspensions_stay_in_order_whatever_happens_to_ingest`, `rows`, `bell`; table |
 //! | 10 out of memory not recognised | `rows`; table: the controller's, jobcomp's and accounting's word |
 //! | 16 arrays: one message per task, or a wrong summary | `lifecycle::an_array_is_submitted_once_and_each_task_starts_and_ends`, `lifecycle::a_hundred_tasks_make_two_hundred_and_one_events` |
 //! | 17 accounting lags, so what is told is false | `rows`, [`f1_f2_accounting_that_is_behind_delays_nothing`]; table: accounting lags |
-//! | 18 scrontab: "did not run" after each success | table: scrontab |
+//! | 18 scrontab: "did not run" after each success | `scrontab::each_run_of_a_scrontab_job_continues_the_one_before`, where Slurm has it; table: scrontab |
 //! | 20 one bad row stops all, rows twice or under another's name | `rows::a_row_that_is_none_late_twice_or_behind_concerns_no_other_job` |
 //! | 26 JSON changes with every release | `slurm-client`: `json::tests`, against answers of 22.05, 24.11 and 26.05 |
 //! | 27 JSON is slow and huge | `doubt`: no question asks for it; `make bench` |

@@ -8,10 +8,10 @@ mod used;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::facts::{by_run, occurred};
+use self::facts::{Facts, by_run, occurred};
 use super::Run;
 use super::log::{Log, Witness};
-use super::plan::Source;
+use super::plan::{Break, Source};
 use super::sacct::Row;
 use super::told::Told;
 use super::verdict::Verdict;
@@ -86,6 +86,7 @@ pub(super) fn judge(
         verdict.open.push(format!("job {job} has no row"));
     }
     let mut facts = by_run(told, &mut verdict);
+    ended_again(&mut rows, log, &facts, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.is_remainder) {
@@ -198,6 +199,30 @@ fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
                 ..witnessed(*run, witness)
             });
             verdict.lost.push(lost);
+        }
+    }
+}
+
+/// Ends that slurmctld told twice: restarted before it had saved the first, it ended the run once more, and accounting has the second (seen
+/// on 22.05). Which of them is told cannot be judged.
+fn ended_again(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Verdict) {
+    for row in rows {
+        let run = (row.job, row.task, row.submit);
+        let events = facts.by_slot.get(&(run, "end"));
+        let (Some([event]), Some(end)) = (events.map(Vec::as_slice), row.end) else {
+            continue;
+        };
+        let told = occurred(event);
+        let is_restart = |what| matches!(what, Break::Slurmctld);
+        if (row.start.unwrap_or(row.submit)..end).contains(&told)
+            && log.was_broken(is_restart, told, end)
+        {
+            let text = format!(
+                "the end of {run:?} at {told}: slurmctld, restarted, ended it again: {}",
+                row.line
+            );
+            verdict.unjudged.push(text);
+            row.end = Some(told);
         }
     }
 }

@@ -1,14 +1,22 @@
-//! Readiness: a service is ready while every condition it named holds.
+//! Readiness: a service is ready while every condition it named holds. Beside that, notes: what somebody should look at while it works.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The conditions of a process. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Health {
     conditions: Arc<Mutex<BTreeMap<String, Option<String>>>>,
     roles: Arc<Mutex<BTreeMap<String, &'static str>>>,
+    notes: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+/// Something that somebody should look at, and that takes no service out of service.
+#[derive(Clone)]
+pub struct Note {
+    health: Health,
+    name: String,
 }
 
 /// One condition, e.g. `nats`; not fulfilled at first.
@@ -49,6 +57,22 @@ impl Health {
             .clone()
     }
 
+    /// A note, of which nothing is said at first. Name it as a condition.
+    pub fn note(&self, name: &str) -> Note {
+        Note {
+            health: self.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// What somebody should look at, ready or not.
+    pub fn notes(&self) -> BTreeMap<String, String> {
+        self.notes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     pub(crate) fn set_role(&self, service: &str, role: &'static str) {
         self.roles
             .lock()
@@ -76,6 +100,26 @@ impl Condition {
     }
 }
 
+impl Note {
+    /// Says it, until [`Self::clear`].
+    pub fn say(&self, text: impl Display) {
+        let mut notes = self.lock();
+        notes.insert(self.name.clone(), text.to_string());
+    }
+
+    /// There is nothing to look at any more.
+    pub fn clear(&self) {
+        self.lock().remove(&self.name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.health
+            .notes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +134,17 @@ mod tests {
         assert!(health.problems().is_empty());
         nats.fail("gone");
         assert_eq!(health.problems()["nats"], "gone");
+    }
+
+    #[test]
+    fn a_note_leaves_the_service_ready() {
+        let health = Health::default();
+        let note = health.note("ledger.holes");
+        assert!(health.notes().is_empty());
+        note.say("a hole");
+        assert_eq!(health.notes()["ledger.holes"], "a hole");
+        assert!(health.problems().is_empty());
+        note.clear();
+        assert!(health.notes().is_empty());
     }
 }

@@ -13,7 +13,7 @@ pub mod telemetry;
 
 pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
 pub use context::Context;
-pub use health::{Condition, Health};
+pub use health::{Condition, Health, Note};
 pub use process::{Service, Started, install_tls, main, restrict, run_api, shutdown_on_signals};
 
 /// Any error, as services hand it to their process.

@@ -1,5 +1,6 @@
 //! The API over a Unix socket (who calls is known by uid) or TCP (with a token).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::Pin;
 
@@ -75,6 +76,15 @@ pub struct Client {
 
 /// A query: names and values, encoded when it is sent.
 pub type Query = Vec<(&'static str, String)>;
+
+/// What the services say of themselves, by name.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    /// What keeps them from being ready; empty when they are.
+    pub problems: BTreeMap<String, String>,
+    /// What somebody should look at.
+    pub notes: BTreeMap<String, String>,
+}
 
 /// A document that is received part by part.
 #[derive(Debug)]
@@ -156,11 +166,11 @@ impl Client {
         self.document(response).await
     }
 
-    /// What keeps the services from being ready, by condition; empty when they are.
+    /// Whether the services are ready.
     ///
     /// # Errors
     /// If the API cannot be reached or answers something else.
-    pub async fn readiness(&self) -> Result<std::collections::BTreeMap<String, String>, Error> {
+    pub async fn readiness(&self) -> Result<Readiness, Error> {
         // 503 with the list is an answer, too.
         let response = self.send(Method::GET, "/readyz", &Query::new()).await?;
         let body = response
@@ -171,13 +181,18 @@ impl Client {
             .to_bytes();
         let answer: Value =
             serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
-        let problems = answer["problems"]
-            .as_object()
-            .ok_or_else(|| Error::Answer("no list of problems".into()))?;
-        Ok(problems
-            .iter()
-            .map(|(name, reason)| (name.clone(), reason.as_str().unwrap_or_default().to_owned()))
-            .collect())
+        let texts = |of: &str| {
+            let texts = answer[of].as_object()?;
+            let text = |(name, text): (&String, &Value)| {
+                (name.clone(), text.as_str().unwrap_or_default().to_owned())
+            };
+            Some(texts.iter().map(text).collect())
+        };
+        let none = || Error::Answer("no list of problems".into());
+        Ok(Readiness {
+            problems: texts("problems").ok_or_else(none)?,
+            notes: texts("notes").unwrap_or_default(),
+        })
     }
 
     async fn ask(&self, method: Method, path: &str, query: &Query) -> Result<Value, Error> {

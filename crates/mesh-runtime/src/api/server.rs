@@ -171,7 +171,7 @@ fn ready(health: &Health) -> axum::response::Response {
     };
     (
         status,
-        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "roles": health.roles() })),
+        Json(serde_json::json!({ "ready": problems.is_empty(), "problems": problems, "notes": health.notes(), "roles": health.roles() })),
     )
         .into_response()
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::advice;
 use super::{Finding, Grade};
 use crate::cli::{Global, HookFiles};
-use crate::client::Query;
+use crate::client::{Query, Readiness};
 use crate::commands::hooks::plan_here;
 use crate::settings::{self, HOOK_CONFIG};
 
@@ -278,15 +278,11 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
         }
     };
     match client.readiness().await {
-        Ok(problems) if problems.is_empty() => {
-            findings.push(Finding::new(
-                "slurm-mesh",
-                Grade::Good,
-                format!("ready at {}", client.address()),
-                "",
-            ));
-        }
-        Ok(problems) => {
+        Ok(Readiness { problems, notes }) => {
+            if problems.is_empty() {
+                let found = format!("ready at {}", client.address());
+                findings.push(Finding::new("slurm-mesh", Grade::Good, found, ""));
+            }
             for (name, reason) in problems {
                 findings.push(Finding::new(
                     "slurm-mesh",
@@ -294,6 +290,10 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
                     format!("not ready: {name}: {reason}"),
                     "it keeps trying; its log says more",
                 ));
+            }
+            for (name, text) in notes {
+                let found = format!("{name}: {text}");
+                findings.push(Finding::new("slurm-mesh", Grade::Warning, found, ""));
             }
         }
         Err(error) => findings.push(Finding::new(

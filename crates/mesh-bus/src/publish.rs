@@ -7,6 +7,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use bytes::Bytes;
 use futures_util::{TryStreamExt as _, stream};
+use mesh_events::catalogue::MESH_REPLAY;
 use mesh_events::cloudevents::{Attributes, HEADER_REPLAY};
 use mesh_events::{Event, subject};
 use prost::Message as _;
@@ -108,6 +109,19 @@ impl Bus {
             Self::stored(subject, &id, acknowledged).await?;
         }
         Ok(())
+    }
+
+    /// Takes away what a replay told.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn purge_replay(&self, replay: &str) -> Result<(), Error> {
+        let failed = || Error::jetstream("purge replay", replay);
+        let stream = self.jetstream.get_stream_no_info(MESH_REPLAY).await;
+        let stream = stream.map_err(|source| failed()(source.into()))?;
+        let purge = stream.purge().filter(subject::replay(replay, None, ">"));
+        let purged = purge.await.map(drop);
+        purged.map_err(|source| failed()(source.into()))
     }
 
     /// Publishes a message that is no event (audit entry, dead letter) and waits until JetStream has stored it.

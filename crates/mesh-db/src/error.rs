@@ -80,6 +80,16 @@ impl Error {
     }
 }
 
+/// True if a query was ended as it took longer than its connection allows.
+pub fn is_too_long(error: &sqlx::Error) -> bool {
+    // PostgreSQL's query_canceled and SQLite's SQLITE_INTERRUPT.
+    let code = match error {
+        sqlx::Error::Database(error) => error.code(),
+        _ => None,
+    };
+    code.is_some_and(|code| ["57014", "9"].contains(&&*code))
+}
+
 /// True if the database may be there again by itself: it restarts, or the way to it is cut.
 pub fn is_away(error: &sqlx::Error) -> bool {
     match error {

@@ -13,5 +13,5 @@ pub mod postgres;
 pub mod sql;
 pub mod sqlite;
 
-pub use error::{Error, is_away};
+pub use error::{Error, is_away, is_too_long};
 pub use location::Location;

@@ -41,14 +41,14 @@ pub fn writers(
     pool(connections, options.options([("synchronous_commit", "on")]))
 }
 
-/// Connections that only read, each query no longer than `statement_timeout`. Nothing is opened yet.
+/// Connections that only read, each query no longer than a time. Nothing is opened yet.
 pub fn readers(
     name: &str,
     options: &PgConnectOptions,
     connections: u32,
-    statement_timeout: &str,
+    longest: Duration,
 ) -> Pool {
-    let options = with_limits(name, options, statement_timeout);
+    let options = with_limits(name, options, &format!("{}ms", longest.as_millis()));
     pool(
         connections,
         options.options([("default_transaction_read_only", "on")]),

@@ -6,9 +6,11 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
 
 use crate::Error;
 use crate::pool::Pool;
@@ -16,11 +18,19 @@ use crate::pool::Pool;
 /// How long one attempt waits for another process that holds the file.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// The one connection that writes, and those that read. Nothing is opened yet, but the file is there.
+/// Steps of SQLite's virtual machine between two looks at the clock: well below a millisecond.
+const STEPS: i32 = 10_000;
+
+/// The one connection that writes, and those that read, each query no longer than a time. Nothing is opened yet, but the file is there.
 ///
 /// # Errors
 /// If the file cannot be made.
-pub fn pools(name: &'static str, path: &Path, readers: u32) -> Result<(Pool, Pool), Error> {
+pub fn pools(
+    name: &'static str,
+    path: &Path,
+    readers: u32,
+    longest: Duration,
+) -> Result<(Pool, Pool), Error> {
     OpenOptions::new()
         .create(true)
         .append(true)
@@ -37,8 +47,20 @@ pub fn pools(name: &'static str, path: &Path, readers: u32) -> Result<(Pool, Poo
         .connect_lazy_with(options.clone());
     let readers = SqlitePoolOptions::new()
         .max_connections(readers)
+        .after_connect(move |connection, _| Box::pin(limit(connection, longest)))
+        .before_acquire(move |connection, _| {
+            Box::pin(async move { limit(connection, longest).await.map(|()| true) })
+        })
         .connect_lazy_with(options.read_only(true));
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
+}
+
+/// Ends whatever runs on a connection after a time, as a server does by itself. What nobody waits for any more ends, too.
+async fn limit(connection: &mut SqliteConnection, longest: Duration) -> Result<(), sqlx::Error> {
+    let end = Instant::now() + longest;
+    let mut handle = connection.lock_handle().await?;
+    handle.set_progress_handler(STEPS, move || Instant::now() < end);
+    Ok(())
 }
 
 /// A connection that writes durably. What moves within the file while rows are added leaves no copy behind, which nobody would ever find and

@@ -352,6 +352,8 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "mesh.*.audit.retention".into(),
             "mesh.*.audit.replay".into(),
             "mesh.replay.>".into(),
+            // What a replay told is taken away some time after its end.
+            format!("$JS.API.STREAM.PURGE.{MESH_REPLAY}"),
             // What is gone from a stream before it was taken in; and what is there and was taken in by nobody.
             "slurm.*.capture.gap_opened.stream".into(),
             "slurm.*.capture.gap_closed.stream".into(),

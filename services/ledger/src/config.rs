@@ -7,6 +7,7 @@ use mesh_db::Location;
 use mesh_events::subject;
 use serde::{Deserialize, Serialize};
 
+use crate::adapters::LONGEST_QUERY;
 use crate::domain::note::PrivateKey;
 use crate::domain::replay::Limits;
 use crate::error::Error;
@@ -17,6 +18,12 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 /// How often what is new is signed.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a query may take.
+const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long what a replay told stays; the stream keeps nothing longer.
+const SHORTEST_TOLD: Duration = Duration::from_secs(60);
+const LONGEST_TOLD: Duration = Duration::from_secs(3 * 86_400);
 /// What is retained at all is retained for a day.
 const SHORTEST_KEPT: Duration = Duration::from_secs(86_400);
 
@@ -50,6 +57,9 @@ pub struct ReplayConfig {
     pub max_rate: u32,
     /// Replays of one caller that may run at the same time.
     pub max_running: u32,
+    /// How long what was told stays in its stream after the replay has ended.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
 }
 
 impl Default for ReplayConfig {
@@ -58,6 +68,7 @@ impl Default for ReplayConfig {
             rate: 1000,
             max_rate: 10_000,
             max_running: 4,
+            keep: Duration::from_secs(86_400),
         }
     }
 }
@@ -110,6 +121,9 @@ pub struct Database {
     pub reader_url: String,
     /// How many queries may read at the same time.
     pub readers: u32,
+    /// How long a query may take.
+    #[serde(with = "humantime_serde")]
+    pub query_timeout: Duration,
 }
 
 impl Default for Config {
@@ -190,6 +204,7 @@ impl Default for Database {
             url: String::new(),
             reader_url: String::new(),
             readers: 4,
+            query_timeout: LONGEST_QUERY,
         }
     }
 }
@@ -214,6 +229,19 @@ impl Config {
         within("replay.max_rate", replay.max_rate.into(), 100_000);
         within("replay.rate", replay.rate.into(), replay.max_rate.into());
         within("replay.max_running", replay.max_running.into(), 100);
+        let timeout = self.db.query_timeout;
+        if timeout < SHORTEST_TIMEOUT || timeout > LONGEST_TIMEOUT {
+            faults.push(format!(
+                "ledger.db.query_timeout: {} is not between 1s and 10min",
+                humantime::format_duration(timeout)
+            ));
+        }
+        if replay.keep < SHORTEST_TOLD || replay.keep > LONGEST_TOLD {
+            faults.push(format!(
+                "ledger.replay.keep: {} is not between 1min and 3days",
+                humantime::format_duration(replay.keep)
+            ));
+        }
         let interval = self.checkpoint.interval;
         if interval < SHORTEST_INTERVAL || interval > LONGEST_INTERVAL {
             faults.push(format!(

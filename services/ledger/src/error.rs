@@ -103,18 +103,30 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the database may be there again by itself: it restarts, or the way to it is cut.
-    pub fn is_away(&self) -> bool {
+    /// What the database said.
+    const fn from_database(&self) -> Option<&sqlx::Error> {
         match self {
-            Self::Database(error) => error.is_away(),
             Self::Append(source)
             | Self::Sign(source)
             | Self::Retain(source)
             | Self::Replay(source)
             | Self::Read(source)
-            | Self::Index(source) => mesh_db::is_away(source),
+            | Self::Index(source) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// True if a query was ended as it took longer than it may.
+    pub fn is_too_long(&self) -> bool {
+        self.from_database().is_some_and(mesh_db::is_too_long)
+    }
+
+    /// True if the database may be there again by itself: it restarts, or the way to it is cut.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Self::Database(error) => error.is_away(),
             Self::TooSlow(_) => true,
-            _ => false,
+            _ => self.from_database().is_some_and(mesh_db::is_away),
         }
     }
 }

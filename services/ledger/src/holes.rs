@@ -5,11 +5,12 @@
 //! stream was made anew) is a hole: noted, told as `capture.gap_opened`, and ended by ingest, which tells again what Slurm has recorded,
 //! with `capture.gap_closed`. Both have ids that follow from the hole, so they are told until the ledger has them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::{Bus, StreamState};
-use mesh_runtime::Service as _;
+use mesh_runtime::{Note, Service as _};
 
 use crate::adapters::{Batch, Position, Store};
 use crate::domain::hole::Hole;
@@ -27,6 +28,8 @@ pub(crate) struct Holes {
     pub store: Store,
     pub bus: Bus,
     pub cluster: String,
+    /// Says what is open. The ledger answers and takes in what comes nevertheless.
+    pub note: Note,
 }
 
 impl Holes {
@@ -197,14 +200,14 @@ impl Holes {
     async fn tell(&self, told: &mut i64) -> Result<(), String> {
         let holes = self.store.holes(*told).await.map_err(text)?;
         if holes.is_empty() {
-            metrics::open_holes(0);
+            self.say(&[]);
             return Ok(());
         }
         let mut clusters = self.store.recent_clusters().await.map_err(text)?;
         clusters.insert(self.cluster.clone());
-        let (mut open, mut all) = (0, true);
-        for hole in &holes {
-            let mut closed = true;
+        let mut open = Vec::new();
+        for hole in holes {
+            let mut waits_for = BTreeSet::new();
             for cluster in &clusters {
                 let [opened_id, closed_id] = hole.event_ids(cluster);
                 let has = async |id: &str| self.store.seq_of(id).await.map(|seq| seq.is_some());
@@ -213,21 +216,37 @@ impl Holes {
                     sent.map_err(text)?;
                 }
                 if !has(&closed_id).await.map_err(text)? {
-                    closed = false;
+                    waits_for.insert(cluster.clone());
                     if !hole.can_be_filled() {
                         let sent = self.bus.publish(&hole.given_up(cluster)).await;
                         sent.map_err(text)?;
                     }
                 }
             }
-            open += u64::from(!closed);
-            all &= closed;
-            if all {
+            if !waits_for.is_empty() {
+                open.push((hole, waits_for));
+            } else if open.is_empty() {
                 *told = hole.number;
             }
         }
-        metrics::open_holes(open);
+        self.say(&open);
         Ok(())
+    }
+
+    /// Says what is open in readiness and metrics.
+    fn say(&self, open: &[(Hole, BTreeSet<String>)]) {
+        let messages = open.iter().filter_map(|(hole, _)| hole.messages()).sum();
+        let since = open.iter().map(|(hole, _)| hole.found_at).min();
+        metrics::open_holes(open.len(), messages, since);
+        match open {
+            [] => self.note.clear(),
+            [(hole, clusters)] => self.note.say(hole.still_open(clusters)),
+            [(hole, clusters), others @ ..] => self.note.say(format!(
+                "{}; and {} more",
+                hole.still_open(clusters),
+                others.len()
+            )),
+        }
     }
 }
 

@@ -70,7 +70,8 @@ impl Service for LedgerService {
         // Named before anybody can ask: not ready until the ledger is open.
         let database = context.health.condition("ledger.database");
         let location = config.database(&context.mesh.data_dir)?;
-        let store = Store::connect(&location, config.reader()?.as_ref(), config.db.readers)?;
+        let (reader, db) = (config.reader()?, &config.db);
+        let store = Store::connect_with(&location, reader.as_ref(), db.readers, db.query_timeout)?;
         let prepared = match store.prepare().await {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
@@ -94,7 +95,12 @@ impl Service for LedgerService {
             &context.mesh.cluster,
         );
         let proofs = Arc::new(Proofs::new(store.clone(), checkpointer.clone()));
-        let replayer = Replayer::new(store.clone(), bus.clone(), &context.mesh.cluster);
+        let replayer = Replayer::new(
+            store.clone(),
+            bus.clone(),
+            &context.mesh.cluster,
+            config.replay.keep,
+        );
         let replays = Replays::new(store.clone(), replayer.clone(), config.replay.limits());
         let others = api::router(Arc::new(events)).merge(api::export_router(Arc::clone(&proofs)));
         let router = context
@@ -180,6 +186,7 @@ async fn run(
         store: store.clone(),
         bus: bus.clone(),
         cluster: context.mesh.cluster.clone(),
+        note: context.health.note("ledger.holes"),
     };
     holes.begin().await;
     let retained = context.health.condition("ledger.retention");

@@ -16,6 +16,8 @@ const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
 const ARCHIVED: &str = "ledger_archived_sequence";
 const HOLES: &str = "ledger_holes_total";
 const OPEN_HOLES: &str = "ledger_holes_open";
+const OPEN_HOLES_MESSAGES: &str = "ledger_holes_open_messages";
+const OPEN_HOLES_SINCE: &str = "ledger_holes_open_since_seconds";
 const RESTORED: &str = "ledger_restored_total";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
 const REPLAYED: &str = "ledger_replayed_total";
@@ -61,6 +63,14 @@ pub fn describe() {
         "Holes found: messages that were gone before the ledger had them, by stream."
     );
     describe_gauge!(OPEN_HOLES, "Holes of which no end was told yet.");
+    describe_gauge!(
+        OPEN_HOLES_MESSAGES,
+        "Messages that these holes miss, of those whose size is known."
+    );
+    describe_gauge!(
+        OPEN_HOLES_SINCE,
+        "When the oldest of them was found, in seconds since 1970; 0 if none is open."
+    );
     describe_counter!(
         RESTORED,
         "Entries taken in from the stream itself, as their messages were answered before, by stream."
@@ -114,8 +124,11 @@ pub(crate) fn hole(stream: &str) {
     counter!(HOLES, "stream" => stream.to_owned()).increment(1);
 }
 
-pub(crate) fn open_holes(count: u64) {
+/// `since`: when the oldest was found, in microseconds since 1970.
+pub(crate) fn open_holes(count: usize, messages: u64, since: Option<i64>) {
     gauge!(OPEN_HOLES).set(count as f64);
+    gauge!(OPEN_HOLES_MESSAGES).set(messages as f64);
+    gauge!(OPEN_HOLES_SINCE).set((since.unwrap_or_default() / 1_000_000) as f64);
 }
 
 pub(crate) fn restored(stream: &'static str, entries: usize) {

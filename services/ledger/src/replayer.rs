@@ -37,6 +37,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Replays that ended are forgotten after this time.
 const REMEMBER: TimeDelta = TimeDelta::days(30);
 const FORGET: Duration = Duration::from_secs(3600);
+/// How often what they told is cleared away.
+const CLEAR: TimeDelta = TimeDelta::seconds(60);
+/// What is older the stream has let go by itself.
+const MESH_REPLAY_AGE: TimeDelta = TimeDelta::days(4);
 
 /// Works on replays. Cheap to clone.
 #[derive(Clone)]
@@ -45,6 +49,7 @@ pub struct Replayer {
     bus: Bus,
     cluster: Arc<str>,
     wake: Arc<Notify>,
+    keep: Duration,
 }
 
 /// Why the work on a replay stops here.
@@ -64,13 +69,14 @@ impl From<Error> for Stop {
 }
 
 impl Replayer {
-    /// Reads a store and writes to a bus; `cluster` is whose audit has the entries.
-    pub fn new(store: Store, bus: Bus, cluster: &str) -> Self {
+    /// Reads a store and writes to a bus; `cluster` is whose audit has the entries. What was told stays on the bus for `keep` after the end.
+    pub fn new(store: Store, bus: Bus, cluster: &str, keep: Duration) -> Self {
         Self {
             store,
             bus,
             cluster: cluster.into(),
             wake: Arc::default(),
+            keep,
         }
     }
 
@@ -83,6 +89,7 @@ impl Replayer {
     pub async fn keep(self, shutdown: CancellationToken) {
         let mut works = JoinSet::new();
         let mut forgotten: Option<Instant> = None;
+        let mut cleared: Option<DateTime<Utc>> = None;
         let mut told = false;
         while !shutdown.is_cancelled() {
             match self.start(&mut works, &shutdown).await {
@@ -100,6 +107,14 @@ impl Replayer {
                 }
                 forgotten = Some(Instant::now());
             }
+            let until = Utc::now() - TimeDelta::from_std(self.keep).unwrap_or(MESH_REPLAY_AGE);
+            if cleared.is_none_or(|before| until - before >= CLEAR) && !told {
+                let since = cleared.unwrap_or(until - MESH_REPLAY_AGE);
+                match self.clear(since, until).await {
+                    Ok(()) => cleared = Some(until),
+                    Err(error) => tracing::debug!(error, "take away what old replays told"),
+                }
+            }
             metrics::replays(works.len());
             tokio::select! {
                 () = shutdown.cancelled() => {}
@@ -109,6 +124,28 @@ impl Replayer {
             }
         }
         while works.join_next().await.is_some() {}
+    }
+
+    /// Takes away what a cancelled replay told.
+    async fn take_back(&self, replay: &Replay) {
+        if replay.state != State::Cancelled {
+            return;
+        }
+        if let Err(error) = self.bus.purge_replay(&replay.id).await {
+            // It is done when old ones are cleared.
+            let error = mesh_runtime::chain(&error);
+            tracing::debug!(error, "take away what a cancelled replay told");
+        }
+    }
+
+    /// Takes away what was told by replays that ended in some time, so that the stream does not stay full of it.
+    async fn clear(&self, since: DateTime<Utc>, until: DateTime<Utc>) -> Result<(), String> {
+        let ended = self.store.replays_that_ended(since, until).await;
+        for id in ended.map_err(|error| mesh_runtime::chain(&error))? {
+            let purged = self.bus.purge_replay(&id).await;
+            purged.map_err(|error| mesh_runtime::chain(&error))?;
+        }
+        Ok(())
     }
 
     /// Begins to work on what nobody works on.
@@ -137,7 +174,14 @@ impl Replayer {
                 outcome = claimed.replay.state.as_str(),
                 "replay ended"
             ),
-            Err(Stop::Lost) => tracing::debug!(replay.id = id, "replay is another's or cancelled"),
+            Err(Stop::Lost) => {
+                tracing::debug!(replay.id = id, "replay is another's or cancelled");
+                // Of one that was cancelled, what was told meanwhile does not stay either.
+                let stored = self.store.replay(&id).await;
+                if let Ok(Some((replay, _))) = stored {
+                    self.take_back(&replay).await;
+                }
+            }
             Err(Stop::Shutdown) => {
                 let state = claimed.replay.state;
                 let released = self
@@ -166,6 +210,7 @@ impl Replayer {
         if claimed.replay.state == State::Running {
             self.tell(claimed, shutdown).await?;
         }
+        self.take_back(&claimed.replay).await;
         let entries = claimed.replay.audit_entries(true, &self.cluster);
         self.audit(claimed, entries, shutdown).await?;
         claimed.replay.audited = Audited::End;
@@ -185,7 +230,15 @@ impl Replayer {
             let begun = Instant::now();
             let (after, to) = (claimed.replay.cursor, claimed.replay.to_seq);
             let found = self.store.recorded(&selection, &sight, after, to, limit);
-            let found = found.await?;
+            let mut found = match found.await {
+                // A body is missing: it does not come back.
+                Err(error @ Error::Corrupt { .. }) => {
+                    return self.end(claimed, State::Failed, error.to_string()).await;
+                }
+                found => found?,
+            };
+            let more = found.len() > limit as usize;
+            found.truncate(limit as usize);
             let count = found.len();
             let mut told = claimed.replay.clone();
             let mut events = Vec::with_capacity(count);
@@ -210,7 +263,7 @@ impl Replayer {
                 ..told
             };
             metrics::replayed(count);
-            if count < limit as usize {
+            if !more {
                 return self.end(claimed, State::Done, String::new()).await;
             }
             self.save(claimed, State::Running).await?;

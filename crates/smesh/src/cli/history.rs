@@ -137,7 +137,7 @@ pub enum Replay {
         #[arg(long)]
         wait: bool,
     },
-    /// End a replay before it is done; what it has told stays told
+    /// End a replay before it is done; what nobody has received by then is taken away
     Cancel {
         /// Its id
         id: String,

@@ -13,6 +13,8 @@ use crate::error::Error;
 
 /// Payloads of one transaction while they are taken out.
 const PAGE: u32 = 2000;
+/// Payloads that one query looks at for their age.
+const STEP: u64 = 20_000;
 
 impl Store {
     /// Up to which entry payloads are archived or erased; 0 if none is.
@@ -46,17 +48,24 @@ impl Store {
     pub async fn last_before(&self, time: DateTime<Utc>) -> Result<u64, Error> {
         // Looked at first: what is appended meanwhile is later.
         let head = self.head().await?.seq;
-        let sql = Sql::new("SELECT seq FROM payloads WHERE seq > ")
-            .bind(self.archived_to().await?.cast_signed())
-            .push(" AND recorded_at >= ")
-            .bind(time.timestamp_micros())
-            .push(" ORDER BY seq LIMIT 1");
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
-        let first = row.map(|row| row.get::<i64>("seq")).transpose();
-        let first = first.map_err(Error::Read)?;
-        Ok(first
-            .map_or(head, |first| first.unsigned_abs() - 1)
-            .min(head))
+        let mut looked_at = self.archived_to().await?;
+        // In steps, so that no query grows with the ledger.
+        while looked_at < head {
+            let end = looked_at.saturating_add(STEP).min(head);
+            let sql = Sql::new("SELECT MIN(seq) AS seq FROM payloads WHERE seq > ")
+                .bind(looked_at.cast_signed())
+                .push(" AND seq <= ")
+                .bind(end.cast_signed())
+                .push(" AND recorded_at >= ")
+                .bind(time.timestamp_micros());
+            let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+            let first = row.map_or(Ok(None), |row| row.get::<Option<i64>>("seq"));
+            if let Some(first) = first.map_err(Error::Read)? {
+                return Ok(first.unsigned_abs() - 1);
+            }
+            looked_at = end;
+        }
+        Ok(head)
     }
 
     /// A checkpoint to end a range with: the largest of at most `most` entries behind some entry, else the first one behind those; none that

@@ -26,7 +26,7 @@ pub use key_file::KeyFile;
 pub use proof::Signed;
 pub use read::Row;
 pub use replay::Claimed;
-pub use store::Store;
+pub use store::{LONGEST_QUERY, Store};
 pub use streams::{Batch, Position};
 pub use verify::{Progress, Trust, Unverified, VerifyError, verify_database, verify_database_with};
 

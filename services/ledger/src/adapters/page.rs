@@ -9,6 +9,8 @@
 //! - Of a node is what is of one of the blocks that cover it (`domain::nodes`): each is a branch, too, which goes through the entries of its
 //!   block in order.
 //! - Bodies are fetched for what is on the page only.
+//!
+//! What is told once more is read by the same pages (`super::replay`).
 
 use std::collections::BTreeSet;
 
@@ -220,7 +222,7 @@ impl<'a> Page<'a> {
             By::Time => ("i.seq + 0", " INDEXED BY event_index_time"),
             By::Name => ("i.seq + 0", " INDEXED BY event_index_name"),
         };
-        let mut sql = Sql::new("SELECT i.seq, i.category, p.body FROM (");
+        let mut sql = Sql::new("SELECT i.seq, i.category, p.subject, p.body FROM (");
         for (n, branch) in self.branches.iter().enumerate() {
             sql = sql
                 .push(if n == 0 { "" } else { " UNION " })

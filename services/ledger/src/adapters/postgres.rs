@@ -2,6 +2,8 @@
 //!
 //! Any number of ledgers may append to one: each takes the lock on the head's row first.
 
+use std::time::Duration;
+
 use mesh_db::pool::Pool;
 use mesh_db::postgres::{Tables, readers, writers};
 use sqlx::Executor as _;
@@ -10,6 +12,8 @@ use sqlx::postgres::{PgConnectOptions, PgPool};
 
 use super::NAME;
 
+/// How long one statement of who verifies may take.
+const VERIFYING: Duration = Duration::from_secs(600);
 /// Appenders of one process: events and audit entries.
 const WRITERS: u32 = 2;
 
@@ -28,10 +32,11 @@ pub(super) fn pools(
     options: &PgConnectOptions,
     reader: Option<&PgConnectOptions>,
     most_readers: u32,
+    longest: Duration,
 ) -> (Pool, Pool) {
     (
         writers(NAME, options, WRITERS, "5s"),
-        readers(NAME, reader.unwrap_or(options), most_readers, "30s"),
+        readers(NAME, reader.unwrap_or(options), most_readers, longest),
     )
 }
 
@@ -42,7 +47,7 @@ pub(super) fn dropping(options: &PgConnectOptions) -> Pool {
 
 /// Reads only.
 pub(super) fn only_reading(options: &PgConnectOptions) -> Pool {
-    readers(NAME, options, 1, "10min")
+    readers(NAME, options, 1, VERIFYING)
 }
 
 /// Makes the partitions of payloads ahead of time.

@@ -37,6 +37,33 @@ impl Store {
         sight: &Sight,
         reach: Reach,
     ) -> Result<Vec<Row>, Error> {
+        let rows = self.page_by(query, sight, reach).await?;
+        let entry = |found: &DbRow| {
+            let body: Option<Vec<u8>> = found.get("body")?;
+            let (seq, category) = (found.get("seq")?, found.get("category")?);
+            Ok((seq, category, body))
+        };
+        rows.iter()
+            .map(|found| {
+                let (seq, category, body) = entry(found).map_err(Error::Read)?;
+                // Columns without a body: a page without the entry would be a wrong answer.
+                let body = body.ok_or(Error::Corrupt { seq })?;
+                Ok(Row {
+                    seq,
+                    category,
+                    body,
+                })
+            })
+            .collect()
+    }
+
+    /// The rows of a page, and one more if there is a next page.
+    pub(super) async fn page_by(
+        &self,
+        query: &Query,
+        sight: &Sight,
+        reach: Reach,
+    ) -> Result<Vec<DbRow>, Error> {
         let page = Page::new(query, sight);
         let beyond = Span::beyond(query);
         if page.is_of_few() {
@@ -63,26 +90,9 @@ impl Store {
         self.page(&page, span, by).await
     }
 
-    async fn page(&self, page: &Page<'_>, span: Span, by: By) -> Result<Vec<Row>, Error> {
+    async fn page(&self, page: &Page<'_>, span: Span, by: By) -> Result<Vec<DbRow>, Error> {
         let rows = self.readers.rows(&page.entries(span, by)).await;
-        let rows = rows.map_err(Error::Read)?;
-        let entry = |found: &DbRow| {
-            let body: Option<Vec<u8>> = found.get("body")?;
-            let (seq, category) = (found.get("seq")?, found.get("category")?);
-            Ok((seq, category, body))
-        };
-        rows.iter()
-            .map(|found| {
-                let (seq, category, body) = entry(found).map_err(Error::Read)?;
-                // Columns without a body: a page without the entry would be a wrong answer.
-                let body = body.ok_or(Error::Corrupt { seq })?;
-                Ok(Row {
-                    seq,
-                    category,
-                    body,
-                })
-            })
-            .collect()
+        rows.map_err(Error::Read)
     }
 
     /// Everything about a job, oldest entry first, up to a limit.

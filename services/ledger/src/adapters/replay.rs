@@ -4,9 +4,10 @@ use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Sight;
 
-use super::select::Select as _;
+use super::page::Reach;
 use super::store::Store;
 use crate::domain::filter::Selection;
+use crate::domain::query::Query;
 use crate::domain::replay::{Audited, Replay, State};
 use crate::error::Error;
 
@@ -225,6 +226,24 @@ impl Store {
         self.write_replay(&sql).await.map(drop)
     }
 
+    /// Replays that ended between two times.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn replays_that_ended(
+        &self,
+        since: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Result<Vec<String>, Error> {
+        let sql = Sql::new("SELECT id FROM replays WHERE ended_at >= ")
+            .bind(since.timestamp_micros())
+            .push(" AND ended_at < ")
+            .bind(until.timestamp_micros());
+        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let ids: Result<_, _> = rows.iter().map(|row| row.get("id")).collect();
+        ids.map_err(Error::Read)
+    }
+
     /// True if it was about a row.
     async fn write_replay(&self, sql: &Sql) -> Result<bool, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Replay)?;
@@ -232,7 +251,7 @@ impl Store {
         Ok(rows > 0)
     }
 
-    /// Entries of a range that a selection chooses and somebody may see, after a sequence.
+    /// Entries of a range that a selection chooses and somebody may see, after a sequence; one more than the limit if that is not all.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -244,20 +263,13 @@ impl Store {
         to: i64,
         limit: u32,
     ) -> Result<Vec<Recorded>, Error> {
-        let sql = Sql::new(
-            "SELECT i.seq, p.subject, p.body FROM event_index i
-             JOIN payloads p ON p.seq = i.seq AND p.recorded_at = i.recorded_at WHERE i.seq > ",
-        )
-        .bind(after)
-        .push(" AND i.seq <= ")
-        .bind(to)
-        .visible(sight)
-        .chosen(selection)
-        .push(" ORDER BY i.seq LIMIT ")
-        .bind(limit);
-        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
-        let recorded: Result<Vec<_>, sqlx::Error> = rows.iter().map(recorded).collect();
-        recorded.map_err(Error::Read)
+        let selection = Selection {
+            to_seq: Some(to),
+            ..selection.clone()
+        };
+        let query = Query::of(selection, after, limit);
+        let rows = self.page_by(&query, sight, Reach::default()).await?;
+        rows.iter().map(recorded).collect()
     }
 }
 
@@ -273,12 +285,13 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("no maps with other keys than texts")
 }
 
-fn recorded(row: &Row) -> Result<Recorded, sqlx::Error> {
-    Ok(Recorded {
-        seq: row.get("seq")?,
-        subject: row.get("subject")?,
-        body: row.get("body")?,
-    })
+fn recorded(row: &Row) -> Result<Recorded, Error> {
+    let seq = row.get("seq").map_err(Error::Read)?;
+    let entry = || Ok::<_, sqlx::Error>((row.get("subject")?, row.get("body")?));
+    match entry().map_err(Error::Read)? {
+        (Some(subject), Some(body)) => Ok(Recorded { seq, subject, body }),
+        _ => Err(Error::Corrupt { seq }),
+    }
 }
 
 fn replay(row: &Row) -> Result<Replay, Error> {

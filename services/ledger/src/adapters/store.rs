@@ -1,5 +1,7 @@
 //! The ledger's tables, wherever they are.
 
+use std::time::Duration;
+
 use mesh_db::Location;
 use mesh_db::pool::Pool;
 use mesh_db::sql::{Row, Sql};
@@ -8,6 +10,9 @@ use tokio::sync::watch;
 use super::{NAME, postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
+
+/// How long a query takes at most, if nothing else is said.
+pub const LONGEST_QUERY: Duration = Duration::from_secs(30);
 
 /// The ledger's tables. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -42,14 +47,27 @@ impl Store {
         reader: Option<&Location>,
         readers: u32,
     ) -> Result<Self, Error> {
+        Self::connect_with(location, reader, readers, LONGEST_QUERY)
+    }
+
+    /// As [`Self::connect`]; a query takes no longer than that.
+    ///
+    /// # Errors
+    /// If its file cannot be made.
+    pub fn connect_with(
+        location: &Location,
+        reader: Option<&Location>,
+        readers: u32,
+        longest: Duration,
+    ) -> Result<Self, Error> {
         let (writer, readers) = match location {
-            Location::Sqlite(path) => mesh_db::sqlite::pools(NAME, path, readers)?,
+            Location::Sqlite(path) => mesh_db::sqlite::pools(NAME, path, readers, longest)?,
             Location::Postgres(options) => {
                 let reader = match reader {
                     Some(Location::Postgres(options)) => Some(&**options),
                     Some(Location::Sqlite(_)) | None => None,
                 };
-                postgres::pools(options, reader, readers)
+                postgres::pools(options, reader, readers, longest)
             }
         };
         Ok(Self {

@@ -1,5 +1,7 @@
 //! Sums over the columns for queries.
 
+use std::borrow::Cow;
+
 use chrono::DateTime;
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Sight;
@@ -66,10 +68,10 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn counts(&self) -> Sql {
         let sql = Sql::new(format!(
-            "SELECT {}i.type AS word, COUNT(*) AS happened FROM event_index i WHERE i.category = 'job'",
+            "SELECT {}i.type AS word, COUNT(*) AS happened FROM event_index i",
             self.columns()
         ));
-        self.only(sql).push(format!(
+        self.only(sql, " WHERE i.category = 'job'").push(format!(
             " GROUP BY {}i.type",
             self.each(|_, column| format!("{column}, "))
         ))
@@ -93,16 +95,17 @@ impl Asked<'_> {
         let sql = Sql::new(format!(
             "WITH waits AS (SELECT {}i.wait_seconds AS wait, COUNT(*) OVER ({partition}) AS starts,
                  ROW_NUMBER() OVER ({partition}ORDER BY i.wait_seconds) AS place
-             FROM event_index i WHERE i.wait_seconds IS NOT NULL AND i.type = '{JOB_STARTED}'",
+             FROM event_index i",
             self.columns()
         ));
+        let started = format!(" WHERE i.wait_seconds IS NOT NULL AND i.type = '{JOB_STARTED}'");
         let names = self.each(|n, _| format!("g{n}, "));
         let group = self.each(|n, _| {
             let comma = if n == 0 { " GROUP BY " } else { ", " };
             format!("{comma}g{n}")
         });
         // The nearest rank: the shortest wait that so many starts did not exceed.
-        self.only(sql).push(format!(
+        self.only(sql, started).push(format!(
             ") SELECT {names}MAX(starts) AS starts, MIN(CASE WHEN place * 2 >= starts THEN wait END) AS p50,
                  MIN(CASE WHEN place * 10 >= starts * 9 THEN wait END) AS p90, MAX(wait) AS longest
              FROM waits{group} HAVING COUNT(*) > 0"
@@ -124,13 +127,15 @@ impl Asked<'_> {
     fn costs(&self) -> Sql {
         let final_types = COST_FINAL.map(|kind| format!("'{kind}'")).join(", ");
         let sql = Sql::new(format!(
-            "SELECT {}i.currency AS currency, CAST(SUM(i.cost_micros) AS BIGINT) AS micros FROM event_index i
-             WHERE i.cost_micros IS NOT NULL AND i.currency IS NOT NULL AND i.type IN ({final_types}) AND NOT EXISTS (
-                 SELECT 1 FROM event_index l WHERE l.run = i.run AND l.seq > i.seq AND l.cluster = i.cluster
-                     AND l.cost_micros IS NOT NULL AND l.type IN ({final_types}))",
+            "SELECT {}i.currency AS currency, CAST(SUM(i.cost_micros) AS BIGINT) AS micros FROM event_index i",
             self.columns()
         ));
-        self.only(sql).push(format!(
+        let last = format!(
+            " WHERE i.cost_micros IS NOT NULL AND i.currency IS NOT NULL AND i.type IN ({final_types}) AND NOT EXISTS (
+                 SELECT 1 FROM event_index l WHERE l.run = i.run AND l.seq > i.seq AND l.cluster = i.cluster
+                     AND l.cost_micros IS NOT NULL AND l.type IN ({final_types}))"
+        );
+        self.only(sql, last).push(format!(
             " GROUP BY {}i.currency",
             self.each(|_, column| format!("{column}, "))
         ))
@@ -140,8 +145,15 @@ impl Asked<'_> {
         Ok((self.key(row)?, row.get("currency")?, row.get("micros")?))
     }
 
-    fn only(&self, sql: Sql) -> Sql {
-        let sql = sql.visible(self.sight);
+    /// Only what is asked for, with a further condition.
+    fn only(&self, sql: Sql, further: impl Into<Cow<'static, str>>) -> Sql {
+        // SQLite, which has no statistics, would go through every job of the ledger for those of a day.
+        let index = if self.is_of_a_time() {
+            " INDEXED BY event_index_time"
+        } else {
+            ""
+        };
+        let sql = sql.either(index, "").push(further).visible(self.sight);
         let Some(node) = &self.selection.node else {
             return sql.chosen(self.selection);
         };
@@ -150,6 +162,18 @@ impl Asked<'_> {
             ..self.selection.clone()
         };
         sql.of_node(node).chosen(&rest)
+    }
+
+    /// True if no other index than that of times finds less.
+    fn is_of_a_time(&self) -> bool {
+        let asked = self.selection;
+        let by_another = asked.is_narrow()
+            || asked.user.is_some()
+            || asked.account.is_some()
+            || asked.identity.is_some()
+            || asked.name.is_some()
+            || asked.node.is_some();
+        asked.since.is_some() && !by_another && *self.sight == Sight::Everything
     }
 
     /// `i.user_name AS g0, i.account AS g1, `

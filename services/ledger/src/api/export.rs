@@ -44,6 +44,7 @@ enum Format {
             (String = "application/x-ndjson"), (String = "text/csv")
         )),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+        (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(super) async fn export<A: EventsApi>(

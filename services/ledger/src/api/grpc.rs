@@ -1,32 +1,31 @@
 //! gRPC: `mesh.ledger.v1.EventsService`, on the same address as REST.
 
+mod answers;
+mod asked;
+
 use std::sync::Arc;
 
 use axum::Router;
-use chrono::{DateTime, Utc};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use mesh_api::ledger::events_service_server::{EventsService, EventsServiceServer, SERVICE_NAME};
-use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::ledger::v1::{
-    EventFilter, ExportEventsRequest, ExportEventsResponse, GetJobRequest, GetJobResponse,
-    GetNodeRequest, GetNodeResponse, GetStatsRequest, GetStatsResponse, JobRun, LedgerEntry,
-    ListEventsRequest, ListEventsResponse, NodeState, RunCost, RunSummary, StatsRow,
-    TailEventsRequest, TailEventsResponse, Wait,
+    ExportEventsRequest, ExportEventsResponse, GetJobRequest, GetJobResponse, GetNodeRequest,
+    GetNodeResponse, GetStatsRequest, GetStatsResponse, ListEventsRequest, ListEventsResponse,
+    NodeState, TailEventsRequest, TailEventsResponse,
 };
-use mesh_events::{from_timestamp, timestamp};
-use mesh_runtime::api::{Caller, Problem, Shown};
-use pbjson_types::Timestamp;
+use mesh_events::timestamp;
+use mesh_runtime::api::{Caller, Shown};
 use tonic::{Request, Response, Status};
 
-use super::fields::Fields;
+use self::answers::{entry, recorded, run, stats_row};
+pub(super) use self::asked::{asked_filter, filter, present};
+use self::asked::{fields, list_request, time};
 use super::follow::Follower;
 use super::pages::Pages;
-use super::{ApiError, Content, Entry, EventsApi, count, shown, shown_runs, shown_sums};
-use crate::domain::filter::{Filter, Moment};
+use super::{ApiError, EventsApi, count, shown, shown_runs, shown_sums, unanswered};
 use crate::domain::query::ListRequest;
-use crate::domain::stats::{Group, Row};
-use crate::domain::story::{Recorded, Run, Summary};
+use crate::domain::stats::Group;
 
 /// A route by hand: tonic's own router brings a fallback, and routers with fallbacks cannot be joined into one API.
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
@@ -227,192 +226,11 @@ pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     })
 }
 
-pub(super) fn present(text: String) -> Option<String> {
-    (!text.is_empty()).then_some(text)
-}
-
-fn time(time: Option<Timestamp>, field: &str) -> Result<Option<DateTime<Utc>>, Status> {
-    match time.as_ref().map(from_timestamp) {
-        None => Ok(None),
-        Some(Some(time)) => Ok(Some(time)),
-        Some(None) => Err(Status::invalid_argument(format!(
-            "{field}: out of range; allowed: a time a calendar can show"
-        ))),
-    }
-}
-
-pub(super) fn filter(filter: EventFilter) -> Result<Filter, Status> {
-    Ok(Filter {
-        cluster: present(filter.cluster),
-        types: filter.types,
-        job: present(filter.job),
-        run: present(filter.run),
-        array: (filter.array > 0).then_some(filter.array),
-        user: present(filter.user),
-        identity: present(filter.identity),
-        account: present(filter.account),
-        partition: present(filter.partition),
-        node: present(filter.node),
-        name: present(filter.name),
-        since: time(filter.since, "since")?.map(Moment::At),
-        until: time(filter.until, "until")?.map(Moment::At),
-        from_seq: (filter.from_seq > 0).then_some(filter.from_seq),
-        to_seq: (filter.to_seq > 0).then_some(filter.to_seq),
-    })
-}
-
-/// A filter with absolute times, as it is asked for.
-pub(super) fn asked_filter(filter: Filter) -> EventFilter {
-    let time = |moment| match moment {
-        Some(Moment::At(time)) => Some(timestamp(time)),
-        Some(Moment::Ago(_)) | None => None,
-    };
-    EventFilter {
-        cluster: filter.cluster.unwrap_or_default(),
-        types: filter.types,
-        job: filter.job.unwrap_or_default(),
-        run: filter.run.unwrap_or_default(),
-        array: filter.array.unwrap_or_default(),
-        user: filter.user.unwrap_or_default(),
-        identity: filter.identity.unwrap_or_default(),
-        account: filter.account.unwrap_or_default(),
-        partition: filter.partition.unwrap_or_default(),
-        node: filter.node.unwrap_or_default(),
-        name: filter.name.unwrap_or_default(),
-        since: time(filter.since),
-        until: time(filter.until),
-        from_seq: filter.from_seq.unwrap_or_default(),
-        to_seq: filter.to_seq.unwrap_or_default(),
-    }
-}
-
-fn list_request(request: ListEventsRequest) -> Result<ListRequest, Status> {
-    let short = EventFilter {
-        cluster: request.cluster,
-        types: request.types,
-        job: request.job,
-        user: request.user,
-        since: request.since,
-        until: request.until,
-        ..EventFilter::default()
-    };
-    let asked = match request.filter {
-        None => short,
-        Some(asked) if short == EventFilter::default() => asked,
-        Some(_) => {
-            return Err(Status::invalid_argument(
-                "filter: cluster, types, job, user, since and until are given beside it; allowed: all of them inside it",
-            ));
-        }
-    };
-    Ok(ListRequest {
-        filter: filter(asked)?,
-        cursor: present(request.cursor),
-        limit: (request.limit > 0).then_some(request.limit),
-        descending: request.descending,
-    })
-}
-
-/// Our fault: the cause goes to the log, not to the caller.
-pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
-    tracing::error!(error = mesh_runtime::chain(error), "answer request");
-    Status::internal("the service could not answer; its log says why")
-}
-
 fn status(error: ApiError) -> Status {
     match error {
         ApiError::Invalid(_) => Status::invalid_argument(error.to_string()),
         ApiError::Forbidden(_) => Status::permission_denied(error.to_string()),
         ApiError::NoJob { .. } | ApiError::NoNode { .. } => Status::not_found(error.to_string()),
-        ApiError::Store(error) => internal(&error),
-    }
-}
-
-/// An entry, or only the parts that were asked for.
-fn entry(entry: Entry, fields: Option<&Fields>) -> Result<LedgerEntry, Status> {
-    let Entry { seq, content } = entry;
-    let (event, audit) = match (content, fields) {
-        (Content::Event(event), None) => (Some(*event), None),
-        (Content::Audit(audit), None) => (None, Some(*audit)),
-        (Content::Event(event), Some(fields)) => (fields.event(&event).map_err(unfit)?, None),
-        (Content::Audit(audit), Some(fields)) => (None, fields.audit(&audit).map_err(unfit)?),
-    };
-    let with_seq = fields.is_none_or(Fields::with_seq);
-    Ok(LedgerEntry {
-        seq: if with_seq { seq } else { 0 },
-        event,
-        audit,
-    })
-}
-
-fn fields(paths: Vec<String>) -> Result<Option<Fields>, Status> {
-    if paths.is_empty() {
-        return Ok(None);
-    }
-    let fields = Fields::parse(&paths.join(","));
-    fields
-        .map(Some)
-        .map_err(|problem| Status::invalid_argument(problem.detail))
-}
-
-/// What cannot be written as JSON; the log has the cause.
-fn unfit(problem: Problem) -> Status {
-    Status::internal(problem.detail)
-}
-
-fn run(run: Run) -> JobRun {
-    JobRun {
-        summary: Some(summary(&run.summary)),
-        run: run.key,
-        timeline: run.timeline.into_iter().map(recorded).collect(),
-    }
-}
-
-fn recorded(recorded: Recorded) -> LedgerEntry {
-    LedgerEntry {
-        seq: recorded.seq,
-        event: Some(recorded.event),
-        audit: None,
-    }
-}
-
-fn stats_row(row: Row, by: &[Group]) -> StatsRow {
-    let words = by.iter().map(|group| group.as_str().to_owned());
-    StatsRow {
-        group: words
-            .zip(row.key)
-            .filter_map(|(word, value)| Some((word, value?)))
-            .collect(),
-        jobs: row.counts.into_iter().collect(),
-        wait: row.wait.map(|wait| Wait {
-            starts: wait.starts,
-            p50_seconds: wait.p50,
-            p90_seconds: wait.p90,
-            max_seconds: wait.max,
-        }),
-        costs: row
-            .costs
-            .into_iter()
-            .map(|(currency, micros)| Money { micros, currency })
-            .collect(),
-    }
-}
-
-fn summary(summary: &Summary) -> RunSummary {
-    RunSummary {
-        display_id: summary.display_id.clone(),
-        name: summary.name.clone(),
-        user: summary.user.clone(),
-        account: summary.account.clone(),
-        partition: summary.partition.clone(),
-        state: summary.state.clone(),
-        submitted: summary.submitted.map(timestamp),
-        started: summary.started.map(timestamp),
-        ended: summary.ended.map(timestamp),
-        exit_code: summary.exit_code,
-        cost: summary.cost.as_ref().map(|cost| RunCost {
-            kind: cost.kind.as_str().to_owned(),
-            amount: Some(cost.amount.clone()),
-        }),
+        ApiError::Store(error) => unanswered::status(&error),
     }
 }

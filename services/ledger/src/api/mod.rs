@@ -18,6 +18,7 @@ mod replay;
 mod rest;
 mod stats;
 mod stream;
+mod unanswered;
 
 pub use proof::{Proofs, export_router, router as proof_router};
 pub use replay::{Replays, router as replay_router};
@@ -26,7 +27,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::Event;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -150,24 +151,34 @@ pub enum ApiError {
     #[error("{0}")]
     Forbidden(&'static str),
     /// There is no such job, or it is another's.
-    #[error("no events of job {job} on cluster {cluster}, or it is not yours")]
+    #[error("no events of job {job} on cluster {cluster}{}, or it is not yours", up_to(.at))]
     NoJob {
         /// Cluster.
         cluster: String,
         /// Job as it was asked for.
         job: String,
+        /// Up to when, if that was asked for.
+        at: Option<DateTime<Utc>>,
     },
     /// There is no event of such a node.
-    #[error("no events of node {node} on cluster {cluster}")]
+    #[error("no events of node {node} on cluster {cluster}{}", up_to(.at))]
     NoNode {
         /// Cluster.
         cluster: String,
         /// Node as it was asked for.
         node: String,
+        /// Up to when, if that was asked for.
+        at: Option<DateTime<Utc>>,
     },
     /// The ledger could not be read.
     #[error(transparent)]
     Store(#[from] Error),
+}
+
+fn up_to(at: &Option<DateTime<Utc>>) -> String {
+    at.map_or_else(String::new, |at| {
+        format!(" up to {}", at.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+    })
 }
 
 /// The Events API over a store.
@@ -239,12 +250,13 @@ impl EventsApi for Events {
             return Err(ApiError::NoJob {
                 cluster: cluster.to_owned(),
                 job: job.to_owned(),
+                at,
             });
         }
         let truncated = rows.len() > self.max_story as usize;
         rows.truncate(self.max_story as usize);
         Ok(Story {
-            runs: tell(recorded(rows)?),
+            runs: tell(recorded(rows)?, at),
             truncated,
         })
     }
@@ -264,6 +276,7 @@ impl EventsApi for Events {
             return Err(ApiError::NoNode {
                 cluster: cluster.to_owned(),
                 node: node.to_owned(),
+                at,
             });
         }
         let truncated = rows.len() > self.max_story as usize;

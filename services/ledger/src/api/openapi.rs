@@ -20,7 +20,7 @@ use super::{export, rest, stats, stream};
     paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head,
         proof::newest, proof::list, proof::inclusion, proof::consistency, proof::keys, proof::rotate, proof::export,
         replay::start, replay::list, replay::one, replay::cancel),
-    components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict)),
+    components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unavailable)),
     security((), ("token" = [])),
     modifiers(&Token),
     tags(
@@ -86,6 +86,10 @@ problem_response!(Forbidden, "The caller may not ask this");
 problem_response!(
     Conflict,
     "Something stands in the way; the answer says what"
+);
+problem_response!(
+    Unavailable,
+    "It takes longer than a query may (ask for less), or the ledger's database is away (`Retry-After` says when to ask again)"
 );
 problem_response!(NotFound, "There is no such thing, or it is another's");
 

@@ -3,6 +3,7 @@
 use mesh_runtime::api::Problem;
 
 use super::rest::problem;
+use crate::domain::fact::categories;
 use crate::domain::filter::{Filter, Moment};
 use crate::domain::query::ListRequest;
 
@@ -104,9 +105,17 @@ impl Params {
                 "node" => filter.node = Some(value),
                 "name" => filter.name = Some(value),
                 "type" => filter.types.extend(list(&value)),
-                "category" => filter
-                    .types
-                    .extend(list(&value).map(|category| format!("{category}.*"))),
+                "category" => {
+                    for category in list(&value) {
+                        if !categories().any(|known| known == category) {
+                            return Err(Problem::bad_request(format!(
+                                "category: {category:?} is no category; allowed: {}",
+                                categories().collect::<Vec<_>>().join(", ")
+                            )));
+                        }
+                        filter.types.push(format!("{category}.*"));
+                    }
+                }
                 "array" => filter.array = Some(whole("array", &value)?),
                 "from_seq" => filter.from_seq = Some(whole("from_seq", &value)?),
                 "to_seq" => filter.to_seq = Some(whole("to_seq", &value)?),
@@ -189,6 +198,10 @@ mod tests {
         check(
             "colour=red",
             "colour: there is no such filter; allowed: cluster",
+        );
+        check(
+            "category=jobs",
+            "category: \"jobs\" is no category; allowed: job",
         );
         check("limit=many", "limit: \"many\"");
         check("limit=-1", "limit: \"-1\"");

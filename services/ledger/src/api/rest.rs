@@ -16,7 +16,7 @@ use super::fields::Fields;
 use super::json::{self, NodeJson, PageJson, StoryJson};
 use super::openapi::{FilterParams, PageParams};
 use super::params::Params;
-use super::{ApiError, EventsApi, export, openapi, shown, shown_runs, stats, stream};
+use super::{ApiError, EventsApi, export, openapi, shown, shown_runs, stats, stream, unanswered};
 
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     Router::new()
@@ -37,6 +37,7 @@ pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     responses(
         (status = 200, description = "A page of entries", body = PageJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+        (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(super) async fn list<A: EventsApi>(
@@ -67,6 +68,7 @@ pub(super) async fn list<A: EventsApi>(
     responses(
         (status = 200, description = "The story", body = StoryJson), (status = 400, response = openapi::BadRequest),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+        (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(super) async fn job<A: EventsApi>(
@@ -95,6 +97,7 @@ pub(super) async fn job<A: EventsApi>(
     responses(
         (status = 200, description = "The node", body = NodeJson), (status = 400, response = openapi::BadRequest),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+        (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(super) async fn node<A: EventsApi>(
@@ -164,7 +167,7 @@ pub(super) fn problem(error: ApiError) -> Problem {
         ApiError::Invalid(_) => Problem::bad_request(error.to_string()),
         ApiError::Forbidden(_) => Problem::new(StatusCode::FORBIDDEN, error.to_string()),
         ApiError::NoJob { .. } | ApiError::NoNode { .. } => Problem::not_found(error.to_string()),
-        ApiError::Store(error) => Problem::internal(&error),
+        ApiError::Store(error) => unanswered::problem(&error),
     }
 }
 

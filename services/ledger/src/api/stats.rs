@@ -61,6 +61,7 @@ struct WaitJson {
     responses(
         (status = 200, description = "The sums", body = StatsJson), (status = 400, response = openapi::BadRequest),
         (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+        (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(super) async fn stats<A: EventsApi>(

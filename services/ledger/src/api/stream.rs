@@ -39,6 +39,7 @@ const RETRY: Duration = Duration::from_secs(1);
     responses(
         (status = 200, description = "A stream without end: each `data` is an entry", content_type = "text/event-stream", body = String),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
+        (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(super) async fn follow<A: EventsApi>(

@@ -1,6 +1,8 @@
 //! Holes: messages that were gone from a stream before the ledger had them, and the events that tell of them.
 
-use chrono::DateTime;
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::{
@@ -48,13 +50,43 @@ impl Hole {
         self.stream == SLURM_EVENTS
     }
 
+    /// How many messages; `None` if nobody knows.
+    pub fn messages(&self) -> Option<u64> {
+        let count = self.last_sequence - self.first_sequence + 1;
+        u64::try_from(count).ok().filter(|count| *count > 0)
+    }
+
+    /// What is open, for who looks after the ledger: since when, what is missing, and whom it waits for.
+    pub fn still_open(&self, clusters: &BTreeSet<String>) -> String {
+        let clusters: Vec<&str> = clusters.iter().map(String::as_str).collect();
+        let time = |micros| {
+            DateTime::from_timestamp_micros(micros)
+                .map_or_else(String::new, |time: DateTime<Utc>| {
+                    time.to_rfc3339_opts(SecondsFormat::Secs, true)
+                })
+        };
+        let who = match self.can_be_filled() {
+            true => "ingest to tell again what Slurm has recorded",
+            false => "the ledger itself to note that they are lost",
+        };
+        format!(
+            "{} of the stream {}, stored between {} and {}, are missing since {}; waiting for {who} (capture.gap_closed) of {}",
+            self.count(),
+            self.stream,
+            time(self.from_at),
+            time(self.to_at),
+            time(self.found_at),
+            clusters.join(", ")
+        )
+    }
+
     fn count(&self) -> String {
-        match self.last_sequence - self.first_sequence + 1 {
-            count if count > 0 => format!(
+        match self.messages() {
+            Some(count) => format!(
                 "{count} messages ({} to {})",
                 self.first_sequence, self.last_sequence
             ),
-            _ => format!("messages from {} on", self.first_sequence),
+            None => format!("messages from {} on", self.first_sequence),
         }
     }
 

@@ -88,6 +88,17 @@ impl ListRequest {
 }
 
 impl Query {
+    /// What a selection chooses after a sequence, oldest first: for who keeps the place, and makes no cursor of it.
+    pub const fn of(selection: Selection, after: i64, limit: u32) -> Self {
+        Self {
+            selection,
+            after: Some(after),
+            limit,
+            descending: false,
+            digest: [0; DIGEST],
+        }
+    }
+
     /// The cursor after an entry.
     pub fn cursor_after(&self, seq: i64) -> String {
         Cursor {

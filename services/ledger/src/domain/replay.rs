@@ -1,28 +1,21 @@
-//! Replays: recorded events told once more. Who asked, which events, how far it is, how fast it goes, and what the audit has of it.
+//! Replays: recorded events told once more. Who asked, which events, how far it is, and how fast it goes.
+
+mod audit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_events::proto::mesh::audit::v1::{AuditEntry, Read, Replay as ReplayAct};
-use mesh_events::timestamp;
 use mesh_runtime::api::{Caller, Means, Sight};
 use serde::{Deserialize, Serialize};
 
 use super::fact::AUDIT;
 use super::filter::{Filter, Invalid, Moment, Selection};
-use super::keys::entry_id;
 
-/// Kinds of the audit's entries.
-const KIND: &str = "replay";
-const KIND_READ: &str = "read";
 /// Most events that are told before it is noted how far it is.
 const LARGEST_PAGE: u32 = 500;
 /// How often in a second that is noted, unless the page is the smallest or the largest.
 const PAGES_PER_SECOND: u32 = 4;
-/// Users in one entry of the audit.
-const MOST_NAMES: usize = 100;
 /// Users that are told apart.
 const MOST_COUNTED: usize = 1000;
 /// Longest idempotency key.
@@ -402,66 +395,6 @@ impl Replay {
             self.cursor = self.cursor.max(self.to_seq);
         }
     }
-
-    /// The audit's entries about its beginning, or its end. Each has one id, however often it is told.
-    pub fn audit_entries(&self, at_the_end: bool, cluster: &str) -> Vec<AuditEntry> {
-        let id =
-            |kind: &str, phase: &str| entry_id(&["slurm-mesh/replay/1", &self.id, kind, phase]);
-        let phase = if at_the_end { "end" } else { "begin" };
-        let who = &self.request.who;
-        let micros = if at_the_end { self.ended_at } else { None };
-        let at = DateTime::from_timestamp_micros(micros.unwrap_or(self.made_at)).map(timestamp);
-        let entry = |kind: &str, act| AuditEntry {
-            id: id(kind, phase),
-            cluster: cluster.to_owned(),
-            kind: kind.to_owned(),
-            at,
-            service: "ledger".to_owned(),
-            act: Some(act),
-        };
-        let mut act = ReplayAct {
-            replay_id: self.id.clone(),
-            by: who.name.clone(),
-            role: who.role.clone(),
-            authentication: who.authentication.clone(),
-            filter: self.request.shown_filter(),
-            from_seq: self.request.begin().unsigned_abs() + 1,
-            to_seq: self.to_seq.unsigned_abs(),
-            endpoint: self.request.wanted.endpoint.clone().unwrap_or_default(),
-            phase: phase.to_owned(),
-            ..ReplayAct::default()
-        };
-        let mut read = Read {
-            reader: who.name.clone(),
-            reader_users: who.users.iter().cloned().collect(),
-            issuer: who.issuer.clone(),
-            subject: who.subject.clone(),
-            role: who.role.clone(),
-            authentication: who.authentication.clone(),
-            request: format!("{} (replay {})", who.request, self.id),
-            filter: self.request.shown_filter(),
-            phase: phase.to_owned(),
-            ..Read::default()
-        };
-        if at_the_end {
-            act.outcome = self.state.as_str().to_owned();
-            act.sent = self.sent.unsigned_abs();
-            act.cancelled_by = self.cancelled_by.clone().unwrap_or_default();
-            act.error = match self.state {
-                State::Failed => self.problem.clone(),
-                State::Running | State::Done | State::Cancelled => String::new(),
-            };
-            read.whose = self.shown.users.iter().take(MOST_NAMES).cloned().collect();
-            read.whose_count = self.shown.users.len() as u64;
-            read.rows = self.shown.rows;
-            read.begun = id(KIND_READ, "begin");
-        }
-        let mut entries = vec![entry(KIND, Act::Replay(act))];
-        if !who.sees_only_their_own() {
-            entries.push(entry(KIND_READ, Act::Read(read)));
-        }
-        entries
-    }
 }
 
 /// How many events are told before it is noted how far it is.
@@ -475,116 +408,4 @@ pub fn pause(sent: usize, rate: u32, took: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use mesh_runtime::api::Role;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const LIMITS: Limits = Limits {
-        rate: 1000,
-        max_rate: 5000,
-        max_running: 4,
-    };
-
-    fn now() -> DateTime<Utc> {
-        DateTime::from_timestamp(1_763_760_000, 0).unwrap()
-    }
-
-    fn check(wanted: &str, caller: &Caller) -> Result<Request, Refused> {
-        let wanted: Wanted = serde_json::from_str(wanted).unwrap();
-        wanted.check(caller, 100, &LIMITS, now())
-    }
-
-    fn alice() -> Caller {
-        Caller::peer("alice", 1000, Role::User)
-    }
-
-    #[test]
-    fn the_range_ends_with_the_ledger_and_times_are_absolute() {
-        let request = check(
-            r#"{"filter": {"since": "2h", "type": ["job.*"]}}"#,
-            &alice(),
-        )
-        .unwrap();
-        assert_eq!(
-            (request.begin(), request.end(), request.rate),
-            (0, 100, 1000)
-        );
-        assert_eq!(
-            request.shown_filter(),
-            r#"{"type":["job.*"],"since":"2025-11-21T19:20:00Z","to_seq":100}"#
-        );
-        let request = check(r#"{"filter": {"from_seq": 5, "to_seq": 1000}}"#, &alice()).unwrap();
-        assert_eq!((request.begin(), request.end()), (4, 100));
-        let stored = serde_json::to_string(&request).unwrap();
-        assert_eq!(serde_json::from_str::<Request>(&stored).unwrap(), request);
-        assert_eq!(request.who.sight(), alice().sight());
-    }
-
-    #[test]
-    fn what_is_wrong_or_not_allowed_is_named() {
-        let admin = Caller::peer("root", 0, Role::Admin);
-        for (wanted, field) in [
-            (r#"{"rate": 0}"#, "rate"),
-            (r#"{"rate": 5001}"#, "rate"),
-            (r#"{"endpoint": ""}"#, "endpoint"),
-            (r#"{"filter": {"type": ["audit.read"]}}"#, "type"),
-            (r#"{"filter": {"job": "x"}}"#, "job"),
-            (r#"{"filter": {"from_seq": 7, "to_seq": 6}}"#, "to_seq"),
-        ] {
-            let Err(Refused::Invalid(invalid)) = check(wanted, &admin) else {
-                panic!("{wanted}")
-            };
-            assert_eq!(invalid.field, field);
-            assert!(invalid.problem.contains("allowed: "), "{invalid}");
-        }
-        let auditor = Caller::peer("eve", 2, Role::Auditor);
-        for caller in [&alice(), &auditor] {
-            let refused = check(r#"{"endpoint": "ci"}"#, caller).unwrap_err();
-            assert!(matches!(refused, Refused::Forbidden(_)));
-            assert!(check("{}", caller).is_ok());
-        }
-        assert!(check(r#"{"endpoint": "ci"}"#, &admin).is_ok());
-        for wrong in [r#"{"colour": 1}"#, r#"{"filter": {"colour": "red"}}"#] {
-            assert!(serde_json::from_str::<Wanted>(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_audit_has_the_same_entries_however_often_they_are_told() {
-        let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
-        let request = check("{}", &carol).unwrap();
-        let mut replay = Replay::new("r1".into(), request, now());
-        let begun = replay.audit_entries(false, "c");
-        for (seq, owner) in [(3, "carol"), (5, "bob"), (9, ""), (10, "bob")] {
-            replay.told(seq, owner);
-        }
-        assert_eq!(replay.audit_entries(false, "c"), begun);
-        replay.end(State::Done, String::new(), now());
-        assert_eq!((replay.sent, replay.cursor), (4, 100));
-        let ended = replay.audit_entries(true, "c");
-        let (Some(Act::Replay(act)), Some(Act::Read(read))) = (&ended[0].act, &ended[1].act) else {
-            panic!("{ended:?}")
-        };
-        assert_eq!((act.outcome.as_str(), act.sent), ("done", 4));
-        assert_eq!((read.whose.clone(), read.rows), (vec!["bob".to_owned()], 2));
-        assert_eq!(read.begun, begun[1].id);
-        let ids: BTreeSet<&String> = begun.iter().chain(&ended).map(|entry| &entry.id).collect();
-        assert_eq!(ids.len(), 4);
-        // Who sees only what is theirs reads nothing of others.
-        let own = Replay::new("r2".into(), check("{}", &alice()).unwrap(), now());
-        assert_eq!(own.audit_entries(false, "c").len(), 1);
-    }
-
-    proptest! {
-        #[test]
-        fn the_rate_is_kept(rate in 1u32..20_000, took in 0u64..2_000) {
-            let sent = page(rate) as usize;
-            prop_assert!((1..=500).contains(&sent));
-            let took = Duration::from_millis(took);
-            let whole = took + pause(sent, rate, took);
-            prop_assert!(sent as f64 / whole.as_secs_f64() <= f64::from(rate) * 1.001);
-        }
-    }
-}
+mod tests;

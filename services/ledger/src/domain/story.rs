@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
-use mesh_events::{Event, RunKey, from_timestamp};
+use mesh_events::{Event, EventType, RunKey, from_timestamp};
 
 /// An event and its place in the ledger.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,8 +125,8 @@ pub fn in_order(events: &mut [Recorded]) {
     events.sort_by_key(|recorded| (occurred_at(&recorded.event), recorded.seq));
 }
 
-/// Sorts events into runs.
-pub fn tell(events: Vec<Recorded>) -> Vec<Run> {
+/// Sorts events into runs, as they stood at a time if one is given: up to then the events have to be.
+pub fn tell(events: Vec<Recorded>, at: Option<DateTime<Utc>>) -> Vec<Run> {
     let mut runs: BTreeMap<String, Vec<Recorded>> = BTreeMap::new();
     for recorded in events {
         let key = recorded.event.entity_key().to_owned();
@@ -138,7 +138,10 @@ pub fn tell(events: Vec<Recorded>) -> Vec<Run> {
             in_order(&mut timeline);
             Run {
                 key,
-                summary: summary(&timeline),
+                summary: match at {
+                    None => summary(&timeline),
+                    Some(at) => summary(&timeline).as_of(at, is_suspended(&timeline)),
+                },
                 timeline,
             }
         })
@@ -187,6 +190,39 @@ fn summary(timeline: &[Recorded]) -> Summary {
         | None => None,
     });
     summary
+}
+
+impl Summary {
+    /// Without what came later. An event has Slurm's record as it was when it was read, and a job that nobody saw begin may have ended by then.
+    fn as_of(mut self, at: DateTime<Utc>, suspended: bool) -> Self {
+        let later = |time: Option<DateTime<Utc>>| time.is_some_and(|time| time > at);
+        if later(self.ended) {
+            (self.ended, self.exit_code) = (None, None);
+            self.state = match (self.started, suspended) {
+                (None, _) => "PENDING",
+                (Some(_), false) => "RUNNING",
+                (Some(_), true) => "SUSPENDED",
+            }
+            .to_owned();
+        }
+        if later(self.started) {
+            self.started = None;
+            self.state = "PENDING".to_owned();
+        }
+        self
+    }
+}
+
+/// True if the last word on it is that it is suspended.
+fn is_suspended(timeline: &[Recorded]) -> bool {
+    let kinds = timeline
+        .iter()
+        .rev()
+        .map(|recorded| &*recorded.event.r#type);
+    let suspended = EventType::JobSuspended.to_string();
+    let resumed = EventType::JobResumed.to_string();
+    let mut words = kinds.filter(|kind| [&*suspended, &*resumed].contains(kind));
+    words.next() == Some(&*suspended)
 }
 
 fn describe(summary: &mut Summary, job: &Job) {
@@ -259,13 +295,16 @@ mod tests {
 
     #[test]
     fn runs_are_told_oldest_first_and_events_in_order_of_time() {
-        let runs = tell(vec![
-            event(1, "job/5/200", "PENDING", 200),
-            event(2, "job/5/100", "COMPLETED", 190),
-            event(3, "job/5/100", "RUNNING", 150),
-            event(4, "job/5/100", "PENDING", 100),
-            event(5, "job/5/100/1", "PENDING", 100),
-        ]);
+        let runs = tell(
+            vec![
+                event(1, "job/5/200", "PENDING", 200),
+                event(2, "job/5/100", "COMPLETED", 190),
+                event(3, "job/5/100", "RUNNING", 150),
+                event(4, "job/5/100", "PENDING", 100),
+                event(5, "job/5/100/1", "PENDING", 100),
+            ],
+            None,
+        );
         let keys: Vec<&str> = runs.iter().map(|run| run.key.as_str()).collect();
         assert_eq!(keys, ["job/5/100", "job/5/100/1", "job/5/200"]);
         let order: Vec<u64> = runs[0].timeline.iter().map(|event| event.seq).collect();
@@ -277,8 +316,47 @@ mod tests {
     fn the_final_cost_outdoes_the_estimate() {
         let estimate = cost(1, "job/5/100", 100, None, Some(5));
         let both = vec![cost(2, "job/5/100", 190, Some(3), None), estimate.clone()];
-        let kind = |events| tell(events)[0].summary.cost.clone().unwrap().kind;
+        let kind = |events| tell(events, None)[0].summary.cost.clone().unwrap().kind;
         assert_eq!(kind(both), CostKind::Final);
         assert_eq!(kind(vec![estimate]), CostKind::Estimated);
+    }
+
+    #[test]
+    fn what_came_later_is_not_told_of_a_time_before() {
+        // Read when it had ended already.
+        let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
+        let read_late = |seq, kind: EventType, seconds| {
+            let mut recorded = event(seq, "job/5/100", "FAILED", seconds);
+            recorded.event.r#type = kind.to_string();
+            if let Some(Payload::Job(JobEvent { job: Some(job), .. })) = &mut recorded.event.payload
+            {
+                job.submit_time = Some(timestamp(at(100)));
+                job.start_time = Some(timestamp(at(110)));
+                job.end_time = Some(timestamp(at(190)));
+                job.exit_code = Some(ExitCode { code: 3, signal: 0 });
+            }
+            recorded
+        };
+        let events = [
+            read_late(1, EventType::JobSubmitted, 100),
+            read_late(2, EventType::JobStarted, 110),
+            read_late(3, EventType::JobSuspended, 120),
+            read_late(4, EventType::JobResumed, 130),
+            read_late(5, EventType::JobFailed, 190),
+        ];
+        for (time, count, state) in [
+            (100, 1, "PENDING"),
+            (110, 2, "RUNNING"),
+            (125, 3, "SUSPENDED"),
+            (189, 4, "RUNNING"),
+            (190, 5, "FAILED"),
+        ] {
+            let known = events[..count].to_vec();
+            let summary = tell(known, Some(at(time)))[0].summary.clone();
+            assert_eq!(summary.state, state, "{time}");
+            assert_eq!(summary.started.is_some(), time >= 110);
+            assert_eq!(summary.ended.is_some(), time >= 190);
+            assert_eq!(summary.exit_code.is_some(), time >= 190);
+        }
     }
 }

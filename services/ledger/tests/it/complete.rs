@@ -20,8 +20,8 @@ const FILLED: u64 = 1000;
 const COLUMNS: &str = "cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, subject, email, account, \
      partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at, recorded_at";
 
-/// A ledger whose entries all have the same body, and no proper chain.
-async fn fill(database: &Database) {
+/// A ledger whose entries all have the same body, and no proper chain; how many they are.
+pub async fn fill(database: &Database) -> i64 {
     let store = database.store().await;
     let event = of_user("alice", EventType::JobStarted, build::job(1));
     store.append("S", 1, vec![fact(&event)]).await.unwrap();
@@ -46,9 +46,10 @@ async fn fill(database: &Database) {
     }
     let head = format!("UPDATE head SET seq = {ENTRIES}");
     outsider.execute(&head).await;
+    ENTRIES.cast_signed()
 }
 
-async fn empty(database: &Database, which: &str) {
+pub async fn empty(database: &Database, which: &str) {
     let mut outsider = database.outsider().await;
     outsider.drop_guards().await;
     let sql = format!("DELETE FROM event_index WHERE {which}");
@@ -56,7 +57,7 @@ async fn empty(database: &Database, which: &str) {
 }
 
 /// How many entries have columns, and how many different ones there are.
-async fn present(database: &Database) -> (i64, i64) {
+pub async fn present(database: &Database) -> (i64, i64) {
     let mut outsider = database.outsider().await;
     let all = outsider.numbers("SELECT COUNT(*) FROM event_index").await;
     let sql =

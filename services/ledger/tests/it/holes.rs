@@ -6,7 +6,8 @@ use ledger::verify_database;
 use mesh_bus::Bus;
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
 use mesh_events::{Event, EventType, subject};
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::NatsServer;
+use mesh_testkit::build::{self, CLUSTER};
 use prost::Message as _;
 
 use crate::support::{Database, Process, audit_entry, bus, on_both};
@@ -125,6 +126,16 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
             metrics.contains("ledger_holes_open 2")
         })
         .await;
+    // It is ready, and says what is open.
+    let metrics = process.get("/metrics").await.unwrap();
+    assert!(metrics.contains("ledger_holes_open_messages 21"));
+    assert!(!metrics.contains("ledger_holes_open_since_seconds 0"));
+    let ready = process.json("/readyz").await.unwrap();
+    assert_eq!(ready["ready"], true, "{ready}");
+    let note = ready["notes"]["ledger.holes"].as_str().unwrap();
+    for part in ["20 messages (21 to 40)", "ingest", CLUSTER, "and 1 more"] {
+        assert!(note.contains(part), "{note}");
+    }
     let ids: BTreeSet<String> = all.iter().map(|event| event.id.clone()).collect();
     assert_eq!(
         kept(&database)
@@ -162,9 +173,26 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
         .await;
     let told = told(&process).await;
     assert_eq!(told.len(), 4, "{told:?}");
+    // Their ends, under the ids that ingest gives them.
+    let store = database.store().await;
+    for hole in store.holes(0).await.unwrap() {
+        if hole.can_be_filled() {
+            bus.publish(&hole.given_up(CLUSTER)).await.unwrap();
+        }
+    }
+    store.close().await;
+    process
+        .until("nothing is open", async |process| {
+            let ready = process.json("/readyz").await.unwrap_or_default();
+            let notes = ready["notes"].as_object();
+            notes.is_some_and(serde_json::Map::is_empty)
+        })
+        .await;
+    let metrics = process.get("/metrics").await.unwrap();
+    assert!(metrics.contains("ledger_holes_open_since_seconds 0"));
     process.kill();
     let verified = verify_database(&database.location(), |_| ()).await.unwrap();
-    assert_eq!(verified.count, 65);
+    assert_eq!(verified.count, 67);
 }
 
 async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: Database) {

@@ -20,6 +20,8 @@ mod retention;
 mod roles;
 mod sight;
 mod signing;
+mod slow;
+mod stopping;
 mod stories;
 mod stream;
 mod support;

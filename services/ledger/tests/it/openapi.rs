@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
 use ledger::adapters::KeyFile;
@@ -42,7 +43,7 @@ impl Whole {
         checkpointer.sign_if_new().await.unwrap();
         let proofs = Arc::new(Proofs::new(store.clone(), checkpointer));
         // Nobody works on them: every order is taken, and stays.
-        let replayer = Replayer::new(store.clone(), bus, CLUSTER);
+        let replayer = Replayer::new(store.clone(), bus, CLUSTER, Duration::from_secs(86_400));
         let limits = ledger::ReplayConfig {
             max_running: 100_000,
             ..ledger::ReplayConfig::default()

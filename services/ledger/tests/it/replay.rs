@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream;
+use async_nats::jetstream::stream::RawMessageErrorKind;
 use axum::Extension;
 use ledger::Store;
 use ledger::api::{Replays, replay_router};
@@ -35,6 +36,7 @@ on_both!(
     events_are_told_once_more_as_they_were_to_those_who_may_see_them,
     a_replay_is_begun_once_seen_by_few_and_ended_by_fewer,
     killed_in_the_middle_it_goes_on_and_tells_each_event_once,
+    what_was_told_long_ago_leaves_the_bus,
 );
 
 const LIMITS: Limits = Limits {
@@ -54,11 +56,16 @@ struct Ledger {
 
 impl Ledger {
     async fn start(database: Database) -> Self {
+        Self::start_with(database, Duration::from_secs(86_400)).await
+    }
+
+    /// With what was told kept for some time.
+    async fn start_with(database: Database, keep: Duration) -> Self {
         mesh_runtime::install_tls();
         let store = database.store().await;
         let nats = NatsServer::start().await;
         let bus = bus(&nats, "ledger").await;
-        let replayer = Replayer::new(store.clone(), bus, CLUSTER);
+        let replayer = Replayer::new(store.clone(), bus, CLUSTER, keep);
         let stop = CancellationToken::new();
         tokio::spawn(replayer.clone().keep(stop.clone()));
         Self {
@@ -130,26 +137,31 @@ impl Api {
 }
 
 /// A message of a stream.
-struct Told {
+pub struct Told {
     subject: String,
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
 impl Told {
-    fn header(&self, name: &str) -> &str {
+    pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.as_str())
     }
 }
 
 /// All messages of a stream, or those of a replay.
-async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Told> {
+pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Told> {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let stream = jetstream::new(client).get_stream(stream).await.unwrap();
     let state = stream.cached_info().state.clone();
     let mut told = Vec::new();
     for sequence in state.first_sequence.max(1)..=state.last_sequence {
-        let message = stream.get_raw_message(sequence).await.unwrap();
+        let message = match stream.get_raw_message(sequence).await {
+            Ok(message) => message,
+            // Of a replay that was cancelled.
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => continue,
+            Err(error) => panic!("{error}"),
+        };
         if message.subject.contains(of) {
             told.push(Told {
                 subject: message.subject.to_string(),
@@ -245,6 +257,14 @@ async fn events_are_told_once_more_as_they_were_to_those_who_may_see_them(databa
     assert_eq!(ids, [&events[1].id]);
     let audit = audited_to_the_end(&ledger.nats, id, 2).await;
     assert!(audit.iter().all(|(kind, _)| kind == "replay"));
+
+    // Of a node, which may be that of jobs that ran there.
+    let of_node = root.done(json!({"filter": {"node": "n1"}})).await;
+    let id = of_node["id"].as_str().unwrap();
+    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let ids: Vec<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    assert!(ids.contains(&events[2].id.as_str()), "{ids:?}");
+    assert_eq!(of_node["cursor"], 5);
 
     // For one endpoint, beside all others.
     let body = json!({"endpoint": "ci.example", "filter": {"from_seq": 4}});
@@ -343,7 +363,10 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
         (end.outcome.as_str(), end.cancelled_by.as_str()),
         ("cancelled", "root")
     );
-    assert!(messages(&ledger.nats, "MESH_REPLAY", id).await.len() < events.len());
+    wait_until("nothing of it stays on the bus", DEADLINE, async || {
+        messages(&ledger.nats, "MESH_REPLAY", id).await.is_empty()
+    })
+    .await;
 
     // gRPC says the same.
     let endpoint = Endpoint::from_shared(bob.url.clone()).unwrap();
@@ -436,4 +459,37 @@ async fn killed_in_the_middle_it_goes_on_and_tells_each_event_once(database: Dat
     let expected: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
     assert_eq!(ids, expected, "nothing is missing");
     assert_eq!(told.len(), events.len(), "and nothing is there twice");
+}
+
+async fn what_was_told_long_ago_leaves_the_bus(database: Database) {
+    let ledger = Ledger::start_with(database, Duration::from_secs(3600)).await;
+    let event = of_user("alice", EventType::JobStarted, build::job(1));
+    ledger.append(&[event]).await;
+    let root = ledger.as_seen_by(admin()).await;
+    let [old, new] = [root.done(json!({})).await, root.done(json!({})).await];
+    let told = async |replay: &Value| {
+        let id = replay["id"].as_str().unwrap();
+        messages(&ledger.nats, "MESH_REPLAY", id).await.len()
+    };
+    assert_eq!((told(&old).await, told(&new).await), (1, 1));
+    let mut outsider = ledger.database.outsider().await;
+    outsider
+        .execute(&format!(
+            "UPDATE replays SET ended_at = ended_at - 7200000000 WHERE id = '{}'",
+            old["id"].as_str().unwrap()
+        ))
+        .await;
+    // Another replica, or the next start.
+    let bus = bus(&ledger.nats, "ledger").await;
+    let hour = Duration::from_secs(3600);
+    let next = Replayer::new(ledger.store.clone(), bus, CLUSTER, hour);
+    let stop = CancellationToken::new();
+    let working = tokio::spawn(next.keep(stop.clone()));
+    wait_until("the old one is gone", DEADLINE, async || {
+        told(&old).await == 0
+    })
+    .await;
+    assert_eq!(told(&new).await, 1);
+    stop.cancel();
+    working.await.unwrap();
 }

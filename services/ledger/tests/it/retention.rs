@@ -1,7 +1,8 @@
 //! Old content is archived or erased: the chain stays whole, nothing is lost on the way, and only who may do it does it.
 
+pub mod interrupted;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ledger::adapters::{KeyFile, Lines};
@@ -19,13 +20,11 @@ use mesh_testkit::{NatsServer, Postgres, psql};
 use tempfile::TempDir;
 use tokio::sync::watch::Sender;
 
-use crate::support::{Database, Process, admin, bus, fact, of_user, on_both, serve};
+use crate::support::{Database, admin, bus, fact, of_user, on_both, serve};
 
 on_both!(
     archived_content_leaves_the_database_and_stays_provable,
     erased_content_is_gone_and_the_chain_is_whole,
-    interrupted_anywhere_it_goes_on,
-    killed_again_and_again_it_loses_nothing_and_does_nothing_twice,
     an_archive_that_was_changed_is_found,
     content_goes_only_after_its_archive_is_noted,
 );
@@ -240,143 +239,6 @@ async fn erased_content_is_gone_and_the_chain_is_whole(database: Database) {
     assert_eq!(ledger.verify(false).await.unwrap().archived, 610);
 }
 
-/// The states that a kill between two steps leaves.
-async fn interrupted_anywhere_it_goes_on(database: Database) {
-    let mut ledger = Ledger::new(database).await;
-    ledger.append("alice", 300).await;
-    let partial = ledger.archives().join("next.partial");
-    std::fs::create_dir(ledger.archives()).unwrap();
-    // While it wrote.
-    std::fs::write(&partial, b"half a file").unwrap();
-    // While it took payloads out: those that are left are taken out of a range that is noted.
-    let mut outsider = ledger.database.outsider().await;
-    outsider
-        .execute("CREATE TABLE kept_payloads AS SELECT * FROM payloads")
-        .await;
-    outsider
-        .execute("CREATE TABLE kept_index AS SELECT * FROM event_index")
-        .await;
-    outsider
-        .execute("CREATE TABLE kept_nodes AS SELECT * FROM event_nodes")
-        .await;
-    assert_eq!(ledger.archive_all().await.unwrap().dropped, 300);
-    let archive = ledger.is_whole().await.remove(0);
-    let file = ledger
-        .archives()
-        .join(file_name(&archive.file.as_ref().unwrap().path));
-    outsider.drop_guards().await;
-    for half in ["seq > 150", "seq > 0"] {
-        for table in ["payloads", "index", "nodes"] {
-            let into = table
-                .replace("index", "event_index")
-                .replace("nodes", "event_nodes");
-            outsider.execute(&format!("DELETE FROM {into}")).await;
-        }
-        for table in ["payloads", "index", "nodes"] {
-            let into = table
-                .replace("index", "event_index")
-                .replace("nodes", "event_nodes");
-            outsider
-                .execute(&format!(
-                    "INSERT INTO {into} SELECT * FROM kept_{table} WHERE {half}"
-                ))
-                .await;
-        }
-        // Verified as it is.
-        assert_eq!(ledger.verify(false).await.unwrap().count, 300);
-        if half == "seq > 0" {
-            // Noted, but the file had not got its name yet.
-            std::fs::rename(&file, &partial).unwrap();
-        }
-        let done = ledger.archive_all().await.unwrap();
-        assert!(done.archives.is_empty() && done.dropped > 0, "{done:?}");
-        assert_eq!(
-            ledger.is_whole().await.as_slice(),
-            std::slice::from_ref(&archive)
-        );
-        assert!(!partial.exists());
-    }
-
-    // A noted file that is not there any more: what it should have is not taken out.
-    outsider
-        .execute("INSERT INTO payloads SELECT * FROM kept_payloads")
-        .await;
-    let moved = ledger.folder.path().join("moved");
-    std::fs::rename(&file, &moved).unwrap();
-    let error = ledger.archive_all().await.unwrap_err();
-    assert!(
-        mesh_runtime::chain(&error).contains("is noted, but"),
-        "{error}"
-    );
-    assert_eq!(ledger.count("payloads").await, 300);
-    std::fs::rename(&moved, &file).unwrap();
-    assert_eq!(ledger.archive_all().await.unwrap().dropped, 300);
-}
-
-async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database: Database) {
-    let mut ledger = Ledger::new(database).await;
-    for part in 0..8 {
-        ledger.append(&format!("user{part}"), 500).await;
-    }
-    // Recorded so long ago that the policy is due.
-    let mut outsider = ledger.database.outsider().await;
-    let triggers = match ledger.database.is_sqlite() {
-        true => [
-            "DROP TRIGGER payloads_no_update",
-            "DROP TRIGGER event_index_no_update",
-        ],
-        false => [
-            "ALTER TABLE payloads DISABLE TRIGGER USER",
-            "ALTER TABLE event_index DISABLE TRIGGER USER",
-        ],
-    };
-    for trigger in triggers {
-        outsider.execute(trigger).await;
-    }
-    for table in ["payloads", "event_index"] {
-        let old = format!("UPDATE {table} SET recorded_at = 1763760000000000 + seq");
-        outsider.execute(&old).await;
-    }
-    if !ledger.database.is_sqlite() {
-        for table in ["payloads", "event_index"] {
-            let back = format!("ALTER TABLE {table} ENABLE TRIGGER USER");
-            outsider.execute(&back).await;
-        }
-    }
-    let nats = NatsServer::start().await;
-    let policy = format!(
-        "[ledger.retention]\nkeep = \"30days\"\narchive_dir = {:?}",
-        ledger.archives()
-    );
-    let mut process = Process::spawn(&nats, &ledger.database.url, &policy);
-    let mut kills = 0;
-    while ledger.count("payloads WHERE seq <= 4000").await > 0 {
-        // Somewhere in what takes some hundred milliseconds.
-        let after = std::time::Duration::from_millis(rand::random_range(50..600));
-        if kills < 12 {
-            tokio::time::sleep(after).await;
-            process.restart();
-            kills += 1;
-        }
-        // What the audit says of it comes on top.
-        assert!(ledger.verify(false).await.unwrap().count >= 4000);
-    }
-    process.restart();
-    process
-        .until("the audit knows it", async |_| {
-            ledger.verify(false).await.is_ok_and(|v| v.unaudited == 0)
-        })
-        .await;
-    drop(process);
-    ledger.store.close().await;
-    ledger.store = ledger.database.store().await;
-    let audited = ledger.store.head().await.unwrap().seq - 4000;
-    let archives = ledger.store.archives(0).await.unwrap();
-    assert_eq!(audited, archives.len() as u64, "each is told once");
-    ledger.jobs += audited as u32;
-    assert_eq!(ledger.is_whole().await, archives);
-}
-
 async fn an_archive_that_was_changed_is_found(database: Database) {
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 200).await;
@@ -560,57 +422,4 @@ async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
             .is_err()
     );
     assert_eq!(ledger.is_whole().await.len(), 1);
-}
-
-/// A file system of its own, too small for an archive.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_is_full_while_an_archive_is_written_loses_nothing() {
-    let mut ledger = Ledger::new(Database::sqlite()).await;
-    // Incompressible, so that it takes more than there is.
-    ledger.append("alice", 1).await;
-    let mut facts = Vec::new();
-    for id in 2..200 {
-        let mut job = build::job(id);
-        job.comment = (0..2000)
-            .map(|_| char::from(rand::random_range(b'a'..=b'z')))
-            .collect();
-        facts.push(fact(&of_user("alice", EventType::JobSubmitted, job)));
-    }
-    ledger.store.append("S", 200, facts).await.unwrap();
-    ledger.checkpointer.sign_if_new().await.unwrap();
-    ledger.jobs = 199;
-    std::fs::create_dir(ledger.archives()).unwrap();
-    let disk = Disk::mount(&ledger.archives());
-    let error = ledger.archive_all().await.unwrap_err();
-    assert!(
-        mesh_runtime::chain(&error).contains("No space left"),
-        "{error:?}"
-    );
-    assert_eq!(ledger.count("payloads").await, 199);
-    assert_eq!(ledger.store.archived_to().await.unwrap(), 0);
-    let left: Vec<_> = std::fs::read_dir(ledger.archives()).unwrap().collect();
-    assert!(left.is_empty(), "nothing is left there: {left:?}");
-    drop(disk);
-    assert_eq!(ledger.archive_all().await.unwrap().dropped, 199);
-    ledger.is_whole().await;
-}
-
-struct Disk(PathBuf);
-
-impl Disk {
-    fn mount(at: &Path) -> Self {
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
-            .arg(at)
-            .status()
-            .expect("mount, of the package of that name");
-        assert!(status.success(), "mounting needs root");
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        drop(Command::new("umount").arg("-l").arg(&self.0).status());
-    }
 }

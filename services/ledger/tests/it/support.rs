@@ -272,6 +272,28 @@ impl Process {
         }
     }
 
+    /// SIGTERM: it ends by itself, in time and as it should.
+    pub async fn stop(&mut self) {
+        let mut child = self.child.take().unwrap();
+        let pid = child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(told.unwrap().success());
+        let mut status = None;
+        wait_until("it ends", Duration::from_secs(20), async || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        assert!(status.unwrap().success(), "{status:?}\n{}", self.log());
+    }
+
+    /// Adds lines to its configuration, for the next start.
+    pub fn configure(&self, more: &str) {
+        let path = self.folder.path().join("mesh.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, format!("{text}{more}\n")).unwrap();
+    }
+
     pub fn restart(&mut self) {
         self.kill();
         let log = std::fs::File::options()

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use mesh_db::Location;
 use mesh_db::pool::Pool;
@@ -15,6 +16,8 @@ use crate::error::Error;
 const NAME: &str = "webhook-dispatcher";
 /// Queries at a time.
 const READERS: u32 = 4;
+/// A query takes no longer.
+const LONGEST: Duration = Duration::from_secs(10);
 /// On PostgreSQL: one for deliveries, which commits many at once, and one that need not wait for it.
 const WRITERS: u32 = 2;
 
@@ -47,13 +50,13 @@ impl Database {
                     // What cannot be made is said by who opens the file.
                     drop(std::fs::create_dir_all(folder));
                 }
-                let pools = mesh_db::sqlite::pools(NAME, path, READERS)?;
+                let pools = mesh_db::sqlite::pools(NAME, path, READERS, LONGEST)?;
                 lock = Some(lock_file(path)?);
                 pools
             }
             Location::Postgres(options) => (
                 postgres::writers(NAME, options, WRITERS, "5s"),
-                postgres::readers(NAME, options, READERS, "10s"),
+                postgres::readers(NAME, options, READERS, LONGEST),
             ),
         };
         Ok(Self {

@@ -15,7 +15,8 @@ use mesh_events::{chain::Hash, timestamp};
 use tonic::{Request, Response, Status};
 
 use super::{KnownKey, ProofError, Proofs, Wanted, invalid};
-use crate::api::grpc::{caller, internal};
+use crate::api::grpc::caller;
+use crate::api::unanswered;
 use crate::domain::checkpoint::StoredCheckpoint;
 
 pub(super) fn router(proofs: Arc<Proofs>) -> Router {
@@ -151,6 +152,7 @@ fn status(error: ProofError) -> Status {
         ProofError::Forbidden(_) => Status::permission_denied(text),
         ProofError::NotFound(_) => Status::not_found(text),
         ProofError::Conflict(_) => Status::failed_precondition(text),
-        ProofError::Broken | ProofError::Store(_) => internal(&error),
+        ProofError::Store(error) => unanswered::status(error),
+        ProofError::Broken => unanswered::internal(&error),
     }
 }

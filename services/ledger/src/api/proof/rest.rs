@@ -16,7 +16,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Consistency, Inclusion, KnownKey, ProofError, Proofs, Wanted, invalid, root_of};
-use crate::api::openapi;
+use crate::api::{openapi, unanswered};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::export::Line;
 
@@ -389,7 +389,8 @@ fn problem(error: ProofError) -> Problem {
         ProofError::Forbidden(_) => Problem::new(StatusCode::FORBIDDEN, text),
         ProofError::NotFound(_) => Problem::not_found(text),
         ProofError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
-        ProofError::Broken | ProofError::Store(_) => Problem::internal(&error),
+        ProofError::Store(error) => unanswered::problem(error),
+        ProofError::Broken => Problem::internal(&error),
     }
 }
 

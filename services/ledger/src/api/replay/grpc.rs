@@ -13,7 +13,8 @@ use mesh_events::timestamp;
 use tonic::{Request, Response, Status};
 
 use super::{ReplayError, Replays, subject_of};
-use crate::api::grpc::{asked_filter, caller, filter, internal, present};
+use crate::api::grpc::{asked_filter, caller, filter, present};
+use crate::api::unanswered;
 use crate::domain::replay::{Replay as Stored, Wanted};
 
 pub(super) fn router(replays: Arc<Replays>) -> Router {
@@ -110,6 +111,6 @@ fn status(error: ReplayError) -> Status {
         ReplayError::Forbidden(_) => Status::permission_denied(text),
         ReplayError::NotFound(_) => Status::not_found(text),
         ReplayError::Conflict(_) => Status::failed_precondition(text),
-        ReplayError::Store(_) => internal(&error),
+        ReplayError::Store(error) => unanswered::status(error),
     }
 }

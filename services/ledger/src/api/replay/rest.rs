@@ -15,8 +15,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{ReplayError, Replays, subject_of};
-use crate::api::openapi;
 use crate::api::params::Params;
+use crate::api::{openapi, unanswered};
 use crate::domain::filter::Filter;
 use crate::domain::replay::{Replay, Wanted};
 
@@ -67,7 +67,7 @@ pub(in crate::api) struct FilterJson {
     account: Option<String>,
     /// Partition.
     partition: Option<String>,
-    /// NodeName.
+    /// NodeName: events of the node itself, and of jobs that ran on it.
     node: Option<String>,
     /// Job name; a `*` at its end stands for any rest.
     name: Option<String>,
@@ -205,7 +205,7 @@ pub(in crate::api) async fn one(
     Ok(Json(shown(replay)))
 }
 
-/// Ends a replay before it is done. What it has told stays told.
+/// Ends a replay before it is done. What was delivered stays delivered; what waits in the stream is taken away.
 #[utoipa::path(
     delete, path = "/v1/replays/{id}", tag = "replays", params(("id" = String, Path, description = "Its id")),
     responses(
@@ -256,6 +256,6 @@ fn problem(error: ReplayError) -> Problem {
         ReplayError::Forbidden(_) => Problem::forbidden(text),
         ReplayError::NotFound(_) => Problem::not_found(text),
         ReplayError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
-        ReplayError::Store(error) => Problem::internal(error),
+        ReplayError::Store(error) => unanswered::problem(error),
     }
 }

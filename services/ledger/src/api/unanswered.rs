@@ -1,0 +1,75 @@
+//! What is said when the ledger itself has no answer, whatever was asked: one decision for REST and gRPC.
+
+use axum::http::StatusCode;
+use mesh_runtime::api::Problem;
+use tonic::Status;
+
+use crate::error::Error;
+
+/// When a caller may ask again, in seconds.
+const RETRY_AFTER: u64 = 5;
+
+/// Why there is none.
+enum Why {
+    /// It would take longer than a query may: the same question will not do better.
+    TooLong,
+    /// The database is away for a moment.
+    Away,
+    /// Our fault.
+    Ours,
+}
+
+impl Why {
+    fn of(error: &Error) -> Self {
+        if error.is_too_long() {
+            Self::TooLong
+        } else if error.is_away() {
+            Self::Away
+        } else {
+            Self::Ours
+        }
+    }
+}
+
+const TOO_LONG: &str = "the answer takes longer than a query may (ledger.db.query_timeout): narrow the time (since, until), the range (from_seq, to_seq) or what it is about";
+const AWAY: &str = "the ledger's database does not answer: /readyz says why; ask again in a moment";
+
+/// Over REST.
+pub(super) fn problem(error: &Error) -> Problem {
+    match Why::of(error) {
+        Why::TooLong => {
+            log(error);
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, TOO_LONG)
+        }
+        Why::Away => {
+            log(error);
+            Problem::unavailable(AWAY, RETRY_AFTER)
+        }
+        Why::Ours => Problem::internal(error),
+    }
+}
+
+/// Over gRPC.
+pub(super) fn status(error: &Error) -> Status {
+    match Why::of(error) {
+        Why::TooLong => {
+            log(error);
+            Status::deadline_exceeded(TOO_LONG)
+        }
+        Why::Away => {
+            log(error);
+            Status::unavailable(AWAY)
+        }
+        Why::Ours => internal(error),
+    }
+}
+
+/// Our fault: the cause goes to the log, not to the caller.
+pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
+    tracing::error!(error = mesh_runtime::chain(error), "answer request");
+    Status::internal("the service could not answer; its log says why")
+}
+
+fn log(error: &Error) {
+    tracing::warn!(error = mesh_runtime::chain(error), "answer request");
+}

@@ -1,0 +1,77 @@
+//! What the audit has of a replay: that it began, how it ended, and whose events of other people were told.
+
+use chrono::DateTime;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, Read, Replay as ReplayAct};
+use mesh_events::timestamp;
+
+use super::{Replay, State};
+use crate::domain::keys::entry_id;
+
+/// Kinds of the audit's entries.
+const KIND: &str = "replay";
+const KIND_READ: &str = "read";
+/// Users in one entry.
+const MOST_NAMES: usize = 100;
+
+impl Replay {
+    /// The audit's entries about its beginning, or its end. Each has one id, however often it is told.
+    pub fn audit_entries(&self, at_the_end: bool, cluster: &str) -> Vec<AuditEntry> {
+        let id =
+            |kind: &str, phase: &str| entry_id(&["slurm-mesh/replay/1", &self.id, kind, phase]);
+        let phase = if at_the_end { "end" } else { "begin" };
+        let who = &self.request.who;
+        let micros = if at_the_end { self.ended_at } else { None };
+        let at = DateTime::from_timestamp_micros(micros.unwrap_or(self.made_at)).map(timestamp);
+        let entry = |kind: &str, act| AuditEntry {
+            id: id(kind, phase),
+            cluster: cluster.to_owned(),
+            kind: kind.to_owned(),
+            at,
+            service: "ledger".to_owned(),
+            act: Some(act),
+        };
+        let mut act = ReplayAct {
+            replay_id: self.id.clone(),
+            by: who.name.clone(),
+            role: who.role.clone(),
+            authentication: who.authentication.clone(),
+            filter: self.request.shown_filter(),
+            from_seq: self.request.begin().unsigned_abs() + 1,
+            to_seq: self.to_seq.unsigned_abs(),
+            endpoint: self.request.wanted.endpoint.clone().unwrap_or_default(),
+            phase: phase.to_owned(),
+            ..ReplayAct::default()
+        };
+        let mut read = Read {
+            reader: who.name.clone(),
+            reader_users: who.users.iter().cloned().collect(),
+            issuer: who.issuer.clone(),
+            subject: who.subject.clone(),
+            role: who.role.clone(),
+            authentication: who.authentication.clone(),
+            request: format!("{} (replay {})", who.request, self.id),
+            filter: self.request.shown_filter(),
+            phase: phase.to_owned(),
+            ..Read::default()
+        };
+        if at_the_end {
+            act.outcome = self.state.as_str().to_owned();
+            act.sent = self.sent.unsigned_abs();
+            act.cancelled_by = self.cancelled_by.clone().unwrap_or_default();
+            act.error = match self.state {
+                State::Failed => self.problem.clone(),
+                State::Running | State::Done | State::Cancelled => String::new(),
+            };
+            read.whose = self.shown.users.iter().take(MOST_NAMES).cloned().collect();
+            read.whose_count = self.shown.users.len() as u64;
+            read.rows = self.shown.rows;
+            read.begun = id(KIND_READ, "begin");
+        }
+        let mut entries = vec![entry(KIND, Act::Replay(act))];
+        if !who.sees_only_their_own() {
+            entries.push(entry(KIND_READ, Act::Read(read)));
+        }
+        entries
+    }
+}

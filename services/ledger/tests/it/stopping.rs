@@ -1,0 +1,154 @@
+//! Told to stop, a ledger ends in time whatever it is doing, and its next start goes on where it was.
+
+use std::collections::BTreeSet;
+
+use ledger::Store;
+use mesh_events::EventType;
+use mesh_testkit::{NatsServer, build};
+use reqwest::StatusCode;
+use serde_json::json;
+
+use crate::complete::{empty, fill, present};
+use crate::retention::interrupted::of_long_ago;
+use crate::support::{Database, Process, fact, of_user, on_both};
+
+on_both!(
+    stopped_while_it_fills_columns_it_goes_on,
+    stopped_while_it_archives_it_goes_on,
+    stopped_while_it_replays_and_exports_it_goes_on,
+);
+
+async fn stopped_while_it_fills_columns_it_goes_on(database: Database) {
+    let entries = fill(&database).await;
+    empty(&database, "TRUE").await;
+    let nats = NatsServer::start().await;
+    let mut process = Process::spawn(&nats, &database.url, "");
+    process
+        .until("some are filled", async |process| {
+            let answer = process.request("/readyz").send().await;
+            // Nothing is asked of a database that is being filled.
+            match answer {
+                Ok(answer) => {
+                    let text = answer.text().await.unwrap_or_default();
+                    text.contains("filled") && !text.contains("filled 0 so far")
+                }
+                Err(_) => false,
+            }
+        })
+        .await;
+    process.stop().await;
+    let (before, _) = present(&database).await;
+    assert!(before > 0 && before < entries, "{before}");
+    process.restart();
+    process
+        .until("ready", async |process| {
+            process.get("/readyz").await.is_some()
+        })
+        .await;
+    assert_eq!(present(&database).await, (entries, 1));
+}
+
+async fn stopped_while_it_archives_it_goes_on(database: Database) {
+    const ENTRIES: u32 = 6000;
+    let nats = NatsServer::start().await;
+    append(&database, ENTRIES).await;
+    let mut process = Process::start(&nats, &database).await;
+    process
+        .until("a checkpoint of all", async |process| {
+            let newest = process.json("/v1/ledger/checkpoints?limit=1000").await;
+            let newest = newest.unwrap_or_default();
+            let sizes = newest["checkpoints"].as_array().cloned();
+            let sizes = sizes.unwrap_or_default();
+            sizes.iter().any(|one| one["size"] == ENTRIES)
+        })
+        .await;
+    process.stop().await;
+    of_long_ago(&database).await;
+    let folder = database.folder.path().join("archive");
+    let policy = format!("[ledger.retention]\nkeep = \"30days\"\narchive_dir = {folder:?}");
+    process.configure(&policy);
+    process.restart();
+    process
+        .until("it has begun to archive", async |_| {
+            let files = std::fs::read_dir(&folder);
+            files.is_ok_and(|files| files.count() > 0)
+        })
+        .await;
+    process.stop().await;
+    process.restart();
+    process
+        .until("all of it is archived", async |_| {
+            let mut outsider = database.outsider().await;
+            let left = format!("SELECT COUNT(*) FROM payloads WHERE seq <= {ENTRIES}");
+            outsider.numbers(&left).await == [0]
+        })
+        .await;
+    let location = database.location();
+    process
+        .until("the audit has it", async |_| {
+            let verified = ledger::verify_database(&location, |_| ()).await;
+            verified.is_ok_and(|found| found.unaudited == 0)
+        })
+        .await;
+    let verified = ledger::verify_database(&location, |_| ()).await.unwrap();
+    assert_eq!(verified.archived, u64::from(ENTRIES));
+}
+
+async fn stopped_while_it_replays_and_exports_it_goes_on(database: Database) {
+    const ENTRIES: u32 = 3000;
+    append(&database, ENTRIES).await;
+    let nats = NatsServer::start().await;
+    let mut process = Process::start(&nats, &database).await;
+    let begun = process.post("/v1/replays", &json!({"rate": 600})).await;
+    let path = format!(
+        "/v1/replays/{}",
+        begun.unwrap()["id"].as_str().expect("a replay")
+    );
+    let sent = async |process: &Process| {
+        let replay = process.json(&path).await.unwrap_or_default();
+        replay["sent"].as_u64().unwrap_or_default()
+    };
+    for part in [1, 600] {
+        process
+            .until("it replays", async |process| sent(process).await >= part)
+            .await;
+        // A reader who does not read on: the rest of the export never comes, and is no proper end.
+        let mut export = process.request("/v1/events/export").send().await.unwrap();
+        assert_eq!(export.status(), StatusCode::OK);
+        let mut received = export.chunk().await.unwrap().unwrap().len();
+        process.stop().await;
+        let end = loop {
+            match export.chunk().await {
+                Ok(Some(bytes)) => received += bytes.len(),
+                end => break end,
+            }
+        };
+        assert!(end.is_err(), "{received} bytes are not the whole: {end:?}");
+        process.restart();
+    }
+    process
+        .until("it is done", async |process| {
+            process.json(&path).await.unwrap_or_default()["state"] == "done"
+        })
+        .await;
+    assert_eq!(sent(&process).await, u64::from(ENTRIES));
+    let told = crate::replay::messages(&nats, "MESH_REPLAY", "").await;
+    let ids: BTreeSet<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    assert_eq!(ids.len(), ENTRIES as usize);
+}
+
+/// So many entries with some content.
+async fn append(database: &Database, count: u32) {
+    let store: Store = database.store().await;
+    let facts: Vec<_> = (1..=count)
+        .map(|id| {
+            let mut job = build::job(id);
+            job.comment = "x".repeat(500);
+            fact(&of_user("alice", EventType::JobSubmitted, job))
+        })
+        .collect();
+    for batch in facts.chunks(500) {
+        store.append("S", 1, batch.to_vec()).await.unwrap();
+    }
+    store.close().await;
+}

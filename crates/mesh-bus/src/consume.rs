@@ -252,6 +252,7 @@ impl Bus {
             stream: message.stream.clone(),
             stream_sequence: message.stream_sequence,
             attempts: u32::try_from(message.delivery).unwrap_or(u32::MAX),
+            ..DeadLetter::default()
         };
         self.publish_raw(subject::dead(self.role()), &id, letter.encode_to_vec())
             .await

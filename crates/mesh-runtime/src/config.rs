@@ -270,19 +270,43 @@ fn told(fault: figment::Error, section: &str) -> String {
 /// What stands for a secret.
 const MASK: &str = "********";
 
+/// Keys whose texts are secrets, beside `…_secret`.
+const SECRETS: [&str; 7] = [
+    "secret",
+    "password",
+    "token",
+    "sha256",
+    "secrets_key",
+    "routing_key",
+    "credentials",
+];
+/// Formats of webhooks whose address is the secret.
+const CHATS: [&str; 3] = ["slack", "teams", "discord"];
+
+fn mask_texts(value: &mut toml::Value) {
+    for (_, value) in value.as_table_mut().into_iter().flatten() {
+        if value.is_str() {
+            *value = MASK.into();
+        }
+    }
+}
+
 fn mask(value: &mut toml::Value) {
     match value {
         toml::Value::Table(table) => {
-            // Who has the address of a Slack webhook may write to the channel.
-            let slack = table
-                .get("format")
-                .is_some_and(|format| format.as_str() == Some("slack"));
+            // Who has the address of a chat's webhook may write to the channel.
+            let chat = table.get("format").is_some_and(|format| {
+                let named = format.get("type").unwrap_or(format).as_str();
+                named.is_some_and(|name| CHATS.contains(&name))
+            });
             for (key, value) in table.iter_mut() {
-                let secret = ["secret", "password", "token", "sha256"].contains(&key.as_str())
+                let secret = SECRETS.contains(&key.as_str())
                     || key.ends_with("_secret")
-                    || slack && key == "url";
+                    || chat && key == "url";
                 if secret && value.as_str().is_some_and(|text| !text.is_empty()) {
                     *value = MASK.into();
+                } else if key == "headers" {
+                    mask_texts(value);
                 } else {
                     mask(value);
                 }
@@ -387,6 +411,14 @@ mod tests {
             name = "pipeline"
             url = "https://ci:hunter5@ci.example.org/hook"
             secret = "whsec_hunter6"
+            headers = { authorization = "Bearer hunter7", other = { file = "other.token" } }
+            [[hooks.endpoints]]
+            name = "teams"
+            url = "https://prod.example.org/workflows/1?sig=hunter8"
+            format = { type = "teams" }
+            [[hooks.endpoints]]
+            name = "pager"
+            format = { type = "pagerduty", routing_key = "hunter9" }
             "#,
         );
         let config = config.unwrap();

@@ -4,6 +4,7 @@ mod command;
 mod database;
 mod delivery;
 pub mod endpoints;
+mod failure;
 pub mod http;
 pub mod redeliveries;
 pub mod replicas;

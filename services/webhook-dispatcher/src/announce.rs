@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::endpoints::{Act as Recorded, Stored};
 use crate::adapters::store::{Delivery, State};
+use crate::domain::cause::Cause;
 use crate::domain::names;
 use crate::error::Error;
 use crate::lane::Shared;
@@ -186,7 +187,12 @@ fn dead_letter(id: &str, outcome: &Delivery) -> DeadLetter {
         },
         stream_sequence: outcome.stream_sequence,
         attempts: outcome.attempts,
+        side: side(outcome).to_owned(),
     }
+}
+
+fn side(outcome: &Delivery) -> &'static str {
+    outcome.cause.map_or("", |cause| cause.side().as_str())
 }
 
 fn audit_entry(id: &str, cluster: &str, outcome: &Delivery) -> AuditEntry {
@@ -204,6 +210,8 @@ fn audit_entry(id: &str, cluster: &str, outcome: &Delivery) -> AuditEntry {
             attempts: outcome.attempts,
             status: outcome.status.into(),
             error: outcome.error.clone(),
+            cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
+            side: side(outcome).to_owned(),
         })),
     }
 }

@@ -1,6 +1,7 @@
 //! The `[webhook-dispatcher]` section: what was written, and what it means.
 
 mod check;
+mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::domain::success::Codes;
 use crate::signature::Signer;
 
 use check::Check;
+pub use network::{Network, Proxy, ProxyConfig};
 
 /// What only the operator may say of an endpoint.
 const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow_http"];
@@ -71,6 +73,12 @@ pub struct Config {
     pub allow_subnets: Vec<String>,
     /// Whether endpoints may have http:// addresses.
     pub allow_http: bool,
+    /// Authorities that receivers may be certified by, beside the system's; empty for none.
+    pub ca_file: PathBuf,
+    /// Who is asked about names; empty to ask as the system does.
+    pub dns_servers: Vec<String>,
+    /// What requests go through.
+    pub proxy: ProxyConfig,
     /// How long the old secret signs beside a new one.
     #[serde(with = "humantime_serde")]
     pub secret_overlap: Duration,
@@ -111,6 +119,9 @@ impl Default for Config {
             pause_after: hours(5 * 24),
             allow_subnets: Vec::new(),
             allow_http: false,
+            ca_file: PathBuf::new(),
+            dns_servers: Vec::new(),
+            proxy: ProxyConfig::default(),
             secret_overlap: hours(24),
             most_per_user: 20,
             secrets_key: None,
@@ -298,18 +309,7 @@ impl Endpoint {
 
     /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
     pub fn shown_url(&self) -> String {
-        let mut url = self.url.clone();
-        url.set_query(None);
-        url.set_fragment(None);
-        // Fails only for addresses without a host, which validation refuses.
-        url.set_username("")
-            .and_then(|()| url.set_password(None))
-            .unwrap_or_default();
-        if self.format.address_is_secret() {
-            url.set_path("/…");
-            return url.origin().ascii_serialization() + "/…";
-        }
-        url.to_string()
+        self.format.shown(&self.url)
     }
 }
 

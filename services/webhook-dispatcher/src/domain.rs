@@ -1,6 +1,6 @@
 //! The pure core: no IO, no clock, no randomness.
 //!
-//! - [`address`]: which addresses a webhook may never reach.
+//! - [`address`]: which addresses a webhook may never reach; [`bypass`]: which the proxy is not used for.
 //! - [`filter`]: which events an endpoint gets, as subjects and as a check.
 //! - [`retry`]: what follows from an attempt; [`cause`]: why one failed, and who can mend it.
 //! - [`success`]: which statuses are an arrival.
@@ -14,6 +14,7 @@
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
+pub mod bypass;
 pub mod cause;
 pub mod circuit;
 pub mod digest;

@@ -79,6 +79,9 @@ pub enum Error {
     /// The HTTP client cannot be made, e.g. without any certificate authority on the machine.
     #[error("make HTTP client")]
     Client(#[source] reqwest::Error),
+    /// The DNS servers of the configuration cannot be asked.
+    #[error("ask webhook-dispatcher.dns_servers")]
+    Resolver(#[source] hickory_resolver::net::NetError),
 }
 
 impl Error {

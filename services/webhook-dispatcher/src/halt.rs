@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use crate::adapters::endpoints::{Activity, Stored};
 use crate::adapters::store::{Delivery, State};
 use crate::announce;
-use crate::domain::cause::Cause;
+use crate::domain::cause::{Cause, Side};
 use crate::domain::format::Format;
 use crate::domain::message::Notice;
 use crate::domain::names;
@@ -86,6 +86,7 @@ impl Lane {
             (State::Delivered, _) => None,
             // It says nothing of the receiver.
             (_, Some(Cause::Content)) => since,
+            (_, Some(cause)) if cause.side() == Side::Dispatcher => since,
             _ => since.or(Some(now)),
         };
         if next != since {

@@ -41,6 +41,7 @@ pub mod vault;
 pub mod work;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use config::{Config, DEFAULTS, Endpoint};
+pub use config::{Config, DEFAULTS, Endpoint, Network};
 pub use error::Error;
 
 use adapters::http::Http;
@@ -82,7 +83,7 @@ impl Service for WebhookDispatcherService {
     }
 
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let (config, endpoints, location) = configuration(&context)?;
+        let (config, endpoints, network, location) = configuration(&context)?;
         metrics::describe();
         mesh_runtime::install_tls();
         let store = Store::connect(&location)?;
@@ -106,7 +107,7 @@ impl Service for WebhookDispatcherService {
         let shared = Arc::new(Shared {
             bus,
             store,
-            http: Http::default(),
+            http: Http::new(network)?,
             cluster: context.mesh.cluster.clone(),
             cost_wait,
             pause_after,
@@ -133,18 +134,24 @@ impl Service for WebhookDispatcherService {
     }
 }
 
-/// The section, its endpoints with their secrets read, and where the tables are.
-fn configuration(context: &Context) -> Result<(Config, Vec<Endpoint>, Location), BoxError> {
+/// The section, its endpoints with their secrets read, how they are reached, and where the tables are.
+fn configuration(
+    context: &Context,
+) -> Result<(Config, Vec<Endpoint>, Network, Location), BoxError> {
     let config: Config = context.section(WebhookDispatcherService::NAME)?;
-    let faults = |faults: Vec<config::Fault>| {
-        context.faults(&faults.iter().map(ToString::to_string).collect::<Vec<_>>())
-    };
-    let endpoints = config
-        .validate(|path| std::fs::read_to_string(context.relative(path)))
-        .map_err(faults)?;
+    let read = |path: &Path| std::fs::read_to_string(context.relative(path));
+    let endpoints = config.validate(read);
+    let network = config.network(read);
     let location = config.db.location(&context.mesh.data_dir);
-    let location = location.map_err(|fault| faults(vec![fault]))?;
-    Ok((config, endpoints, location))
+    match (endpoints, network, location) {
+        (Ok(endpoints), Ok(network), Ok(location)) => Ok((config, endpoints, network, location)),
+        // Every fault at once; that of the location is among those of the section.
+        (endpoints, network, _) => {
+            let faults = endpoints.err().into_iter().chain(network.err()).flatten();
+            let told: Vec<String> = faults.map(|fault| fault.to_string()).collect();
+            Err(context.faults(&told).into())
+        }
+    }
 }
 
 /// What encrypts secrets. On a shared database a key that only this dispatcher has would be of no use, so none is made.

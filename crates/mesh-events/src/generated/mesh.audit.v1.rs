@@ -156,6 +156,12 @@ pub struct Delivery {
     /// Error of the last attempt. Empty on success.
     #[prost(string, tag = "7")]
     pub error: ::prost::alloc::string::String,
+    /// Why the last attempt failed, in one word, as `refused` or `unreachable`. Empty on success.
+    #[prost(string, tag = "8")]
+    pub cause: ::prost::alloc::string::String,
+    /// Who can mend it: `owner`, `receiver` or `dispatcher`. Empty on success.
+    #[prost(string, tag = "9")]
+    pub side: ::prost::alloc::string::String,
 }
 /// The ledger made a key that replaces the one it signed its checkpoints with.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -250,6 +256,9 @@ pub struct DeadLetter {
     /// Attempts that were made.
     #[prost(uint32, tag = "9")]
     pub attempts: u32,
+    /// Of a webhook delivery, who can mend it: `owner`, `receiver` or `dispatcher`. Empty for what a service could not process.
+    #[prost(string, tag = "10")]
+    pub side: ::prost::alloc::string::String,
 }
 impl serde::Serialize for AuditEntry {
     #[allow(deprecated)]
@@ -532,6 +541,9 @@ impl serde::Serialize for DeadLetter {
         if self.attempts != 0 {
             len += 1;
         }
+        if !self.side.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.DeadLetter", len)?;
         if !self.id.is_empty() {
             struct_ser.serialize_field("id", &self.id)?;
@@ -564,6 +576,9 @@ impl serde::Serialize for DeadLetter {
         if self.attempts != 0 {
             struct_ser.serialize_field("attempts", &self.attempts)?;
         }
+        if !self.side.is_empty() {
+            struct_ser.serialize_field("side", &self.side)?;
+        }
         struct_ser.end()
     }
 }
@@ -584,6 +599,7 @@ impl<'de> serde::Deserialize<'de> for DeadLetter {
             "stream_sequence",
             "streamSequence",
             "attempts",
+            "side",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -597,6 +613,7 @@ impl<'de> serde::Deserialize<'de> for DeadLetter {
             Stream,
             StreamSequence,
             Attempts,
+            Side,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -627,6 +644,7 @@ impl<'de> serde::Deserialize<'de> for DeadLetter {
                             "stream" => Ok(GeneratedField::Stream),
                             "streamSequence" | "stream_sequence" => Ok(GeneratedField::StreamSequence),
                             "attempts" => Ok(GeneratedField::Attempts),
+                            "side" => Ok(GeneratedField::Side),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -655,6 +673,7 @@ impl<'de> serde::Deserialize<'de> for DeadLetter {
                 let mut stream__ = None;
                 let mut stream_sequence__ = None;
                 let mut attempts__ = None;
+                let mut side__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Id => {
@@ -717,6 +736,12 @@ impl<'de> serde::Deserialize<'de> for DeadLetter {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::Side => {
+                            if side__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("side"));
+                            }
+                            side__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(DeadLetter {
@@ -729,6 +754,7 @@ impl<'de> serde::Deserialize<'de> for DeadLetter {
                     stream: stream__.unwrap_or_default(),
                     stream_sequence: stream_sequence__.unwrap_or_default(),
                     attempts: attempts__.unwrap_or_default(),
+                    side: side__.unwrap_or_default(),
                 })
             }
         }
@@ -764,6 +790,12 @@ impl serde::Serialize for Delivery {
         if !self.error.is_empty() {
             len += 1;
         }
+        if !self.cause.is_empty() {
+            len += 1;
+        }
+        if !self.side.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.Delivery", len)?;
         if !self.endpoint.is_empty() {
             struct_ser.serialize_field("endpoint", &self.endpoint)?;
@@ -786,6 +818,12 @@ impl serde::Serialize for Delivery {
         if !self.error.is_empty() {
             struct_ser.serialize_field("error", &self.error)?;
         }
+        if !self.cause.is_empty() {
+            struct_ser.serialize_field("cause", &self.cause)?;
+        }
+        if !self.side.is_empty() {
+            struct_ser.serialize_field("side", &self.side)?;
+        }
         struct_ser.end()
     }
 }
@@ -805,6 +843,8 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             "attempts",
             "status",
             "error",
+            "cause",
+            "side",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -816,6 +856,8 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             Attempts,
             Status,
             Error,
+            Cause,
+            Side,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -844,6 +886,8 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                             "attempts" => Ok(GeneratedField::Attempts),
                             "status" => Ok(GeneratedField::Status),
                             "error" => Ok(GeneratedField::Error),
+                            "cause" => Ok(GeneratedField::Cause),
+                            "side" => Ok(GeneratedField::Side),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -870,6 +914,8 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                 let mut attempts__ = None;
                 let mut status__ = None;
                 let mut error__ = None;
+                let mut cause__ = None;
+                let mut side__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Endpoint => {
@@ -918,6 +964,18 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                             }
                             error__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Cause => {
+                            if cause__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cause"));
+                            }
+                            cause__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Side => {
+                            if side__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("side"));
+                            }
+                            side__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(Delivery {
@@ -928,6 +986,8 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                     attempts: attempts__.unwrap_or_default(),
                     status: status__.unwrap_or_default(),
                     error: error__.unwrap_or_default(),
+                    cause: cause__.unwrap_or_default(),
+                    side: side__.unwrap_or_default(),
                 })
             }
         }

@@ -1,9 +1,11 @@
 //! One request, with one deadline over name, connection, request and answer.
 //!
 //! No redirect is followed, no proxy is taken from the environment, and of the answer's body at most 16 KiB are read.
+//!
+//! With a proxy it is the proxy that dials, and it may look the name up anew. What can be checked before is checked: addresses, and every
+//! address that the name has here.
 
 use std::collections::HashMap;
-use std::error::Error as _;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,11 +13,13 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response};
+use reqwest::{Client, Proxy as ReqwestProxy, Response};
+use secrecy::ExposeSecret as _;
 use url::{Host, Url};
 
-use super::resolver::{Forbidden, GuardedResolver};
-use crate::config::Endpoint;
+pub use super::failure::Failure;
+use super::resolver::{GuardedResolver, Names};
+use crate::config::{Endpoint, Network, Proxy};
 use crate::domain::address::{Subnet, check};
 use crate::domain::cause::Cause;
 use crate::domain::format::{Method, Request, Response as Answer};
@@ -38,36 +42,106 @@ pub struct Attributes<'a> {
     pub deadline: Instant,
 }
 
-/// Why there was no answer.
-#[derive(Debug)]
-pub struct Failure {
-    /// In one word.
-    pub cause: Cause,
-    /// What went wrong.
-    pub error: String,
+/// How a receiver is reached.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Route {
+    /// Dialled here. The check is in the client's resolver, so there is a client for each set of allowed subnets.
+    Direct(Vec<Subnet>),
+    /// By the proxy.
+    Proxied,
 }
 
-impl Failure {
-    const fn new(cause: Cause, error: String) -> Self {
-        Self { cause, error }
-    }
-}
-
-/// HTTP clients: one for each set of allowed subnets, since the check is in the client's resolver. Cheap to clone.
-#[derive(Clone, Default)]
+/// HTTP clients. Cheap to clone.
+#[derive(Clone)]
 pub struct Http {
-    clients: Arc<Mutex<HashMap<Vec<Subnet>, Client>>>,
+    network: Arc<Network>,
+    names: Names,
+    clients: Arc<Mutex<HashMap<Route, Client>>>,
 }
 
 impl Http {
-    fn client(&self, allowed: &[Subnet]) -> Result<Client, Error> {
+    /// Clients that reach receivers so.
+    ///
+    /// # Errors
+    /// If there can be none.
+    pub fn new(network: Network) -> Result<Self, Error> {
+        Ok(Self {
+            names: Names::new(&network.dns_servers)?,
+            network: Arc::new(network),
+            clients: Arc::default(),
+        })
+    }
+
+    fn client(&self, route: Route) -> Result<Client, Error> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(allowed) {
+        if let Some(client) = clients.get(&route) {
             return Ok(client.clone());
         }
-        let client = client(allowed.to_vec())?;
-        clients.insert(allowed.to_vec(), client.clone());
+        let client = self.make(&route).map_err(Error::Client)?;
+        clients.insert(route, client.clone());
         Ok(client)
+    }
+
+    fn make(&self, route: &Route) -> reqwest::Result<Client> {
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .referer(false)
+            .pool_idle_timeout(Duration::from_secs(60))
+            .tls_certs_merge(self.network.authorities.iter().cloned())
+            .user_agent(concat!("slurm-mesh/", env!("CARGO_PKG_VERSION")));
+        let client = match (route, &self.network.proxy) {
+            (Route::Proxied, Some(proxy)) => {
+                let mut through = ReqwestProxy::all(proxy.url.clone())?;
+                if let Some((user, password)) = &proxy.credentials {
+                    through = through.basic_auth(user, password.expose_secret());
+                }
+                client.dns_resolver(self.names.clone()).proxy(through)
+            }
+            (route, _) => {
+                let allowed = match route {
+                    Route::Direct(allowed) => allowed.clone(),
+                    Route::Proxied => Vec::new(),
+                };
+                client.dns_resolver(GuardedResolver::new(self.names.clone(), allowed))
+            }
+        };
+        client.build()
+    }
+
+    /// The client for an address, unless it must not be reached.
+    async fn reach(
+        &self,
+        url: &Url,
+        allowed: &[Subnet],
+        proxy: Option<&Proxy>,
+    ) -> Result<Client, Failure> {
+        // The connector does not ask the resolver about addresses.
+        let address = match url.host() {
+            Some(Host::Ipv4(address)) => Some(IpAddr::from(address)),
+            Some(Host::Ipv6(address)) => Some(address.into()),
+            _ => None,
+        };
+        if let Some(address) = address {
+            check(address, allowed).map_err(|why| {
+                Failure::new(
+                    Cause::Address,
+                    format!("{address} may not be reached ({why})"),
+                )
+            })?;
+        }
+        let route = match proxy {
+            None => Route::Direct(allowed.to_vec()),
+            Some(_) => {
+                if let Some(Host::Domain(name)) = url.host() {
+                    let checked = self.names.check(name, allowed).await;
+                    checked.map_err(|error| Failure::new(Cause::Address, error.to_string()))?;
+                }
+                Route::Proxied
+            }
+        };
+        self.client(route)
+            .map_err(|error| Failure::new(Cause::Internal, mesh_runtime::chain(&error)))
     }
 
     /// Sends once, signed if the endpoint has a secret.
@@ -80,36 +154,38 @@ impl Http {
         request: &Request,
         attributes: &Attributes<'_>,
     ) -> Result<Answer, Failure> {
-        // The connector does not ask the resolver about addresses.
-        if let Some(address) = literal(&request.url) {
-            check(address, &endpoint.allowed).map_err(|why| {
-                Failure::new(
-                    Cause::Address,
-                    format!("{address} may not be reached ({why})"),
-                )
-            })?;
-        }
-        let client = self
-            .client(&endpoint.allowed)
-            .map_err(|error| Failure::new(Cause::Content, mesh_runtime::chain(&error)))?;
-        let sending = match request.method {
-            Method::Get => client.get(request.url.clone()),
-            Method::Post => client.post(request.url.clone()).body(request.body.clone()),
-        };
         let headers = headers(endpoint, request, attributes)
-            .map_err(|error| Failure::new(Cause::Content, error))?;
-        let sending = sending.headers(headers).send();
+            .map_err(|error| Failure::new(Cause::Internal, error))?;
+        let host = named(&request.url);
+        let proxy = self.network.proxy.as_ref();
+        let proxy = proxy.filter(|proxy| {
+            let host = request.url.host();
+            !host.is_some_and(|host| proxy.bypass.has(&host))
+        });
+        let sending = async {
+            let client = self.reach(&request.url, &endpoint.allowed, proxy).await?;
+            let sending = match request.method {
+                Method::Get => client.get(request.url.clone()),
+                Method::Post => client.post(request.url.clone()).body(request.body.clone()),
+            };
+            let sent = sending.headers(headers).send().await;
+            sent.map_err(|error| Failure::of(&error, &host, proxy))
+        };
         let deadline = attributes.deadline;
         let response = tokio::time::timeout_at(deadline.into(), sending)
             .await
             .map_err(|_| {
                 let timeout = humantime::format_duration(endpoint.timeout);
-                Failure::new(Cause::Timeout, format!("no answer within {timeout}"))
-            })?
-            // The address may hold a secret: never in an error.
-            .map_err(|error| {
-                Failure::new(cause(&error), mesh_runtime::chain(&error.without_url()))
-            })?;
+                let by = proxy.map_or_else(String::new, |proxy| format!(" by the proxy {proxy}"));
+                Failure::new(
+                    Cause::Timeout,
+                    format!("no answer within {timeout} from {host}{by}; it has to answer first and work afterwards"),
+                )
+            })??;
+        // Where nothing is encrypted the proxy's own answers come as the receiver's; this one cannot be.
+        if let (Some(proxy), 407) = (proxy, response.status().as_u16()) {
+            return Err(Failure::of_credentials(proxy));
+        }
         // Where the status decides, the body makes an error more telling and, read to its end, lets the connection be used again; a
         // receiver that drips or floods it must neither hold a place nor undo the status.
         let until = if request.answer_counts {
@@ -129,46 +205,11 @@ impl Http {
     }
 }
 
-/// What kept a request from being answered.
-fn cause(error: &reqwest::Error) -> Cause {
-    let mut next = error.source();
-    while let Some(error) = next {
-        if error.is::<Forbidden>() {
-            return Cause::Address;
-        }
-        if error.is::<rustls::Error>() {
-            return Cause::Tls;
-        }
-        // The source of an I/O error is that of what it holds, and skips that.
-        let held = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::get_ref);
-        next = match held {
-            Some(held) => Some(held),
-            None => error.source(),
-        };
-    }
-    Cause::Unreachable
-}
-
-fn client(allowed: Vec<Subnet>) -> Result<Client, Error> {
-    Client::builder()
-        .dns_resolver(GuardedResolver::new(allowed))
-        .redirect(Policy::none())
-        .no_proxy()
-        .referer(false)
-        .pool_idle_timeout(Duration::from_secs(60))
-        .user_agent(concat!("slurm-mesh/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(Error::Client)
-}
-
-fn literal(url: &Url) -> Option<IpAddr> {
-    match url.host()? {
-        Host::Ipv4(address) => Some(address.into()),
-        Host::Ipv6(address) => Some(address.into()),
-        Host::Domain(_) => None,
-    }
+/// A receiver as errors name it.
+fn named(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port_or_known_default()
+        .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 fn headers(

@@ -1,21 +1,26 @@
 //! Names become addresses here, and only here: what is checked is what is dialled, so no answer can change in between.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{Resolver, TokioResolver};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::domain::address::{Subnet, check};
+use crate::error::Error;
 
-/// Resolves names and leaves out addresses that must not be reached.
-pub struct GuardedResolver {
-    allowed: Vec<Subnet>,
-}
-
-impl GuardedResolver {
-    /// A resolver that lets public addresses and these subnets through.
-    pub fn new(allowed: Vec<Subnet>) -> Self {
-        Self { allowed }
-    }
+/// Who is asked about names.
+#[derive(Clone)]
+pub enum Names {
+    /// The system, as its own programs do: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
+    System,
+    /// DNS servers of the configuration, and nobody else.
+    Servers(Arc<TokioResolver>),
 }
 
 /// Every address of a name is one that must not be reached.
@@ -25,33 +30,154 @@ impl GuardedResolver {
 )]
 pub(super) struct Forbidden {
     name: String,
-    address: std::net::IpAddr,
+    address: IpAddr,
     why: &'static str,
+}
+
+/// A name without an address.
+#[derive(Debug, thiserror::Error)]
+#[error("look up {name}: {problem}")]
+pub(super) struct Unresolved {
+    name: String,
+    /// DNS says that there is no such name; otherwise it said nothing.
+    pub(super) unknown: bool,
+    problem: String,
+}
+
+impl Names {
+    /// Asks these servers; without any the system.
+    ///
+    /// # Errors
+    /// If there can be no such resolver.
+    pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
+        if servers.is_empty() {
+            return Ok(Self::System);
+        }
+        let servers = servers.iter().map(|server| {
+            let at = |mut connection: ConnectionConfig| {
+                connection.port = server.port();
+                connection
+            };
+            let connections = vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())];
+            NameServerConfig::new(server.ip(), true, connections)
+        });
+        let config = ResolverConfig::from_name_servers(servers.collect());
+        let mut resolver = Resolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let options = resolver.options_mut();
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        let resolver = resolver.build().map_err(Error::Resolver)?;
+        Ok(Self::Servers(Arc::new(resolver)))
+    }
+
+    /// The addresses of a name, at least one.
+    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Unresolved> {
+        let unresolved = |unknown, problem| Unresolved {
+            name: name.to_owned(),
+            unknown,
+            problem,
+        };
+        let found: Vec<IpAddr> = match self {
+            Self::System => {
+                let found = tokio::net::lookup_host((name, 0)).await;
+                let found = found.map_err(|error| {
+                    let problem = error.to_string();
+                    unresolved(is_unknown(&problem), problem)
+                })?;
+                found.map(|address| address.ip()).collect()
+            }
+            Self::Servers(resolver) => {
+                let found = resolver.lookup_ip(name).await.map_err(|error| {
+                    if error.is_no_records_found() {
+                        unresolved(true, "DNS knows no address of it".to_owned())
+                    } else {
+                        unresolved(false, unanswered(&error))
+                    }
+                })?;
+                found.iter().collect()
+            }
+        };
+        if found.is_empty() {
+            return Err(unresolved(true, "DNS knows no address of it".to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// Checks a name that somebody else will look up again, and dial any of its addresses. One that is not known here is for them to judge.
+    pub(super) async fn check(&self, name: &str, allowed: &[Subnet]) -> Result<(), Forbidden> {
+        let found = self.addresses(name).await.unwrap_or_default();
+        match refused(name, &found, allowed).next() {
+            Some(refused) => Err(refused),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused<'a>(
+    name: &'a str,
+    found: &'a [IpAddr],
+    allowed: &'a [Subnet],
+) -> impl Iterator<Item = Forbidden> + 'a {
+    found.iter().filter_map(move |address| {
+        check(*address, allowed).err().map(|why| Forbidden {
+            name: name.to_owned(),
+            address: *address,
+            why,
+        })
+    })
+}
+
+/// The C library tells its reason as a text only (EAI_NONAME and EAI_NODATA of glibc, EAI_NONAME of musl).
+fn is_unknown(problem: &str) -> bool {
+    ["not known", "No address associated", "does not resolve"]
+        .iter()
+        .any(|known| problem.contains(known))
+}
+
+fn unanswered(error: &NetError) -> String {
+    format!("no answer of webhook-dispatcher.dns_servers ({error})")
+}
+
+/// Resolves names and leaves out addresses that must not be reached.
+pub struct GuardedResolver {
+    names: Names,
+    allowed: Vec<Subnet>,
+}
+
+impl GuardedResolver {
+    /// A resolver that lets public addresses and these subnets through.
+    pub const fn new(names: Names, allowed: Vec<Subnet>) -> Self {
+        Self { names, allowed }
+    }
 }
 
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let allowed = self.allowed.clone();
+        let (names, allowed) = (self.names.clone(), self.allowed.clone());
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let mut refused = None;
-            let mut reachable: Vec<SocketAddr> = Vec::new();
-            for address in found {
-                match check(address.ip(), &allowed) {
-                    Ok(()) => reachable.push(address),
-                    Err(why) => {
-                        refused = Some(Forbidden {
-                            name: name.as_str().to_owned(),
-                            address: address.ip(),
-                            why,
-                        })
-                    }
-                }
-            }
-            match refused {
+            let found = names.addresses(name.as_str()).await?;
+            let reachable: Vec<IpAddr> = found
+                .iter()
+                .copied()
+                .filter(|address| check(*address, &allowed).is_ok())
+                .collect();
+            match refused(name.as_str(), &found, &allowed).next() {
                 Some(refused) if reachable.is_empty() => Err(refused.into()),
-                _ => Ok(Box::new(reachable.into_iter()) as Addrs),
+                _ => Ok(dialled(reachable)),
             }
         })
     }
+}
+
+/// Without a guard: for the proxy, which the operator chose.
+impl Resolve for Names {
+    fn resolve(&self, name: Name) -> Resolving {
+        let names = self.clone();
+        Box::pin(async move { Ok(dialled(names.addresses(name.as_str()).await?)) })
+    }
+}
+
+/// The connector puts the port.
+fn dialled(addresses: Vec<IpAddr>) -> Addrs {
+    Box::new(addresses.into_iter().map(|address| (address, 0).into()))
 }

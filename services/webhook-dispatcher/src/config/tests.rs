@@ -39,7 +39,7 @@ fn the_default_file_says_what_the_defaults_are() {
     let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
     assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
     let keys = file["webhook-dispatcher"].as_table().unwrap().len();
-    assert_eq!(keys, 18, "every key is in the file");
+    assert_eq!(keys, 21, "every key is in the file");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn formats_have_settings_of_their_own_and_their_faults_name_them() {
     );
     check(
         "format = { type = \"template\", body = \"{{ job.nam }}\" }",
-        "body: line 1: undefined value",
+        "body: line 1, column 4: undefined value",
     );
     let old = "[[webhook-dispatcher.endpoints]]\nname = \"e\"\nurl = \"https://x.webhook.office.com/webhookb2/1\"\nformat = \"teams\"";
     assert!(validate(old).err().unwrap()[0].contains("connectors are retired"));

@@ -9,7 +9,7 @@ pub enum Cause {
     Refused,
     /// The receiver wants no more events.
     Gone,
-    /// The address is one that may not be reached.
+    /// The address is one that is not known or may not be reached.
     Address,
     /// No trust or no agreement between client and server.
     Tls,
@@ -21,8 +21,12 @@ pub enum Cause {
     Unreachable,
     /// No answer in time.
     Timeout,
-    /// No request could be made of the event.
+    /// The proxy that the operator set up opened no connection.
+    Proxy,
+    /// The format or its template can make no request of the event.
     Content,
+    /// We could make no request.
+    Internal,
     /// The endpoint was removed.
     Removed,
 }
@@ -34,7 +38,7 @@ pub enum Side {
     Owner,
     /// The receiver, or what is between it and us.
     Receiver,
-    /// We.
+    /// We, or what the operator set up for us.
     Dispatcher,
 }
 
@@ -51,7 +55,7 @@ impl Side {
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Refused,
         Self::Gone,
         Self::Address,
@@ -60,7 +64,9 @@ impl Cause {
         Self::Limited,
         Self::Unreachable,
         Self::Timeout,
+        Self::Proxy,
         Self::Content,
+        Self::Internal,
         Self::Removed,
     ];
 
@@ -75,7 +81,9 @@ impl Cause {
             Self::Limited => "limited",
             Self::Unreachable => "unreachable",
             Self::Timeout => "timeout",
+            Self::Proxy => "proxy",
             Self::Content => "content",
+            Self::Internal => "internal",
             Self::Removed => "removed",
         }
     }
@@ -88,9 +96,13 @@ impl Cause {
     /// Who can mend it.
     pub const fn side(self) -> Side {
         match self {
-            Self::Refused | Self::Gone | Self::Address | Self::Tls | Self::Removed => Side::Owner,
-            Self::Failing | Self::Limited | Self::Unreachable | Self::Timeout => Side::Receiver,
-            Self::Content => Side::Dispatcher,
+            Self::Refused | Self::Gone | Self::Address | Self::Content | Self::Removed => {
+                Side::Owner
+            }
+            Self::Tls | Self::Failing | Self::Limited | Self::Unreachable | Self::Timeout => {
+                Side::Receiver
+            }
+            Self::Proxy | Self::Internal => Side::Dispatcher,
         }
     }
 

@@ -4,15 +4,16 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use url::{Host, Url};
 use webhook_dispatcher::adapters::http::{Attributes, Failure, Http};
 use webhook_dispatcher::domain::cause::Cause;
 use webhook_dispatcher::domain::format::Request;
-use webhook_dispatcher::{Config, Endpoint};
+use webhook_dispatcher::{Config, Endpoint, Network};
 
 use crate::harness::SECRET;
 
@@ -60,6 +61,9 @@ const INSIDE_V6: [&str; 14] = [
     "2001:20::1",
 ];
 
+/// Every address of this host, in both families where there are two.
+const EVERYWHERE: [&str; 2] = ["[::]", "0.0.0.0"];
+
 /// Hosts as somebody writes them who hopes that they are read differently when they are checked and when they are dialled.
 const DISGUISED: [&str; 14] = [
     "localhost",
@@ -76,6 +80,69 @@ const DISGUISED: [&str; 14] = [
     "%31%32%37.0.0.1",
     "①②⑦.0.0.1",
     "127。0。0。1",
+];
+
+/// Whole addresses as somebody writes them who hopes for two readers that disagree: what the first takes for a user, a path or nothing is
+/// the host of the second. `P` is the judge's port.
+const HOSTILE: [&str; 58] = [
+    "http://example.org@127.0.0.1:P/",
+    "http://example.org:80@127.0.0.1:P/",
+    "http://a@example.org:80@127.0.0.1:P/",
+    "http://127.0.0.1:P#@example.org/",
+    "http://127.0.0.1:P?@example.org/",
+    "http://127.0.0.1:P\\@example.org/",
+    "http://example.org%40127.0.0.1:P/",
+    "http://example.org%00@127.0.0.1:P/",
+    "http://localhost%00.example.org:P/",
+    "http:\\\\127.0.0.1:P\\",
+    "http:127.0.0.1:P/",
+    "http:/127.0.0.1:P/",
+    "http:////127.0.0.1:P/",
+    "HTTP://127.0.0.1:P/",
+    " http://127.0.0.1:P/ ",
+    "ht\ntp://127.0.0.1:P/",
+    "http://127.0.\t0.1:P/",
+    "http://127.0.0.1:\rP/",
+    "http://127.0.0.1:0/",
+    "http://127.0.0.1:00000P/",
+    "http://127.0.0.1:65536/",
+    "http://[::1]:0/",
+    "http://0:P/",
+    "http://0x0:P/",
+    "http://00:P/",
+    "http://127.1.:P/",
+    "http://127.0x0.01:P/",
+    "http://00000177.0.0.1:P/",
+    "http://0x7F.0x0.0x0.0x1:P/",
+    "http://0x7f.0.1:P/",
+    "http://127.65535:P/",
+    "http://4294967296:P/",
+    "http://256.0.0.1:P/",
+    "http://127.0.0.1.1:P/",
+    "http://3232235521:P/",
+    "http://0300.0250.0.1:P/",
+    "http://2852039166:P/",
+    "http://0xA9FEA9FE:P/",
+    "http://0251.0376.0251.0376:P/",
+    "http://169.254.43518:P/",
+    "http://[0:0:0:0:0:0:0:1]:P/",
+    "http://[0000::0001]:P/",
+    "http://[0:0:0:0:0:ffff:127.0.0.1]:P/",
+    "http://[::ffff:7f00:1]:P/",
+    "http://[::FFFF:a9fe:a9fe]:P/",
+    "http://[64:ff9b::169.254.169.254]:P/",
+    "http://[::1%25lo]:P/",
+    "http://[fe80::1%25lo]:P/",
+    "http://[::1:P/",
+    "http://ⓛocalhost:P/",
+    "http://ｌｏｃａｌｈｏｓｔ:P/",
+    "http://lo\u{ad}calhost:P/",
+    "http://LocalHost:P/",
+    "http://１２７.0.0.1:P/",
+    "http://127｡0｡0｡1:P/",
+    "http://127．0．0．1:P/",
+    "http://①27.0.0.1:P/",
+    "http://%6c%6f%63%61%6c%68%6f%73%74:P/",
 ];
 
 /// Every form of an IPv4 address that IPv6 has: mapped, compatible, translated, NAT64 (both), 6to4, Teredo, ISATAP.
@@ -96,12 +163,14 @@ fn forms(v4: Ipv4Addr) -> Vec<String> {
 }
 
 /// Answers whoever comes, and counts them.
-async fn judge() -> (u16, Arc<AtomicUsize>) {
+pub async fn judge(addresses: &[&str]) -> (u16, Arc<AtomicUsize>) {
     let connections = Arc::new(AtomicUsize::new(0));
-    // On every address of this host, in both families where there are two.
-    let listener = match TcpListener::bind("[::]:0").await {
-        Ok(listener) => listener,
-        Err(_) => TcpListener::bind("0.0.0.0:0").await.unwrap(),
+    let mut tried = addresses.iter();
+    let listener = loop {
+        let address = tried.next().expect("one of the addresses is here");
+        if let Ok(listener) = TcpListener::bind(format!("{address}:0")).await {
+            break listener;
+        }
     };
     let port = listener.local_addr().unwrap().port();
     let counter = Arc::clone(&connections);
@@ -118,7 +187,7 @@ async fn judge() -> (u16, Arc<AtomicUsize>) {
     (port, connections)
 }
 
-fn endpoint(allow: &[&str]) -> Endpoint {
+pub fn endpoint(allow: &[&str]) -> Endpoint {
     let config = json!({"allow_http": true, "allow_subnets": allow, "endpoints": [
         {"name": "x", "url": "http://example.org/", "secret": SECRET, "timeout": "30s"}]});
     let config: Config = serde_json::from_value(config).unwrap();
@@ -126,13 +195,13 @@ fn endpoint(allow: &[&str]) -> Endpoint {
     config.validate(nothing).unwrap().remove(0)
 }
 
-async fn send(http: &Http, endpoint: &Endpoint, url: &str) -> Result<u16, Failure> {
+pub async fn send(http: &Http, endpoint: &Endpoint, url: &str) -> Result<u16, Failure> {
     let request = Request::json(&url.parse().unwrap(), &json!({}));
     let attributes = Attributes {
         id: "1",
         replay: None,
         traceparent: None,
-        deadline: Instant::now() + Duration::from_secs(30),
+        deadline: Instant::now() + endpoint.timeout,
     };
     let answer = http.send(endpoint, &request, &attributes).await;
     answer.map(|answer| answer.status)
@@ -141,8 +210,8 @@ async fn send(http: &Http, endpoint: &Endpoint, url: &str) -> Result<u16, Failur
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_form_of_an_inner_address_is_dialled() {
     mesh_runtime::install_tls();
-    let (port, connections) = judge().await;
-    let (http, closed) = (Http::default(), endpoint(&[]));
+    let (port, connections) = judge(&EVERYWHERE).await;
+    let (http, closed) = (Http::new(Network::default()).unwrap(), endpoint(&[]));
     let mut hosts: Vec<String> = INSIDE
         .map(Ipv4Addr::from)
         .into_iter()
@@ -177,10 +246,49 @@ async fn no_form_of_an_inner_address_is_dialled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_readers_of_an_address_disagree() {
+    mesh_runtime::install_tls();
+    let (port, connections) = judge(&EVERYWHERE).await;
+    let (http, closed) = (Http::new(Network::default()).unwrap(), endpoint(&[]));
+    let (mut read, mut unread) = (0, 0);
+    for hostile in HOSTILE {
+        let text = hostile
+            .replace('P', &port.to_string())
+            .replace(&format!("HTT{port}"), "HTTP");
+        // As the configuration and the API read it.
+        let Ok(url) = text.parse::<Url>() else {
+            unread += 1;
+            continue;
+        };
+        read += 1;
+        let failure = send(&http, &closed, url.as_str()).await.expect_err(&text);
+        assert_eq!(failure.cause, Cause::Address, "{text}: {failure:?}");
+        if !matches!(url.host(), Some(Host::Domain(_))) {
+            let config = json!({"allow_http": true, "endpoints": [{"name": "x", "url": text, "secret": SECRET}]});
+            let config: Config = serde_json::from_value(config).unwrap();
+            let nothing = |_: &Path| Err(std::io::Error::other("no files"));
+            let faults = config.validate(nothing).err().unwrap();
+            assert!(
+                faults[0].problem.contains("may not be reached"),
+                "{text}: {faults:?}"
+            );
+        }
+    }
+    assert!(
+        read >= 45 && unread >= 5,
+        "{read} were read, {unread} refused"
+    );
+    assert_eq!(connections.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_failed_is_told_apart() {
     mesh_runtime::install_tls();
-    let (port, _) = judge().await;
-    let (http, open) = (Http::default(), endpoint(&["127.0.0.0/8"]));
+    let (port, _) = judge(&EVERYWHERE).await;
+    let (http, open) = (
+        Http::new(Network::default()).unwrap(),
+        endpoint(&["127.0.0.0/8"]),
+    );
     // No TLS behind the port.
     let failure = send(&http, &open, &format!("https://127.0.0.1:{port}/"))
         .await
@@ -193,10 +301,6 @@ async fn what_failed_is_told_apart() {
         .unwrap()
         .port();
     let failure = send(&http, &open, &format!("http://127.0.0.1:{free}/"))
-        .await
-        .unwrap_err();
-    assert_eq!(failure.cause, Cause::Unreachable, "{failure:?}");
-    let failure = send(&http, &open, "http://nowhere.invalid/")
         .await
         .unwrap_err();
     assert_eq!(failure.cause, Cause::Unreachable, "{failure:?}");

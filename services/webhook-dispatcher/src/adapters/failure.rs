@@ -1,0 +1,163 @@
+//! Why there was no answer: in one word for the API and metrics, and as a sentence that names the host and says what to do.
+
+use std::error::Error;
+
+use rustls::{AlertDescription, CertificateError};
+
+use super::resolver::{Forbidden, Unresolved};
+use crate::config::Proxy;
+use crate::domain::cause::Cause;
+
+/// So many names of a certificate are told.
+const MOST_NAMES: usize = 5;
+
+/// Why there was no answer.
+#[derive(Debug)]
+pub struct Failure {
+    /// In one word.
+    pub cause: Cause,
+    /// What went wrong, and what to do.
+    pub error: String,
+}
+
+impl Failure {
+    pub(super) const fn new(cause: Cause, error: String) -> Self {
+        Self { cause, error }
+    }
+
+    /// What kept a request to `host` from being answered.
+    pub(super) fn of(error: &reqwest::Error, host: &str, proxy: Option<&Proxy>) -> Self {
+        let mut innermost = String::new();
+        let mut tunnel = None;
+        for error in sources(error) {
+            if let Some(forbidden) = error.downcast_ref::<Forbidden>() {
+                return Self::new(Cause::Address, forbidden.to_string());
+            }
+            if let Some(error) = error.downcast_ref::<rustls::Error>() {
+                return Self::new(Cause::Tls, format!("TLS with {host}: {}", distrust(error)));
+            }
+            if let (Some(unresolved), None) = (error.downcast_ref::<Unresolved>(), proxy) {
+                return Self::of_name(unresolved);
+            }
+            innermost = error.to_string();
+            if let Some(reason) = innermost.strip_prefix(TUNNEL) {
+                tunnel = Some(reason.to_owned());
+            }
+        }
+        match (proxy, tunnel) {
+            (Some(proxy), Some(reason)) => Self::of_proxy(proxy, host, &reason, &innermost),
+            (Some(proxy), None) if error.is_connect() => {
+                Self::of_proxy(proxy, host, NOT_CONNECTED, &innermost)
+            }
+            _ if error.is_connect() => Self::new(
+                Cause::Unreachable,
+                format!("connect to {host}: {innermost}"),
+            ),
+            _ => Self::new(
+                Cause::Unreachable,
+                format!("{host} broke the connection: {innermost}"),
+            ),
+        }
+    }
+
+    fn of_name(unresolved: &Unresolved) -> Self {
+        if unresolved.unknown {
+            let error = format!("{unresolved}; is the address of the webhook right?");
+            Self::new(Cause::Address, error)
+        } else {
+            Self::new(Cause::Unreachable, unresolved.to_string())
+        }
+    }
+
+    fn of_proxy(proxy: &Proxy, host: &str, reason: &str, innermost: &str) -> Self {
+        let error = match reason {
+            NOT_CONNECTED => format!("connect to the proxy {proxy}: {innermost}"),
+            "proxy authorization required" => return Self::of_credentials(proxy),
+            "unsuccessful" => format!(
+                "the proxy {proxy} opens no connection to {host}: it forbids that or does not reach it, its log says which"
+            ),
+            _ => format!("the proxy {proxy} broke the connection: {innermost}"),
+        };
+        Self::new(Cause::Proxy, error)
+    }
+
+    /// The proxy answered 407.
+    pub(super) fn of_credentials(proxy: &Proxy) -> Self {
+        let error = format!(
+            "the proxy {proxy} does not take the credentials (407): the operator sets webhook-dispatcher.proxy.credentials_file"
+        );
+        Self::new(Cause::Proxy, error)
+    }
+}
+
+/// How hyper-util begins what it says of proxies; its error is of a private type.
+const TUNNEL: &str = "tunnel error: ";
+const NOT_CONNECTED: &str = "failed to create underlying connection";
+
+/// The sources of an error, but not itself: it may name the whole address, which may be a secret.
+fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error: &&'a (dyn Error + 'static)| {
+        let error = *error;
+        // The source of an I/O error is that of what it holds, and skips that.
+        let held = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        match held {
+            Some(held) => Some(held),
+            None => error.source(),
+        }
+    })
+}
+
+/// Why there is no trust, and who can mend that.
+fn distrust(error: &rustls::Error) -> String {
+    let certificate = match error {
+        rustls::Error::InvalidCertificate(certificate) => certificate,
+        rustls::Error::InvalidMessage(_) => {
+            return "it does not speak TLS on this port; is it another port, or http://?"
+                .to_owned();
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired | AlertDescription::BadCertificate,
+        ) => {
+            return "it wants a certificate of the client, which webhooks do not have".to_owned();
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion,
+        )
+        | rustls::Error::PeerIncompatible(_) => {
+            return format!("it has to speak TLS 1.2 or 1.3 with a modern cipher ({error})");
+        }
+        error => return error.to_string(),
+    };
+    match certificate {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired; the receiver has to renew it".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet; compare the clocks of both sides".to_owned()
+        }
+        CertificateError::NotValidForName => {
+            "its certificate is for another name; the address has to be one that it is for".to_owned()
+        }
+        CertificateError::NotValidForNameContext { presented, .. } => {
+            // As rustls tells them: DnsName("example.org").
+            let name = |text: &str| {
+                let inner = text.split_once('(').map_or(text, |(_, inner)| inner);
+                inner.trim_end_matches(')').trim_matches('"').to_owned()
+            };
+            let names: Vec<String> = presented.iter().take(MOST_NAMES).map(|text| name(text)).collect();
+            let more = if presented.len() > MOST_NAMES { ", …" } else { "" };
+            let names = names.join(", ") + more;
+            format!("its certificate is for {names}; the address has to be one that it is for")
+        }
+        // webpki says so of a certificate of an authority that a server shows as its own, as `openssl req -x509` makes it.
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is signed by itself; it needs one of an authority (of your own: webhook-dispatcher.ca_file)".to_owned()
+        }
+        CertificateError::UnknownIssuer => {
+            "its certificate is of no authority that is trusted here, or signed by itself; the operator names authorities in webhook-dispatcher.ca_file".to_owned()
+        }
+        other => format!("its certificate is not good: {other}"),
+    }
+}

@@ -1,0 +1,290 @@
+//! How receivers are reached: names, trust, proxy.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use reqwest::Certificate;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use url::Url;
+
+use super::{Config, Fault};
+use crate::domain::bypass::{Bypass, Rule};
+
+const DNS: u16 = 53;
+
+/// `[webhook-dispatcher.proxy]` as it is written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProxyConfig {
+    /// `http://host:port`; empty for none.
+    pub url: String,
+    /// `user:password`; leave it to the environment.
+    pub credentials: Option<SecretString>,
+    /// File with `user:password`; empty for none.
+    pub credentials_file: PathBuf,
+    /// Receivers that the proxy is not used for.
+    pub no_proxy: Vec<String>,
+}
+
+/// How receivers are reached, checked.
+#[derive(Clone, Default)]
+pub struct Network {
+    /// Authorities that are trusted beside the system's.
+    pub authorities: Vec<Certificate>,
+    /// Who is asked about names; empty to ask as the system does.
+    pub dns_servers: Vec<SocketAddr>,
+    /// What requests go through.
+    pub proxy: Option<Proxy>,
+}
+
+/// What requests go through.
+#[derive(Clone)]
+pub struct Proxy {
+    /// Its address, without credentials.
+    pub url: Url,
+    /// User and password.
+    pub credentials: Option<(String, SecretString)>,
+    /// Receivers that it is not used for.
+    pub bypass: Bypass,
+}
+
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.url.host_str().unwrap_or_default();
+        write!(
+            f,
+            "{host}:{}",
+            self.url.port_or_known_default().unwrap_or(80)
+        )
+    }
+}
+
+impl Config {
+    /// Checks how receivers are reached. `read` reads a file.
+    ///
+    /// # Errors
+    /// Every fault, not only the first.
+    pub fn network(
+        &self,
+        read: impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<Network, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let mut fault = |key, problem: String| {
+            faults.push(Fault {
+                endpoint: String::new(),
+                key,
+                problem,
+            });
+        };
+        let authorities = self.authorities(&read).unwrap_or_else(|problem| {
+            fault("ca_file", problem);
+            Vec::new()
+        });
+        let mut dns_servers = Vec::new();
+        for text in &self.dns_servers {
+            match server(text) {
+                Some(server) => dns_servers.push(server),
+                None => fault(
+                    "dns_servers",
+                    format!(
+                        "{text:?} is no address of a server (write 10.0.0.53, or [fd00::53]:5353 with a port)"
+                    ),
+                ),
+            }
+        }
+        let proxy = self.proxy.check(&read, &mut fault);
+        if faults.is_empty() {
+            Ok(Network {
+                authorities,
+                dns_servers,
+                proxy,
+            })
+        } else {
+            Err(faults)
+        }
+    }
+
+    fn authorities(
+        &self,
+        read: impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<Vec<Certificate>, String> {
+        if self.ca_file.as_os_str().is_empty() {
+            return Ok(Vec::new());
+        }
+        let path = self.ca_file.display();
+        let text = read(&self.ca_file).map_err(|error| format!("read {path}: {error}"))?;
+        match Certificate::from_pem_bundle(text.as_bytes()) {
+            Ok(found) if !found.is_empty() => Ok(found),
+            _ => Err(format!(
+                "{path} has no certificates: PEM is needed, -----BEGIN CERTIFICATE-----"
+            )),
+        }
+    }
+}
+
+impl ProxyConfig {
+    fn check(
+        &self,
+        read: impl Fn(&Path) -> std::io::Result<String>,
+        fault: &mut impl FnMut(&'static str, String),
+    ) -> Option<Proxy> {
+        let mut rules = Vec::new();
+        for text in &self.no_proxy {
+            match text.parse::<Rule>() {
+                Ok(rule) => rules.push(rule),
+                Err(error) => fault("proxy.no_proxy", error.to_string()),
+            }
+        }
+        let credentials = self.credentials(read).unwrap_or_else(|(key, problem)| {
+            fault(key, problem);
+            None
+        });
+        if self.url.is_empty() {
+            return None;
+        }
+        // The text may hold a password: never in a fault.
+        let url = match Url::parse(&self.url) {
+            Ok(url) if url.scheme() == "http" && url.has_host() => url,
+            _ => {
+                fault("proxy.url", "http://host:port is needed".to_owned());
+                return None;
+            }
+        };
+        if !url.username().is_empty() || url.password().is_some() {
+            let problem = "has a user or password: they belong into proxy.credentials_file, or into MESH_WEBHOOK_DISPATCHER__PROXY__CREDENTIALS";
+            fault("proxy.url", problem.to_owned());
+        }
+        Some(Proxy {
+            url,
+            credentials,
+            bypass: Bypass::new(rules),
+        })
+    }
+
+    fn credentials(
+        &self,
+        read: impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<Option<(String, SecretString)>, (&'static str, String)> {
+        let (key, text) = match (&self.credentials, &self.credentials_file) {
+            (None, path) if path.as_os_str().is_empty() => return Ok(None),
+            (Some(text), path) if path.as_os_str().is_empty() => {
+                ("proxy.credentials", text.expose_secret().to_owned())
+            }
+            (Some(_), _) => {
+                let problem = "given twice: proxy.credentials or proxy.credentials_file, not both";
+                return Err(("proxy.credentials", problem.to_owned()));
+            }
+            (None, path) => {
+                let key = "proxy.credentials_file";
+                let unread = |error| (key, format!("read {}: {error}", path.display()));
+                (key, read(path).map_err(unread)?)
+            }
+        };
+        match text.trim().split_once(':') {
+            Some((user, password)) if !user.is_empty() => {
+                Ok(Some((user.to_owned(), password.into())))
+            }
+            _ => Err((key, "user:password is needed".to_owned())),
+        }
+    }
+}
+
+/// An address with or without a port.
+fn server(text: &str) -> Option<SocketAddr> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some((address, DNS).into());
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use url::Host;
+
+    use super::*;
+
+    fn network(text: &str) -> Result<Network, Vec<String>> {
+        let file: toml::Table = toml::from_str(text).unwrap();
+        let config: Config = file.try_into().unwrap();
+        let read = |path: &Path| match path.to_str() {
+            Some("login") => Ok("mesh:s3:cret\n".to_owned()),
+            Some("nonsense") => Ok("nonsense".to_owned()),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        config
+            .network(read)
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_meant() {
+        let plain = network("").unwrap();
+        assert!(plain.authorities.is_empty() && plain.dns_servers.is_empty());
+        assert!(plain.proxy.is_none());
+        let network = network(
+            "dns_servers = [\"10.0.0.53\", \"[fd00::53]:5353\"]\n[proxy]\nurl = \"http://proxy.example.org:3128\"\n\
+             credentials_file = \"login\"\nno_proxy = [\"ci.example.org\"]",
+        )
+        .unwrap();
+        let servers: Vec<String> = network
+            .dns_servers
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(servers, ["10.0.0.53:53", "[fd00::53]:5353"]);
+        let proxy = network.proxy.unwrap();
+        assert_eq!(proxy.to_string(), "proxy.example.org:3128");
+        let (user, password) = proxy.credentials.unwrap();
+        assert_eq!(
+            (user.as_str(), password.expose_secret()),
+            ("mesh", "s3:cret")
+        );
+        assert!(proxy.bypass.has(&Host::Domain("ci.example.org")));
+    }
+
+    #[test]
+    fn every_fault_names_its_key_and_no_password() {
+        let faults = network(
+            "ca_file = \"nonsense\"\ndns_servers = [\"dns.example.org\"]\n[proxy]\nurl = \"http://mesh:s3cret@proxy.example.org:3128\"\n\
+             credentials_file = \"missing\"\nno_proxy = [\"a b\"]",
+        )
+        .err()
+        .unwrap();
+        let keys: Vec<&str> = faults
+            .iter()
+            .map(|fault| fault.split(": ").next().unwrap_or_default())
+            .collect();
+        assert_eq!(
+            keys,
+            [
+                "webhook-dispatcher.ca_file",
+                "webhook-dispatcher.dns_servers",
+                "webhook-dispatcher.proxy.no_proxy",
+                "webhook-dispatcher.proxy.credentials_file",
+                "webhook-dispatcher.proxy.url"
+            ]
+        );
+        assert!(!faults.concat().contains("s3cret"), "{faults:?}");
+        for url in [
+            "https://proxy:3128",
+            "socks5://proxy",
+            "proxy:3128",
+            "http://mesh:s3cret@:1",
+        ] {
+            let faults = network(&format!("[proxy]\nurl = \"{url}\"")).err().unwrap();
+            assert_eq!(
+                faults,
+                ["webhook-dispatcher.proxy.url: http://host:port is needed"]
+            );
+        }
+        let twice = "[proxy]\ncredentials = \"a:b\"\ncredentials_file = \"login\"";
+        assert!(network(twice).err().unwrap()[0].contains("given twice"));
+        let half = "[proxy]\ncredentials = \"s3cret\"";
+        assert_eq!(
+            network(half).err().unwrap(),
+            ["webhook-dispatcher.proxy.credentials: user:password is needed"]
+        );
+    }
+}

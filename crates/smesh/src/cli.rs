@@ -279,6 +279,7 @@ A webhook of yours gets the events of your own jobs; administrators make wider o
   smesh webhooks add chat https://hooks.slack.com/services/… --format slack
   smesh webhooks test next-step                      a signed sample, now
   smesh webhooks test next-step --event 0191… --dry-run     what a real event would look like, and whether it would be sent
+  smesh webhooks preview --template body.json --type job.failed     what a template makes, before it is used
   smesh webhooks dead next-step                      what was given up; deliveries next-step ID shows every attempt
   smesh webhooks redeliver next-step --all --since 2days
   smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day")]
@@ -318,6 +319,8 @@ pub enum Webhooks {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Show what an endpoint would be sent, or what a format or template makes; nothing is sent
+    Preview(WebhookPreview),
     /// Make a new signing secret, which is shown once; the old one signs beside it for a while
     Rotate {
         /// Its name
@@ -387,7 +390,7 @@ pub struct WhichDeliveries {
     /// Only those of this type, as job.failed or 'job.*'
     #[arg(long = "type", id = "kind", value_name = "TYPE")]
     pub kind: Option<String>,
-    /// Only those that failed for this reason: refused, gone, address, tls, failing, limited, unreachable, timeout, content or removed
+    /// Only those that failed for this reason: refused, gone, address, tls, failing, limited, unreachable, timeout, proxy, content, internal or removed
     #[arg(long, value_name = "CAUSE")]
     pub cause: Option<String>,
     /// Only those that changed then or later: RFC 3339, a day, or how long ago, as 2h or 7days
@@ -415,6 +418,43 @@ pub struct WebhookAdd {
     /// What it is
     #[command(flatten)]
     pub fields: WebhookFields,
+}
+
+/// `smesh webhooks preview`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A template is any text with fields of the event in {{ … }}, e.g. in body.json:
+  {\"text\": {{ \"Job \" ~ job.id ~ \" of \" ~ owner.user ~ \": \" ~ type }}{% if job %}, \"code\": {{ job.exit_code }}{% endif %}}
+With a JSON type every {{ … }} is written as JSON, a text with its quotes. docs/howto/webhook-formats.md lists fields and filters. What is wrong
+is named with its line and column; a misspelt field is an error, never an empty text.
+
+Examples:
+  smesh webhooks preview --template body.json                        a job that failed
+  smesh webhooks preview --template body.txt --content-type text/plain --type node.down
+  smesh webhooks preview --format slack --type job.completed         what a chat would show, as JSON for Slack's Block Kit Builder
+  smesh webhooks preview next-step --event 0191…                     what an endpoint would be sent of an event of the ledger
+  smesh webhooks edit next-step --format \"$(jq -Rs '{type: \"template\", body: .}' body.json)\"     and then to use it
+
+Exit status: 0 it can be made; 1 it cannot, and why.")]
+pub struct WebhookPreview {
+    /// Name of an endpoint; without, a format or a template is shown
+    #[arg(required_unless_present_any = ["format", "template"])]
+    pub name: Option<String>,
+    /// File with a template; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "format"])]
+    pub template: Option<PathBuf>,
+    /// Type of what the template makes [default: application/json]
+    #[arg(long, value_name = "TYPE", requires = "template")]
+    pub content_type: Option<String>,
+    /// cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format
+    #[arg(long, value_name = "FORMAT", conflicts_with = "name")]
+    pub format: Option<String>,
+    /// An event of the ledger
+    #[arg(long, value_name = "ID", conflicts_with = "kind")]
+    pub event: Option<String>,
+    /// A sample of this type [default: job.failed]
+    #[arg(long = "type", id = "kind", value_name = "TYPE")]
+    pub kind: Option<String>,
 }
 
 /// `smesh webhooks edit`

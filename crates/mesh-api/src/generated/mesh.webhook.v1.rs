@@ -326,6 +326,37 @@ pub mod webhooks_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Shows what an endpoint would be sent, or what a format makes.
+        pub async fn preview_webhook(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookResponse,
+            >,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.webhook.v1.WebhooksService/PreviewWebhook",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mesh.webhook.v1.WebhooksService", "PreviewWebhook"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Makes a new signing secret; the old one signs beside it for a while.
         pub async fn rotate_secret(
             &mut self,
@@ -586,6 +617,18 @@ pub mod webhooks_service_server {
         ) -> std::result::Result<
             tonic::Response<
                 ::mesh_events::proto::mesh::webhook::v1::TestWebhookResponse,
+            >,
+            tonic::Status,
+        >;
+        /// Shows what an endpoint would be sent, or what a format makes.
+        async fn preview_webhook(
+            &self,
+            request: tonic::Request<
+                ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<
+                ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookResponse,
             >,
             tonic::Status,
         >;
@@ -1098,6 +1141,55 @@ pub mod webhooks_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TestWebhookSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mesh.webhook.v1.WebhooksService/PreviewWebhook" => {
+                    #[allow(non_camel_case_types)]
+                    struct PreviewWebhookSvc<T: WebhooksService>(pub Arc<T>);
+                    impl<
+                        T: WebhooksService,
+                    > tonic::server::UnaryService<
+                        ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookRequest,
+                    > for PreviewWebhookSvc<T> {
+                        type Response = ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::mesh_events::proto::mesh::webhook::v1::PreviewWebhookRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WebhooksService>::preview_webhook(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PreviewWebhookSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -117,7 +117,7 @@ pub struct WebhookDelivery {
     /// When it is tried next. Absent if it is not.
     #[prost(message, optional, tag = "9")]
     pub next_at: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Why the last attempt failed: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`, `timeout`, `content` or `removed`. Empty on success.
+    /// Why the last attempt failed: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`, `timeout`, `proxy`, `content`, `internal` or `removed`. Empty on success.
     #[prost(string, tag = "10")]
     pub cause: ::prost::alloc::string::String,
     /// How often it was begun again.
@@ -259,6 +259,51 @@ pub struct TestWebhookResponse {
     pub error: ::prost::alloc::string::String,
     /// Body of the first request, for an event that was given. Empty otherwise.
     #[prost(string, tag = "7")]
+    pub body: ::prost::alloc::string::String,
+}
+/// What is to be shown, of which event.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PreviewWebhookRequest {
+    /// Name of an endpoint. Empty to have a format shown that no endpoint has yet.
+    #[prost(string, tag = "1")]
+    pub webhook: ::prost::alloc::string::String,
+    /// A format with its settings, with the names and forms of the REST API; `type` names it. Absent if an endpoint is named.
+    #[prost(message, optional, tag = "2")]
+    pub format: ::core::option::Option<::pbjson_types::Struct>,
+    /// An event as the REST API and webhooks give it (CloudEvents JSON). Absent for a sample.
+    #[prost(message, optional, tag = "3")]
+    pub event: ::core::option::Option<::pbjson_types::Struct>,
+    /// Type of the sample. Empty for `job.failed`.
+    #[prost(string, tag = "4")]
+    pub r#type: ::prost::alloc::string::String,
+}
+/// What would be sent.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PreviewWebhookResponse {
+    /// Id of the event.
+    #[prost(string, tag = "1")]
+    pub event_id: ::prost::alloc::string::String,
+    /// Whether it would be sent: the filter and the format take such an event.
+    #[prost(bool, tag = "2")]
+    pub matches: bool,
+    /// One request after the other, as if each were answered well.
+    #[prost(message, repeated, tag = "3")]
+    pub requests: ::prost::alloc::vec::Vec<WebhookRequest>,
+}
+/// A request that would be sent.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WebhookRequest {
+    /// `GET` or `POST`.
+    #[prost(string, tag = "1")]
+    pub method: ::prost::alloc::string::String,
+    /// Where to, without what could be secret in it.
+    #[prost(string, tag = "2")]
+    pub url: ::prost::alloc::string::String,
+    /// Type of the body. Empty without one.
+    #[prost(string, tag = "3")]
+    pub content_type: ::prost::alloc::string::String,
+    /// The body; secrets in it are masked.
+    #[prost(string, tag = "4")]
     pub body: ::prost::alloc::string::String,
 }
 /// Which endpoint gets a new secret.
@@ -2224,6 +2269,274 @@ impl<'de> serde::Deserialize<'de> for PauseWebhookResponse {
             }
         }
         deserializer.deserialize_struct("mesh.webhook.v1.PauseWebhookResponse", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for PreviewWebhookRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.webhook.is_empty() {
+            len += 1;
+        }
+        if self.format.is_some() {
+            len += 1;
+        }
+        if self.event.is_some() {
+            len += 1;
+        }
+        if !self.r#type.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.PreviewWebhookRequest", len)?;
+        if !self.webhook.is_empty() {
+            struct_ser.serialize_field("webhook", &self.webhook)?;
+        }
+        if let Some(v) = self.format.as_ref() {
+            struct_ser.serialize_field("format", v)?;
+        }
+        if let Some(v) = self.event.as_ref() {
+            struct_ser.serialize_field("event", v)?;
+        }
+        if !self.r#type.is_empty() {
+            struct_ser.serialize_field("type", &self.r#type)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for PreviewWebhookRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "webhook",
+            "format",
+            "event",
+            "type",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Webhook,
+            Format,
+            Event,
+            Type,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "webhook" => Ok(GeneratedField::Webhook),
+                            "format" => Ok(GeneratedField::Format),
+                            "event" => Ok(GeneratedField::Event),
+                            "type" => Ok(GeneratedField::Type),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = PreviewWebhookRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.PreviewWebhookRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<PreviewWebhookRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut webhook__ = None;
+                let mut format__ = None;
+                let mut event__ = None;
+                let mut r#type__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Webhook => {
+                            if webhook__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("webhook"));
+                            }
+                            webhook__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Format => {
+                            if format__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("format"));
+                            }
+                            format__ = map_.next_value()?;
+                        }
+                        GeneratedField::Event => {
+                            if event__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("event"));
+                            }
+                            event__ = map_.next_value()?;
+                        }
+                        GeneratedField::Type => {
+                            if r#type__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("type"));
+                            }
+                            r#type__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(PreviewWebhookRequest {
+                    webhook: webhook__.unwrap_or_default(),
+                    format: format__,
+                    event: event__,
+                    r#type: r#type__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.PreviewWebhookRequest", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for PreviewWebhookResponse {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.event_id.is_empty() {
+            len += 1;
+        }
+        if self.matches {
+            len += 1;
+        }
+        if !self.requests.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.PreviewWebhookResponse", len)?;
+        if !self.event_id.is_empty() {
+            struct_ser.serialize_field("eventId", &self.event_id)?;
+        }
+        if self.matches {
+            struct_ser.serialize_field("matches", &self.matches)?;
+        }
+        if !self.requests.is_empty() {
+            struct_ser.serialize_field("requests", &self.requests)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for PreviewWebhookResponse {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "event_id",
+            "eventId",
+            "matches",
+            "requests",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            EventId,
+            Matches,
+            Requests,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "eventId" | "event_id" => Ok(GeneratedField::EventId),
+                            "matches" => Ok(GeneratedField::Matches),
+                            "requests" => Ok(GeneratedField::Requests),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = PreviewWebhookResponse;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.PreviewWebhookResponse")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<PreviewWebhookResponse, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut event_id__ = None;
+                let mut matches__ = None;
+                let mut requests__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::EventId => {
+                            if event_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("eventId"));
+                            }
+                            event_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Matches => {
+                            if matches__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("matches"));
+                            }
+                            matches__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Requests => {
+                            if requests__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("requests"));
+                            }
+                            requests__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(PreviewWebhookResponse {
+                    event_id: event_id__.unwrap_or_default(),
+                    matches: matches__.unwrap_or_default(),
+                    requests: requests__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.PreviewWebhookResponse", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for RedeliverRequest {
@@ -4714,5 +5027,148 @@ impl<'de> serde::Deserialize<'de> for WebhookHold {
             }
         }
         deserializer.deserialize_struct("mesh.webhook.v1.WebhookHold", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for WebhookRequest {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.method.is_empty() {
+            len += 1;
+        }
+        if !self.url.is_empty() {
+            len += 1;
+        }
+        if !self.content_type.is_empty() {
+            len += 1;
+        }
+        if !self.body.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.WebhookRequest", len)?;
+        if !self.method.is_empty() {
+            struct_ser.serialize_field("method", &self.method)?;
+        }
+        if !self.url.is_empty() {
+            struct_ser.serialize_field("url", &self.url)?;
+        }
+        if !self.content_type.is_empty() {
+            struct_ser.serialize_field("contentType", &self.content_type)?;
+        }
+        if !self.body.is_empty() {
+            struct_ser.serialize_field("body", &self.body)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for WebhookRequest {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "method",
+            "url",
+            "content_type",
+            "contentType",
+            "body",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Method,
+            Url,
+            ContentType,
+            Body,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "method" => Ok(GeneratedField::Method),
+                            "url" => Ok(GeneratedField::Url),
+                            "contentType" | "content_type" => Ok(GeneratedField::ContentType),
+                            "body" => Ok(GeneratedField::Body),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = WebhookRequest;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.webhook.v1.WebhookRequest")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<WebhookRequest, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut method__ = None;
+                let mut url__ = None;
+                let mut content_type__ = None;
+                let mut body__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Method => {
+                            if method__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("method"));
+                            }
+                            method__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Url => {
+                            if url__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("url"));
+                            }
+                            url__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ContentType => {
+                            if content_type__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("contentType"));
+                            }
+                            content_type__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Body => {
+                            if body__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("body"));
+                            }
+                            body__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(WebhookRequest {
+                    method: method__.unwrap_or_default(),
+                    url: url__.unwrap_or_default(),
+                    content_type: content_type__.unwrap_or_default(),
+                    body: body__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.webhook.v1.WebhookRequest", FIELDS, GeneratedVisitor)
     }
 }

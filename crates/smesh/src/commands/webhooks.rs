@@ -2,6 +2,7 @@
 
 mod deliveries;
 mod fields;
+mod preview;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,16 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
             if answer["delivered"] != true && !dry_run {
                 return Ok(ExitCode::FAILURE);
             }
+        }
+        Webhooks::Preview(args) => {
+            let mut draft = preview::draft(&args)?;
+            if let Some(id) = &args.event {
+                draft["event"] = recorded(&client, id).await?;
+            }
+            let shown = send(Method::POST, "/v1/webhooks/preview", draft).await?;
+            output(global, &shown, |shown| {
+                preview::text(shown, args.name.as_deref())
+            })?;
         }
         Webhooks::Rotate {
             name,

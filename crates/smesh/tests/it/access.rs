@@ -156,6 +156,10 @@ const MATRIX: &[(&str, Row)] = &[
         ("POST", "/v1/webhooks/x/rotate", MISSING),
     ),
     (
+        "/v1/webhooks/preview",
+        ("POST", "/v1/webhooks/preview", WITHOUT_BODY),
+    ),
+    (
         "/v1/webhooks/{name}/test",
         ("POST", "/v1/webhooks/x/test", MISSING),
     ),

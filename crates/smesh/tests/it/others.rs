@@ -101,6 +101,26 @@ async fn others_jobs_do_not_exist_for_them() {
     assert!(webhooks(&["rotate", "mine", "--overlap", "1h"]).contains("whsec_"));
     let tried = webhooks(&["test", "mine", "--dry-run"]);
     assert!(tried.contains("org.slurm-mesh.job.completed.v1"), "{tried}");
+    let shown = webhooks(&["preview", "mine", "--type", "job.timeout"]);
+    assert!(shown.contains("org.slurm-mesh.job.timeout.v1"), "{shown}");
+    let folder = tempfile::tempdir().unwrap();
+    let template = folder.path().join("body.json");
+    let preview = |body: &str| {
+        std::fs::write(&template, body).unwrap();
+        mesh.run(&[
+            "webhooks",
+            "preview",
+            "--template",
+            template.to_str().unwrap(),
+        ])
+    };
+    let made = preview("{\"job\": {{ job.name }},\n\t\"code\": {{ job.exit_code }}}\n");
+    assert_eq!(stdout(&made), "{\"job\": \"train\",\n\t\"code\": 1}\n");
+    let wrong = preview("{\n  \"job\": {{ job.nam }}}");
+    assert!(
+        wrong.status.code() == Some(1) && stderr(&wrong).contains("line 2, column "),
+        "{wrong:?}"
+    );
     let seen = mesh.run(&["webhooks", "show", "mine"]);
     assert!(stdout(&seen).contains("users"), "{seen:?}");
     assert!(!stdout(&seen).contains("whsec_"), "{seen:?}");

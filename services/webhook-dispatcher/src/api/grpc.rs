@@ -11,10 +11,11 @@ use mesh_events::proto::mesh::webhook::v1::{
     DeliveryCounts, GetDeliveryRequest, GetDeliveryResponse, GetWebhookRequest, GetWebhookResponse,
     ListDeliveriesRequest, ListDeliveriesResponse, ListRedeliveriesRequest,
     ListRedeliveriesResponse, ListWebhooksRequest, ListWebhooksResponse, PauseWebhookRequest,
-    PauseWebhookResponse, RedeliverRequest, RedeliverResponse, Redelivery, ResumeWebhookRequest,
-    ResumeWebhookResponse, RotateSecretRequest, RotateSecretResponse, TestWebhookRequest,
-    TestWebhookResponse, UpdateWebhookRequest, UpdateWebhookResponse, Webhook as WebhookMessage,
-    WebhookAttempt, WebhookCircuit, WebhookDelivery, WebhookHold,
+    PauseWebhookResponse, PreviewWebhookRequest, PreviewWebhookResponse, RedeliverRequest,
+    RedeliverResponse, Redelivery, ResumeWebhookRequest, ResumeWebhookResponse,
+    RotateSecretRequest, RotateSecretResponse, TestWebhookRequest, TestWebhookResponse,
+    UpdateWebhookRequest, UpdateWebhookResponse, Webhook as WebhookMessage, WebhookAttempt,
+    WebhookCircuit, WebhookDelivery, WebhookHold, WebhookRequest,
 };
 use mesh_events::{from_timestamp, timestamp};
 use mesh_runtime::api::{Caller, Shown};
@@ -22,7 +23,7 @@ use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Page, Rotation, Trial, Webhook, WebhooksApi, shown};
+use super::{ApiError, Draft, Page, Rotation, Trial, Webhook, WebhooksApi, shown};
 use crate::adapters::redeliveries::{Again, Job};
 use crate::adapters::store::{Attempt, Delivery};
 use crate::domain::cause::Cause;
@@ -137,6 +138,36 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             latency: Some(latency.into()),
             error: tested.error,
             body: tested.body.unwrap_or_default(),
+        };
+        Ok(with(Shown::nothing(), response))
+    }
+
+    async fn preview_webhook(
+        &self,
+        request: Request<PreviewWebhookRequest>,
+    ) -> Result<Response<PreviewWebhookResponse>, Status> {
+        let caller = caller(&request)?;
+        let request = request.into_inner();
+        let draft = Draft {
+            webhook: given(request.webhook),
+            format: request
+                .format
+                .map(|format| json(Some(format)))
+                .transpose()?,
+            event: request.event.map(|event| json(Some(event))).transpose()?,
+            kind: given(request.r#type),
+        };
+        let shown = self.0.preview(&caller, draft).await.map_err(status)?;
+        let requests = shown.requests.into_iter().map(|request| WebhookRequest {
+            method: request.method.to_owned(),
+            url: request.url,
+            content_type: request.content_type,
+            body: request.body,
+        });
+        let response = PreviewWebhookResponse {
+            event_id: shown.event_id,
+            matches: shown.matches,
+            requests: requests.collect(),
         };
         Ok(with(Shown::nothing(), response))
     }

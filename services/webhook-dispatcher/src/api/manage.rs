@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 
 use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
-use super::{ApiError, Page, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, trial};
+use super::{
+    ApiError, Draft, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret,
+    trial,
+};
 use crate::adapters::endpoints::{Act, Activity, Source, Stored};
 use crate::adapters::redeliveries::{Again, Job};
 use crate::adapters::store::{Attempt, Delivery};
@@ -218,6 +221,21 @@ impl WebhooksApi for Webhooks {
             self.shared.outcomes.notify_one();
         }
         Ok(tested)
+    }
+
+    async fn preview(&self, caller: &Caller, draft: Draft) -> Result<Preview, ApiError> {
+        let endpoint = match (&draft.webhook, &draft.format) {
+            (Some(name), None) => {
+                let stored = self.changeable(caller, name).await?;
+                Some(self.registry.made_of(&stored)?)
+            }
+            (None, Some(_)) => None,
+            _ => {
+                let problem = "name a webhook, or give a format; not both";
+                return Err(ApiError::invalid("webhook", problem));
+            }
+        };
+        trial::preview(&self.shared, caller, endpoint.as_ref(), draft)
     }
 
     async fn deliveries(

@@ -27,6 +27,7 @@ use utoipa::ToSchema;
 use crate::adapters::redeliveries::{Again, Job};
 use crate::adapters::store::{Attempt, Delivery};
 use crate::config::Fault;
+use crate::domain::format::Previewed;
 use crate::error::Error;
 
 pub use manage::Webhooks;
@@ -97,6 +98,13 @@ pub trait WebhooksApi: Send + Sync + 'static {
         trial: Trial,
     ) -> impl Future<Output = Result<Tested, ApiError>> + Send;
 
+    /// Shows what would be sent.
+    fn preview(
+        &self,
+        caller: &Caller,
+        draft: Draft,
+    ) -> impl Future<Output = Result<Preview, ApiError>> + Send;
+
     /// The newest deliveries of an endpoint, and whose endpoint it is.
     fn deliveries(
         &self,
@@ -144,7 +152,7 @@ pub struct Page {
     #[param(rename = "type")]
     pub kind: Option<String>,
     /// Only those whose last attempt failed for this reason: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`,
-    /// `timeout`, `content` or `removed`.
+    /// `timeout`, `proxy`, `content`, `internal` or `removed`.
     pub cause: Option<String>,
     /// Only those that changed then or later: RFC 3339, or how long ago such as `2h`, `7days`.
     #[serde(deserialize_with = "crate::domain::moment::deserialize")]
@@ -209,6 +217,37 @@ pub struct Tested {
     /// Body of the first request, for an event that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
+}
+
+/// What is to be shown: what an endpoint would be sent, or what a format makes, of an event or a sample.
+#[derive(Clone, Debug, Default, serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = WebhookDraft)]
+pub struct Draft {
+    /// Name of an endpoint. Or:
+    pub webhook: Option<String>,
+    /// A format as endpoints have it: its name, or an object whose `type` names it.
+    #[schema(value_type = Option<Object>)]
+    pub format: Option<Value>,
+    /// An event as webhooks and `/v1/events` give it (CloudEvents JSON). Or:
+    #[schema(value_type = Option<Object>)]
+    pub event: Option<Value>,
+    /// Type of the sample that is shown instead; `job.failed` if it is absent, too.
+    #[serde(rename = "type")]
+    #[schema(example = "job.failed")]
+    pub kind: Option<String>,
+}
+
+/// What would be sent.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = WebhookPreview)]
+pub struct Preview {
+    /// Id of the event.
+    pub event_id: String,
+    /// Whether it would be sent: the filter and the format take such an event.
+    pub matches: bool,
+    /// One request after the other, as if each were answered well.
+    pub requests: Vec<Previewed>,
 }
 
 /// Why something is not done.

@@ -15,7 +15,7 @@ use super::rest;
         description = "The Webhooks API: endpoints that are told of events, and what was delivered to them.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    paths(rest::list, rest::create, rest::show, rest::edit, rest::remove, rest::pause, rest::resume, rest::rotate, rest::test, rest::deliveries, rest::delivery,
+    paths(rest::list, rest::create, rest::show, rest::edit, rest::remove, rest::pause, rest::resume, rest::rotate, rest::test, rest::preview, rest::deliveries, rest::delivery,
         rest::redeliver, rest::redeliveries),
     components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unprocessable, Unprepared)),
     security((), ("token" = [])),

@@ -15,7 +15,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    ApiError, Page, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret, openapi, shown,
+    ApiError, Draft, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret,
+    openapi, shown,
 };
 use crate::adapters::redeliveries::{Again, Job};
 use crate::adapters::store::{Attempt, Delivery};
@@ -29,6 +30,7 @@ pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
     Router::new()
         .route("/v1/webhooks", get(list::<A>).post(create::<A>))
         .route("/v1/webhooks/openapi.json", get(openapi::serve))
+        .route("/v1/webhooks/preview", post(preview::<A>))
         .route(
             "/v1/webhooks/{name}",
             get(show::<A>).patch(edit::<A>).delete(remove::<A>),
@@ -268,6 +270,24 @@ pub(super) async fn test<A: WebhooksApi>(
     let tested = api.test(&caller, &name, optional(&bytes)?).await;
     let tested = tested.map_err(problem)?;
     Ok((Shown::nothing().extension(), Json(tested)))
+}
+
+/// Shows what an endpoint would be sent, or what a format makes, of an event or a sample. Nothing is sent or stored.
+#[utoipa::path(post, path = "/v1/webhooks/preview", tag = "webhooks", request_body = Draft, responses(
+    (status = 200, description = "What would be sent", body = Preview), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+))]
+pub(super) async fn preview<A: WebhooksApi>(
+    State(api): State<Arc<A>>,
+    caller: Caller,
+    bytes: Bytes,
+) -> Answer<Preview> {
+    let draft = serde_json::from_value(body(&bytes)?)
+        .map_err(|error| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
+    let previewed = api.preview(&caller, draft).await;
+    let previewed = previewed.map_err(problem)?;
+    Ok((Shown::nothing().extension(), Json(previewed)))
 }
 
 /// The newest deliveries of an endpoint.

@@ -1,16 +1,20 @@
-//! An endpoint is tried: with a sample, or with an event that is given. Nothing is stored.
+//! An endpoint or a format is tried: with a sample, or with an event that is given. Nothing is stored.
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, cloudevents, timestamp};
+use mesh_events::{
+    Event, EventId, EventType, SCHEMA_VERSION, UnknownEventType, cloudevents, timestamp,
+};
 use mesh_runtime::api::Caller;
+use serde_json::Value;
 
-use super::{ApiError, Tested, Trial};
+use super::{ApiError, Draft, Preview, Tested, Trial};
 use crate::config::Endpoint;
-use crate::domain::format::{Kept, Step};
+use crate::domain::format::{Format, Kept};
 use crate::domain::retry::Outcome;
+use crate::domain::sample;
 use crate::lane::Shared;
 use crate::post::{self, Told};
 
@@ -21,11 +25,7 @@ pub(super) async fn run(
     endpoint: &Endpoint,
     trial: Trial,
 ) -> Result<Tested, ApiError> {
-    let given = trial
-        .event
-        .map(|json| cloudevents::from_json(&json))
-        .transpose()
-        .map_err(|error| ApiError::invalid("event", mesh_runtime::chain(&error)))?;
+    let given = trial.event.as_ref().map(read).transpose()?;
     let user = caller.users.first().map_or("", String::as_str);
     let (told, event, is_given) = match given {
         Some(event) => {
@@ -37,7 +37,7 @@ pub(super) async fn run(
             (told, event, true)
         }
         None => {
-            let event = sample(&shared.cluster, &endpoint.name, user, Utc::now());
+            let event = test_job(&shared.cluster, &endpoint.name, user, Utc::now());
             (Told::test(endpoint, &event), event, false)
         }
     };
@@ -55,12 +55,8 @@ pub(super) async fn run(
         body: None,
     };
     if is_given || trial.dry_run {
-        match endpoint
-            .format
-            .begin(&endpoint.url, &told.content(), &Kept::new())
-        {
-            Ok(Step::Send(request, _)) => tested.body = Some(request.body),
-            Ok(Step::Done(_)) => {}
+        match endpoint.format.preview(&endpoint.url, &told.content()) {
+            Ok(requests) => tested.body = requests.into_iter().next().map(|request| request.body),
             Err(error) => tested.error = error.to_string(),
         }
     }
@@ -75,8 +71,76 @@ pub(super) async fn run(
     Ok(tested)
 }
 
+/// What would be sent, to an endpoint or in a format that no endpoint has yet.
+pub(super) fn preview(
+    shared: &Shared,
+    caller: &Caller,
+    endpoint: Option<&Endpoint>,
+    draft: Draft,
+) -> Result<Preview, ApiError> {
+    let (event, cost) = match (&draft.event, draft.kind.as_deref()) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::invalid(
+                "type",
+                "is for a sample; not beside an event",
+            ));
+        }
+        (Some(json), None) => (read(json)?, None),
+        (None, kind) => {
+            let kind = kind.unwrap_or("job.failed").parse();
+            let kind = kind
+                .map_err(|error: UnknownEventType| ApiError::invalid("type", error.to_string()))?;
+            let mut event = sample::example(kind);
+            event.cluster.clone_from(&shared.cluster);
+            if let (Some(owner), Some(user)) = (&mut event.owner, caller.users.first()) {
+                owner.user.clone_from(user);
+            }
+            (event, Some(Box::new(sample::cost())))
+        }
+    };
+    let kind = event
+        .kind()
+        .map_err(|error| ApiError::invalid("event", error.to_string()))?;
+    let given;
+    let (format, address, passes) = match endpoint {
+        Some(endpoint) => (
+            &endpoint.format,
+            endpoint.url.clone(),
+            endpoint.filter.matches(kind, &event),
+        ),
+        None => {
+            let format = draft.format.unwrap_or_default();
+            given = serde_json::from_value::<Format>(format)
+                .map_err(|error| ApiError::invalid("format", error.to_string()))?;
+            let address = given.address().unwrap_or("https://example.org/");
+            let address = address
+                .parse()
+                .map_err(|_| ApiError::invalid("format", "has no address"))?;
+            (&given, address, true)
+        }
+    };
+    let told = Told::Event {
+        event: Box::new(event.clone()),
+        cost,
+        replay: None,
+    };
+    let requests = format
+        .preview(&address, &told.content())
+        .map_err(|error| ApiError::invalid("format", error.to_string()))?;
+    Ok(Preview {
+        matches: passes && format.takes(kind, &event),
+        event_id: event.id,
+        requests,
+    })
+}
+
+fn read(json: &Value) -> Result<Event, ApiError> {
+    cloudevents::from_json(json)
+        .map_err(|error| ApiError::invalid("event", mesh_runtime::chain(&error)))
+}
+
 /// A completed job that never was: job 0, which Slurm never gives to anyone.
-fn sample(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Event {
+fn test_job(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Event {
     let at = Some(timestamp(now));
     let key = format!("job/0/{}", now.timestamp());
     let job = Job {

@@ -64,6 +64,9 @@ impl<'a> Check<'a> {
         let EndpointConfig {
             name, description, ..
         } = self.written;
+        if ["openapi.json", "preview"].contains(&name.as_str()) {
+            self.fault("name", "the API has a page of that name; take another");
+        }
         if name.is_empty() {
             self.fault("name", "missing; deliveries are kept under it");
         } else if name.chars().any(char::is_control) || name.len() > 64 {

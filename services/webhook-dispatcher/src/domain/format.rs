@@ -9,6 +9,7 @@ mod discord;
 mod exchange;
 mod github;
 mod pagerduty;
+mod preview;
 mod secret;
 mod slack;
 mod slack_api;
@@ -29,9 +30,10 @@ use super::message::{self, Message};
 pub use exchange::{Exchange, Keep, Kept, Method, Request, Response, Step, Unsendable, Verdict};
 pub use github::GitHub;
 pub use pagerduty::{Incident, PagerDuty};
+pub use preview::Previewed;
 pub use secret::Secret;
 pub use slack_api::SlackApi;
-pub use template::{Preview, Template};
+pub use template::Template;
 
 /// A format with its settings: `"discord"`, or a table whose `type` names it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

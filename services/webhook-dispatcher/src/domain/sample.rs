@@ -59,6 +59,36 @@ pub fn job() -> Job {
     }
 }
 
+/// An event of a type as it might have happened: of a job in the state that the type says.
+pub fn example(kind: EventType) -> Event {
+    let mut event = event(kind);
+    if let Some(Payload::Job(JobEvent { job: Some(job), .. })) = &mut event.payload {
+        if kind.is_end() {
+            job.state = kind.event().to_uppercase();
+        } else {
+            let waits = matches!(
+                kind,
+                EventType::JobSubmitted
+                    | EventType::JobPending
+                    | EventType::JobHeld
+                    | EventType::JobReleased
+            );
+            job.state = if waits { "PENDING" } else { "RUNNING" }.into();
+            (job.end_time, job.exit_code, job.usage) = (None, None, None);
+            if waits {
+                (job.start_time, job.nodes) = (None, String::new());
+            }
+        }
+        if job.state != "FAILED" {
+            job.reason = "None".into();
+        }
+        if kind == EventType::JobCompleted {
+            job.exit_code = Some(ExitCode::default());
+        }
+    }
+    event
+}
+
 /// What it cost.
 pub fn cost() -> CostEvent {
     let money = |micros| {

@@ -51,13 +51,7 @@ fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
         spec.insert(key.to_owned(), value);
     }
     if let Some(format) = &args.format {
-        let format = if format.starts_with('{') {
-            serde_json::from_str(format)
-                .map_err(|error| Error::Usage(format!("--format {format}: {error}")))?
-        } else {
-            json!({ "type": format })
-        };
-        spec.insert("format".into(), format);
+        spec.insert("format".into(), self::format(format)?);
     }
     for (key, values) in [
         ("types", &args.types),
@@ -88,6 +82,16 @@ fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
         spec.insert("headers".into(), headers.into());
     }
     Ok(spec)
+}
+
+/// A format: its name, or an object with settings.
+pub(super) fn format(text: &str) -> Result<Value, Error> {
+    if text.starts_with('{') {
+        serde_json::from_str(text)
+            .map_err(|error| Error::Usage(format!("--format {text}: {error}")))
+    } else {
+        Ok(json!({ "type": text }))
+    }
 }
 
 /// A secret in a file; blanks around it do not count.

@@ -39,15 +39,6 @@ fn json_type() -> String {
     "application/json".to_owned()
 }
 
-/// What a template makes of an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Preview {
-    /// Type of the body.
-    pub content_type: String,
-    /// The body.
-    pub body: String,
-}
-
 impl Template {
     pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
@@ -68,10 +59,9 @@ impl Template {
         let Content::Event { event, cost, .. } = content else {
             return Err(Unsendable::NotAnEvent);
         };
-        let preview = self.preview(event, *cost).map_err(Unsendable::Template)?;
         let request = Request {
-            content_type: preview.content_type,
-            body: preview.body,
+            content_type: self.content_type.clone(),
+            body: self.body_of(event, *cost).map_err(Unsendable::Template)?,
             ..Request::json(address, &Value::Null)
         };
         Ok(Step::once(request, Response::by_status))
@@ -80,12 +70,9 @@ impl Template {
     /// What it makes of an event.
     ///
     /// # Errors
-    /// What is wrong, with the line of the template.
-    pub fn preview(&self, event: &Event, cost: Option<&CostEvent>) -> Result<Preview, String> {
-        Ok(Preview {
-            content_type: self.content_type.clone(),
-            body: self.render(&fields::of(event, cost, LONGEST_FIELD))?,
-        })
+    /// What is wrong, with the line and column of the template.
+    fn body_of(&self, event: &Event, cost: Option<&CostEvent>) -> Result<String, String> {
+        self.render(&fields::of(event, cost, LONGEST_FIELD))
     }
 
     fn render(&self, fields: &Value) -> Result<String, String> {
@@ -96,13 +83,13 @@ impl Template {
         let environment = self.environment();
         let template = environment
             .template_from_named_str("body", &self.body)
-            .map_err(|error| problem(&error))?;
+            .map_err(|error| self.problem(&error))?;
         let mut body = Bounded(Vec::new());
         let rendered = template.render_captured_to(Jinja::from(Serde(fields)), &mut body);
         if body.0.len() > LONGEST_BODY {
             return Err(format!("makes more than {LONGEST_BODY} bytes"));
         }
-        rendered.map_err(|error| problem(&error)).map(drop)?;
+        rendered.map_err(|error| self.problem(&error)).map(drop)?;
         let body = String::from_utf8(body.0).map_err(|_| "makes no UTF-8".to_owned())?;
         if self.is_json() {
             serde_json::from_str::<serde::de::IgnoredAny>(&body).map_err(|error| {
@@ -112,6 +99,22 @@ impl Template {
             })?;
         }
         Ok(body)
+    }
+
+    fn problem(&self, error: &Error) -> String {
+        let what = error.kind().to_string();
+        let what = error
+            .detail()
+            .map_or(what.clone(), |detail| format!("{what}: {detail}"));
+        let at = error.range().map(|range| range.start);
+        match (
+            at.filter(|at| self.body.is_char_boundary(*at)),
+            error.line(),
+        ) {
+            (Some(at), _) => format!("{}: {what}", place(&self.body, at)),
+            (None, Some(line)) => format!("line {line}: {what}"),
+            (None, None) => what,
+        }
     }
 
     fn is_json(&self) -> bool {
@@ -133,6 +136,8 @@ impl Template {
         };
         environment.set_auto_escape_callback(move |_| escape.clone());
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        // Errors say where.
+        environment.set_debug(true);
         environment.set_fuel(Some(STEPS));
         environment.set_recursion_limit(50);
         environment.add_filter("json", filters::tojson);
@@ -155,7 +160,7 @@ impl Template {
 /// Refuses what could grow a text beyond any bound: everything that names a value anew, but for loops over fields, and repetition.
 fn check_tags(template: &str) -> Result<(), String> {
     for (at, _) in template.match_indices("{%") {
-        let line = template[..at].matches('\n').count() + 1;
+        let place = place(template, at);
         let tag = &template[at + 2..];
         let tag = tag.split("%}").next().unwrap_or_default();
         let tag = tag.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+'));
@@ -167,13 +172,13 @@ fn check_tags(template: &str) -> Result<(), String> {
                 let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
                 if over.trim().is_empty() || !over.trim().chars().all(is_path) {
                     return Err(format!(
-                        "line {line}: a loop is over a field, e.g. for p in node.partitions"
+                        "{place}: a loop is over a field, e.g. for p in node.partitions"
                     ));
                 }
             }
             other => {
                 return Err(format!(
-                    "line {line}: no {other:?} here; there are if, elif, else and for"
+                    "{place}: no {other:?} here; there are if, elif, else and for"
                 ));
             }
         }
@@ -182,23 +187,22 @@ fn check_tags(template: &str) -> Result<(), String> {
         for (at, _) in template.match_indices(opening) {
             let closing = if opening == "{{" { "}}" } else { "%}" };
             let inside = template[at + 2..].split(closing).next().unwrap_or_default();
-            if outside_strings(inside).any(|(_, c)| c == '*') {
-                let line = template[..at].matches('\n').count() + 1;
-                return Err(format!("line {line}: no multiplication in templates"));
+            if let Some((within, _)) = outside_strings(inside).find(|(_, c)| *c == '*') {
+                let place = place(template, at + 2 + within);
+                return Err(format!("{place}: no multiplication in templates"));
             }
         }
     }
     Ok(())
 }
 
-fn problem(error: &Error) -> String {
-    let what = error.kind().to_string();
-    let what = error
-        .detail()
-        .map_or(what.clone(), |detail| format!("{what}: {detail}"));
-    error
-        .line()
-        .map_or(what.clone(), |line| format!("line {line}: {what}"))
+/// Where something is, as editors count.
+fn place(template: &str, at: usize) -> String {
+    let before = &template[..at];
+    let line = before.matches('\n').count() + 1;
+    let begin = before.rfind('\n').map_or(0, |end| end + 1);
+    let column = before[begin..].chars().count() + 1;
+    format!("line {line}, column {column}")
 }
 
 /// Takes a little more than allowed, then fails.
@@ -236,9 +240,7 @@ mod tests {
     }
 
     fn preview(template: &Template, kind: EventType) -> Result<String, String> {
-        template
-            .preview(&sample::event(kind), Some(&sample::cost()))
-            .map(|preview| preview.body)
+        template.body_of(&sample::event(kind), Some(&sample::cost()))
     }
 
     #[test]
@@ -253,13 +255,13 @@ mod tests {
         {
             payload.job.as_mut().unwrap().display_id = "1\"},\n{".into();
         }
-        let error = template.preview(&event, None).unwrap_err();
+        let error = template.body_of(&event, None).unwrap_err();
         assert!(
-            error.starts_with("line 1: undefined value"),
-            "a job's event has no node: {error}"
+            error.starts_with("line 1, column 83: undefined value"),
+            "a job's event has no cost: {error}"
         );
         let template = self::template(r#"{"text": {{ "Job " ~ job.id }}}"#);
-        let body = template.preview(&event, None).unwrap().body;
+        let body = template.body_of(&event, None).unwrap();
         assert_eq!(
             serde_json::from_str::<Value>(&body).unwrap(),
             json!({"text": "Job 1\"},\n{"})
@@ -294,32 +296,41 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_line() {
+    fn faults_name_line_and_column() {
         let cases = [
-            ("{\n\"a\": {{ job.nam }}}", "line 2: undefined value"),
-            ("{{ job.name", "line 1: syntax error"),
+            (
+                "{\n\"a\": {{ job.nam }}}",
+                "line 2, column 9: undefined value",
+            ),
+            ("{{ job.name", "line 1, column 8: syntax error"),
             ("{\"a\": \"{{ job.name }}\"}", "what it makes is no JSON"),
-            ("{% set a = job.name %}1", "line 1: no \"set\" here"),
+            (
+                "{% set a = job.name %}1",
+                "line 1, column 1: no \"set\" here",
+            ),
             (
                 "\n{%- with a = 1 %}{% endwith %}",
-                "line 2: no \"with\" here",
+                "line 2, column 1: no \"with\" here",
             ),
             (
                 "{% macro x() %}{% endmacro %}1",
-                "line 1: no \"macro\" here",
+                "line 1, column 1: no \"macro\" here",
             ),
-            ("{% include 'x' %}", "line 1: no \"include\" here"),
+            ("{% include 'x' %}", "line 1, column 1: no \"include\" here"),
             (
                 "{% for a in [job.name ~ job.name] %}{% endfor %}1",
-                "line 1: a loop is over a field",
+                "line 1, column 1: a loop is over a field",
             ),
             (
                 "{% for a in node.partitions recursive %}{% endfor %}1",
-                "line 1: a loop is over a field",
+                "line 1, column 1: a loop is over a field",
             ),
-            ("{{ 'x' * 1000000000 }}", "line 1: no multiplication"),
-            ("{{ job | nosuch }}", "line 1: unknown filter"),
-            ("{{ range(9) }}", "line 1: "),
+            (
+                "{{ 'x' * 1000000000 }}",
+                "line 1, column 8: no multiplication",
+            ),
+            ("{{ job | nosuch }}", "line 1, column "),
+            ("{{ range(9) }}", "line 1, column "),
         ];
         for (body, expected) in cases {
             let faults = template(body).faults();

@@ -1,0 +1,70 @@
+//! What would be sent.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::fields::format;
+use super::text as plain;
+use crate::cli::WebhookPreview;
+use crate::error::Error;
+use crate::show;
+
+/// What is asked for, but for the event.
+pub(super) fn draft(args: &WebhookPreview) -> Result<Value, Error> {
+    let mut draft = json!({});
+    if let Some(name) = &args.name {
+        draft["webhook"] = name.clone().into();
+    }
+    if let Some(text) = &args.format {
+        draft["format"] = format(text)?;
+    }
+    if let Some(file) = &args.template {
+        let body = template(file)?;
+        draft["format"] = json!({"type": "template", "body": body});
+        if let Some(kind) = &args.content_type {
+            draft["format"]["content_type"] = kind.clone().into();
+        }
+    }
+    if let Some(kind) = &args.kind {
+        draft["type"] = kind.clone().into();
+    }
+    Ok(draft)
+}
+
+fn template(file: &Path) -> Result<String, Error> {
+    let read = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    read.map_err(|source| Error::io("read", file, source))
+}
+
+/// The requests; of one that is all there is the body only, so that it can be piped.
+pub(super) fn text(answer: &Value, name: Option<&str>) -> String {
+    let requests = answer["requests"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut lines = Vec::new();
+    for request in requests {
+        if requests.len() > 1 {
+            let heading = format!("{} {}", plain(&request["method"]), plain(&request["url"]));
+            lines.push(show::bold(&show::clean(&heading)));
+        }
+        let body = plain(&request["body"]);
+        if !body.is_empty() {
+            // Lines and tabs are the template's own.
+            let pieces = body.split_inclusive(['\n', '\t']).map(|piece| {
+                let text = piece.trim_end_matches(['\n', '\t']);
+                show::clean(text) + &piece[text.len()..]
+            });
+            lines.push(pieces.collect::<String>().trim_end().to_owned());
+        }
+    }
+    if answer["matches"] != true {
+        lines.push(format!(
+            "{} does not get such events: its filter or format leaves them out",
+            name.unwrap_or("an endpoint of this format")
+        ));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,88 @@
+//! What would be sent, without sending it.
+
+use serde::Serialize;
+use url::Url;
+use utoipa::ToSchema;
+
+use super::exchange::{Kept, Method, Response, Step, Unsendable};
+use super::{Content, Format};
+
+/// No format needs more requests to tell something.
+const MOST_REQUESTS: usize = 5;
+/// An answer with which every target is content: most look at the status only, Slack's API names what it found or made.
+const CONTENT: &[u8] = br#"{"ok":true,"user":{"id":"U0"},"channel":{"id":"C0"},"ts":"0.0"}"#;
+
+/// A request that would be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = WebhookRequest)]
+pub struct Previewed {
+    /// `GET` or `POST`.
+    pub method: &'static str,
+    /// Where to, without what could be secret in it.
+    pub url: String,
+    /// Type of the body; empty without one.
+    pub content_type: String,
+    /// The body; secrets in it are `…`.
+    pub body: String,
+}
+
+impl Format {
+    /// The requests that would tell something, as if every one were answered well.
+    ///
+    /// # Errors
+    /// If it cannot be said in this format.
+    pub fn preview(
+        &self,
+        address: &Url,
+        content: &Content<'_>,
+    ) -> Result<Vec<Previewed>, Unsendable> {
+        let answer = Response {
+            status: 200,
+            body: CONTENT.to_vec(),
+            ..Response::default()
+        };
+        let mut previewed = Vec::new();
+        let mut step = self.begin(address, content, &Kept::new())?;
+        while let Step::Send(request, exchange) = step {
+            if previewed.len() == MOST_REQUESTS {
+                break;
+            }
+            let (method, content_type) = match request.method {
+                Method::Get => ("GET", String::new()),
+                Method::Post => ("POST", request.content_type),
+            };
+            previewed.push(Previewed {
+                method,
+                url: self.shown(&request.url),
+                content_type,
+                body: self.masked(request.body),
+            });
+            step = exchange.answered(&answer);
+        }
+        Ok(previewed)
+    }
+
+    /// An address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
+    pub fn shown(&self, address: &Url) -> String {
+        let mut url = address.clone();
+        url.set_query(None);
+        url.set_fragment(None);
+        // Fails only for addresses without a host, which validation refuses.
+        url.set_username("")
+            .and_then(|()| url.set_password(None))
+            .unwrap_or_default();
+        if self.address_is_secret() {
+            return url.origin().ascii_serialization() + "/…";
+        }
+        url.to_string()
+    }
+
+    /// A body without the secrets that its target wants in it.
+    fn masked(&self, body: String) -> String {
+        let secrets = self.secrets().into_iter();
+        let secrets = secrets.map(|(_, secret)| secret.expose());
+        secrets
+            .filter(|secret| !secret.is_empty())
+            .fold(body, |body, secret| body.replace(secret, "…"))
+    }
+}

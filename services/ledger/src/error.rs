@@ -104,7 +104,7 @@ pub enum Error {
 
 impl Error {
     /// What the database said.
-    const fn from_database(&self) -> Option<&sqlx::Error> {
+    const fn cause(&self) -> Option<&sqlx::Error> {
         match self {
             Self::Append(source)
             | Self::Sign(source)
@@ -118,7 +118,7 @@ impl Error {
 
     /// True if a query was ended as it took longer than it may.
     pub fn is_too_long(&self) -> bool {
-        self.from_database().is_some_and(mesh_db::is_too_long)
+        self.cause().is_some_and(mesh_db::is_too_long)
     }
 
     /// True if the database may be there again by itself: it restarts, or the way to it is cut.
@@ -126,7 +126,7 @@ impl Error {
         match self {
             Self::Database(error) => error.is_away(),
             Self::TooSlow(_) => true,
-            _ => self.from_database().is_some_and(mesh_db::is_away),
+            _ => self.cause().is_some_and(mesh_db::is_away),
         }
     }
 }

@@ -140,7 +140,7 @@ pub fn tell(events: Vec<Recorded>, at: Option<DateTime<Utc>>) -> Vec<Run> {
                 key,
                 summary: match at {
                     None => summary(&timeline),
-                    Some(at) => summary(&timeline).as_of(at, is_suspended(&timeline)),
+                    Some(at) => summary(&timeline).before(at, is_suspended(&timeline)),
                 },
                 timeline,
             }
@@ -194,7 +194,7 @@ fn summary(timeline: &[Recorded]) -> Summary {
 
 impl Summary {
     /// Without what came later. An event has Slurm's record as it was when it was read, and a job that nobody saw begin may have ended by then.
-    fn as_of(mut self, at: DateTime<Utc>, suspended: bool) -> Self {
+    fn before(mut self, at: DateTime<Utc>, suspended: bool) -> Self {
         let later = |time: Option<DateTime<Utc>>| time.is_some_and(|time| time > at);
         if later(self.ended) {
             (self.ended, self.exit_code) = (None, None);

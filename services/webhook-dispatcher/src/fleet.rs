@@ -90,6 +90,16 @@ impl Fleet {
         })
     }
 
+    /// An endpoint at work here whose consumer was not made yet.
+    fn undeclared(&self) -> Option<String> {
+        let all = self.running();
+        let mut running = all.iter().filter_map(|(name, running)| {
+            let lane = running.lane.as_ref()?;
+            (!lane.declared.is_cancelled()).then_some(name)
+        });
+        running.next().cloned()
+    }
+
     /// Lets every endpoint look for what is due.
     pub fn wake_lanes(&self) {
         for running in self.running().values() {
@@ -99,13 +109,24 @@ impl Fleet {
         }
     }
 
-    /// At work until told to stop; then finishes what is under way and gives every lease back.
+    /// At work until told to stop; then finishes what is under way and gives every lease back. Not ready before every endpoint that is here at
+    /// the start listens; of one that is made later, who made it is told.
     pub async fn run(&self, condition: Condition, shutdown: CancellationToken) {
         let mut id = String::new();
+        let mut listens = false;
         loop {
             let leaving = shutdown.is_cancelled();
             match self.tick(&mut id, leaving).await {
-                Ok(()) => condition.ok(),
+                Ok(()) => {
+                    let missing = self.undeclared().filter(|_| !listens);
+                    listens |= missing.is_none();
+                    match missing {
+                        Some(name) => condition.fail(format!(
+                            "the consumer of {name} is not there yet: what is published before does not reach it"
+                        )),
+                        None => condition.ok(),
+                    }
+                }
                 Err(error) => {
                     let error = mesh_runtime::chain(&error);
                     tracing::warn!(error, "look after endpoints, trying again");
@@ -275,6 +296,16 @@ impl Fleet {
             let shared = Arc::clone(&self.shared);
             Arc::new(Lane::new(shared, endpoint, outline.revision, lease.clone()))
         });
+        if let Some(lane) = &lane {
+            let (declared, wake) = (lane.declared.clone(), Arc::clone(&self.wake));
+            let stopped = stop.clone();
+            tokio::spawn(async move {
+                let declared = declared.cancelled();
+                if stopped.run_until_cancelled_owned(declared).await.is_some() {
+                    wake.notify_one();
+                }
+            });
+        }
         let work = match (&lane, outline.activity) {
             (Some(lane), Activity::Active) => {
                 tokio::spawn(work::deliver(Arc::clone(lane), stop.clone()))

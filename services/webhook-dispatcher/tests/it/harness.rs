@@ -202,6 +202,12 @@ impl Mesh {
         problems.get("webhook-dispatcher.database").cloned()
     }
 
+    /// True once the dispatcher says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        let running = self.running.as_ref().unwrap();
+        running.health.problems().is_empty()
+    }
+
     /// The dispatcher's file, as somebody else opens it.
     pub async fn outsider(&self) -> SqliteConnection {
         SqliteConnectOptions::new()

@@ -76,3 +76,16 @@ async fn retries_go_on_while_nats_is_away(kind: Kind) {
     })
     .await;
 }
+
+/// What is published before an endpoint's consumer is there never reaches it.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_ready_once_every_endpoint_listens() {
+    let endpoints: Vec<String> = (1..=40)
+        .map(|n| signed(&format!("pipeline-{n}"), "http://127.0.0.1:9/", ""))
+        .collect();
+    let mut mesh = Mesh::without_dispatcher().await;
+    mesh.start_dispatcher(&endpoints).await;
+    wait_until("it is ready", DEADLINE, async || mesh.is_ready()).await;
+    assert_eq!(mesh.bus.endpoint_consumers().await.unwrap().len(), 40);
+    mesh.stop().await;
+}

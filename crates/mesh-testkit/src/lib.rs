@@ -1,4 +1,4 @@
-//! For tests: a real Slurm cluster, a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, ports and programs,
+//! For tests: a real Slurm cluster, a real nats-server, a real PostgreSQL, a real OIDC provider, a real HTTP receiver, two replicas of a service, ports, programs and small disks,
 //! builders of events, and waiting on conditions.
 
 #![allow(
@@ -9,6 +9,7 @@
 
 pub mod build;
 mod cluster;
+mod disk;
 mod nats;
 mod oidc;
 mod port;
@@ -18,6 +19,7 @@ mod receiver;
 mod replicas;
 
 pub use cluster::SlurmCluster;
+pub use disk::SmallDisk;
 pub use nats::NatsServer;
 pub use oidc::OidcProvider;
 pub use port::Port;

@@ -1,13 +1,11 @@
 //! PostgreSQL is killed, its disk is full, two ledgers share it: nothing lost, nothing twice, the sequence dense.
 
 use std::collections::HashSet;
-use std::path::Path;
-use std::process::Command;
 
 use ledger::verify_database;
 use mesh_bus::Bus;
 use mesh_events::EventType;
-use mesh_testkit::{NatsServer, Postgres, build};
+use mesh_testkit::{NatsServer, Postgres, SmallDisk, build};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Database, Process, bus};
@@ -116,53 +114,9 @@ async fn it_starts_before_its_database_and_goes_on_when_that_comes() {
     holds(&database, &ids).await;
 }
 
-/// A file system of its own, small enough to be filled.
-struct SmallDisk {
-    folder: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn mount() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=160m", "tmpfs"])
-            .arg(folder.path())
-            .status()
-            .expect("mount, of the package of that name");
-        assert!(status.success(), "mounting needs root");
-        Self { folder }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Leaves no byte free.
-    fn fill(&self) {
-        let filler = self.path().join("filler");
-        let mut file = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(filler)
-            .unwrap();
-        while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
-    }
-
-    fn empty(&self) {
-        std::fs::remove_file(self.path().join("filler")).unwrap();
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: somebody may still be leaving.
-        drop(Command::new("umount").arg("-l").arg(self.path()).status());
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn it_goes_on_by_itself_after_the_disk_of_postgresql_was_full() {
-    let disk = SmallDisk::mount();
+    let disk = SmallDisk::mount("160m");
     let nats = NatsServer::start().await;
     let mut server = Postgres::start_at(disk.path()).await;
     let database = Database::of(&server);

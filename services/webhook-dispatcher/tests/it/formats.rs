@@ -4,13 +4,15 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use axum::http::Method;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
 use mesh_events::{Event, EventType, timestamp};
-use mesh_testkit::Receiver;
+use mesh_runtime::api::Role;
+use mesh_testkit::{Received, Receiver};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -19,7 +21,7 @@ use url::Url;
 use webhook_dispatcher::domain::format::{Content, Format, Kept, Step};
 use webhook_dispatcher::domain::{message, sample};
 
-use crate::harness::{Mesh, SECRET, event, signed};
+use crate::harness::{Kind, Mesh, SECRET, event, signed};
 
 const JOBS: usize = 10_000;
 
@@ -442,17 +444,7 @@ async fn receivers_with_the_standard_libraries_verify_and_read_what_arrives() {
     mesh.wait_for_count("pipeline", "delivered", 20).await;
     let mut lines = Vec::new();
     for received in receiver.received() {
-        let names = [
-            "webhook-id",
-            "webhook-timestamp",
-            "webhook-signature",
-            "content-type",
-        ];
-        let headers: serde_json::Map<String, Value> = names
-            .iter()
-            .map(|name| ((*name).to_owned(), received.header(name).into()))
-            .collect();
-        let body = String::from_utf8(received.body.clone()).unwrap();
+        let (headers, body) = headers_and_body(&received);
         lines.push(
             json!({"target": "signature", "secret": SECRET, "headers": headers, "body": body}),
         );
@@ -473,4 +465,52 @@ async fn receivers_with_the_standard_libraries_verify_and_read_what_arrives() {
     checked(&mut python(), &lines);
     lines.retain(|line| line["target"] == "signature");
     checked(&mut node(), &lines);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receivers_with_the_standard_libraries_verify_with_either_secret_while_it_changes() {
+    let receiver = Receiver::start().await;
+    let mut mesh = Mesh::on(Kind::Sqlite).await;
+    mesh.settings = "allow_http = true\nallow_subnets = [\"127.0.0.0/8\"]".to_owned();
+    mesh.run(&[]).await;
+    let call = async |path: &str, body: &Value| {
+        let (_, answer) = mesh
+            .ask(Method::POST, path, "alice", Role::User, body)
+            .await;
+        answer["secret"].as_str().expect("a secret").to_owned()
+    };
+    let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
+    let old = call("/v1/webhooks", &spec).await;
+    mesh.wait_for_consumers(1).await;
+    let new = call("/v1/webhooks/mine/rotate", &Value::Null).await;
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("mine", "delivered", 1).await;
+    let received = receiver.received().remove(0);
+    let (headers, body) = headers_and_body(&received);
+    let signatures = received.header("webhook-signature").split(' ').count();
+    assert_eq!(signatures, 2);
+    let lines: Vec<Value> = [old, new]
+        .iter()
+        .map(|secret| {
+            json!({"target": "signature", "secret": secret, "headers": headers, "body": body})
+        })
+        .collect();
+    checked(&mut python(), &lines);
+    checked(&mut node(), &lines);
+}
+
+/// As the checks take them.
+fn headers_and_body(received: &Received) -> (Value, String) {
+    let names = [
+        "webhook-id",
+        "webhook-timestamp",
+        "webhook-signature",
+        "content-type",
+    ];
+    let headers = names
+        .iter()
+        .map(|name| ((*name).to_owned(), received.header(name).into()))
+        .collect();
+    let body = String::from_utf8(received.body.clone()).unwrap();
+    (Value::Object(headers), body)
 }

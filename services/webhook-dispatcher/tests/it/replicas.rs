@@ -1,79 +1,19 @@
 //! Several dispatchers on one PostgreSQL: killed, paused, added and taken away under load.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use mesh_events::EventType;
 use mesh_testkit::{Answer, Receiver, wait_until};
 
+use crate::dispatcher::{Dispatcher, logs};
 use crate::harness::{DEADLINE, Kind, Mesh, event, ids, signed};
 
-const ENDPOINTS: usize = 6;
-const CONCURRENCY: usize = 4;
-
-/// A dispatcher of its own process. Killed on drop.
-struct Replica {
-    child: Child,
-    config: PathBuf,
-    n: usize,
-}
-
-impl Replica {
-    fn start(config: &std::path::Path, n: usize) -> Self {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(config.with_file_name(format!("replica-{n}.log")))
-            .unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_webhook-dispatcher"))
-            .arg("--config")
-            .arg(config)
-            .env(
-                "MESH_MESH__API__SOCKET",
-                config.with_file_name(format!("replica-{n}.sock")),
-            )
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self {
-            child,
-            config: config.to_owned(),
-            n,
-        }
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-
-    /// As `kill -9`, and then another.
-    fn replace(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        *self = Self::start(&self.config.clone(), self.n);
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
+pub const ENDPOINTS: usize = 6;
+pub const CONCURRENCY: usize = 4;
 
 /// Endpoints with a path each at one receiver.
-fn endpoints(receiver: &Receiver) -> Vec<String> {
+pub fn endpoints(receiver: &Receiver) -> Vec<String> {
     let more = format!("concurrency = {CONCURRENCY}");
     (0..ENDPOINTS)
         .map(|n| {
@@ -88,7 +28,7 @@ fn endpoints(receiver: &Receiver) -> Vec<String> {
         .collect()
 }
 
-fn delivered(receiver: &Receiver) -> BTreeSet<(String, String)> {
+pub fn delivered(receiver: &Receiver) -> BTreeSet<(String, String)> {
     let received = receiver.received();
     let ids = ids(&received);
     received
@@ -98,7 +38,7 @@ fn delivered(receiver: &Receiver) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-async fn publish(mesh: &Mesh, jobs: std::ops::Range<u32>) -> BTreeSet<(String, String)> {
+pub async fn publish(mesh: &Mesh, jobs: std::ops::Range<u32>) -> BTreeSet<(String, String)> {
     let events: Vec<_> = jobs.map(|job| event(EventType::JobStarted, job)).collect();
     let ids: Vec<String> = events.iter().map(|event| event.id.clone()).collect();
     mesh.bus
@@ -110,7 +50,7 @@ async fn publish(mesh: &Mesh, jobs: std::ops::Range<u32>) -> BTreeSet<(String, S
         .collect()
 }
 
-async fn until(
+pub async fn until(
     mesh: &Mesh,
     receiver: &Receiver,
     what: &str,
@@ -124,14 +64,9 @@ async fn until(
     );
     if done.await.is_err() {
         let missing: Vec<_> = expected.difference(&delivered(receiver)).cloned().collect();
-        let logs: Vec<String> = (0..4)
-            .filter_map(|n| {
-                std::fs::read_to_string(mesh.folder.path().join(format!("replica-{n}.log"))).ok()
-            })
-            .collect();
         panic!(
             "not in time: {what}; missing: {missing:?}\n{}",
-            logs.join("\n----\n")
+            logs(&mesh.folder.path().join("mesh.toml"))
         );
     }
 }
@@ -146,7 +81,7 @@ async fn killed_again_and_again_they_lose_nothing() {
     });
     let mesh = Mesh::on(Kind::Postgres).await;
     let config = mesh.write_config(&endpoints(&receiver));
-    let mut replicas: Vec<Replica> = (0..3).map(|n| Replica::start(&config, n)).collect();
+    let mut replicas: Vec<Dispatcher> = (0..3).map(|n| Dispatcher::start(&config, n)).collect();
     mesh.wait_for_consumers(ENDPOINTS).await;
     let mut expected = BTreeSet::new();
     for kill in 0..KILLS {
@@ -174,13 +109,13 @@ async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and
     let receiver = Receiver::start().await;
     let mesh = Mesh::on(Kind::Postgres).await;
     let config = mesh.write_config(&endpoints(&receiver));
-    let paused = Replica::start(&config, 0);
+    let paused = Dispatcher::start(&config, 0);
     mesh.wait_for_consumers(ENDPOINTS).await;
     let mut expected = publish(&mesh, 1..11).await;
     until(&mesh, &receiver, "the first dispatcher delivers", &expected).await;
 
     // Nothing is under way while others come.
-    let _second = Replica::start(&config, 1);
+    let _second = Dispatcher::start(&config, 1);
     mesh.wait_for_replicas(2, ENDPOINTS).await;
     expected.append(&mut publish(&mesh, 11..21).await);
     until(&mesh, &receiver, "two deliver", &expected).await;

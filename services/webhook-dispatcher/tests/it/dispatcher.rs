@@ -1,0 +1,91 @@
+//! A dispatcher as a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use mesh_testkit::wait_until;
+
+use crate::harness::DEADLINE;
+
+/// What starts one.
+pub fn command(config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_webhook-dispatcher"));
+    command.arg("--config").arg(config).stdin(Stdio::null());
+    command
+}
+
+/// A dispatcher at work. Killed on drop.
+pub struct Dispatcher {
+    child: Child,
+    config: PathBuf,
+    n: usize,
+}
+
+impl Dispatcher {
+    /// Starts the one of this number; what it says is in its log.
+    pub fn start(config: &Path, n: usize) -> Self {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log(config, n))
+            .unwrap();
+        let child = command(config)
+            .env(
+                "MESH_MESH__API__SOCKET",
+                config.with_file_name(format!("dispatcher-{n}.sock")),
+            )
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            config: config.to_owned(),
+            n,
+        }
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// As `kill -9`, and then another.
+    pub fn replace(&mut self) {
+        self.kill();
+        *self = Self::start(&self.config.clone(), self.n);
+    }
+
+    /// Until it has ended by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("it ends", DEADLINE, async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What dispatchers of this configuration said.
+pub fn logs(config: &Path) -> String {
+    let logs = (0..4).filter_map(|n| std::fs::read_to_string(log(config, n)).ok());
+    logs.collect::<Vec<_>>().join("\n----\n")
+}
+
+fn log(config: &Path, n: usize) -> PathBuf {
+    config.with_file_name(format!("dispatcher-{n}.log"))
+}

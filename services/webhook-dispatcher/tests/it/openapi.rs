@@ -92,7 +92,7 @@ async fn answers_are_as_described_whatever_is_asked() {
     let output = Command::new(program)
         .arg("--config-file")
         .arg(config)
-        .args(["run", &format!("{url}/v1/webhooks/openapi.json"), "--seed", "1", "-n", "25", "--no-color"])
+        .args(["run", &format!("{url}/v1/webhooks/openapi.json"), "--seed", "1", "-n", "10", "--no-color"])
         .args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,unsupported_method"])
         .current_dir(mesh.folder.path())
         .output()

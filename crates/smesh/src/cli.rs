@@ -303,7 +303,7 @@ pub enum Webhooks {
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
     },
-    /// Let an endpoint go on
+    /// Let an endpoint go on; an active one whose circuit is open, or whose receiver asked for a pause, is tried at once
     Resume {
         /// Its name
         name: String,
@@ -373,7 +373,7 @@ pub enum Webhooks {
         /// Which of them
         #[command(flatten)]
         which: WhichDeliveries,
-        /// So many a second [default: 100]
+        /// So many a second, of those that are named [default: 100]
         #[arg(long, value_name = "N")]
         rate: Option<u32>,
     },
@@ -494,7 +494,28 @@ pub struct WebhookFields {
     /// What it is for
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
-    /// Any other field of the API, as timeout=5s or 'max_attempts=20'; a value that is JSON is taken as such
+    /// Requests in a second, minute or hour: 10/s, 30/m, 100/h [default: as fast as it goes]
+    #[arg(long, value_name = "RATE")]
+    pub rate_limit: Option<String>,
+    /// Requests at once after a pause, within the rate limit [default: the number in it]
+    #[arg(long, value_name = "N")]
+    pub burst: Option<u32>,
+    /// A status that means success, as 202, 2xx or 200-204; several are allowed [default: 2xx]
+    #[arg(long, value_name = "STATUS")]
+    pub success: Vec<String>,
+    /// Deadline of one attempt, at most 30s
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// Attempts in all before a delivery becomes a dead letter
+    #[arg(long, value_name = "N")]
+    pub max_attempts: Option<u32>,
+    /// Give a delivery up after so long, as 1d, although attempts are left
+    #[arg(long, value_name = "TIME")]
+    pub give_up_after: Option<String>,
+    /// Do not send older events, as 1h
+    #[arg(long, value_name = "TIME")]
+    pub max_event_age: Option<String>,
+    /// Any other field of the API, as circuit_after=5 or 'accounts=["physics"]'; a value that is JSON is taken as such
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub set: Vec<String>,
 }

@@ -3,6 +3,7 @@
 mod deliveries;
 mod fields;
 mod preview;
+mod view;
 
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use self::fields::{add, edit, read};
+use self::view::{endpoint, list, text};
 use crate::cli::{Global, Webhooks, WhichDeliveries};
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
@@ -123,6 +125,12 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
                 let job = send(Method::POST, &(at(&name) + "/redeliver"), again).await?;
                 output(global, &job, deliveries::job)?;
             }
+            None if rate.is_some() => {
+                return Err(Error::Usage(
+                    "--rate: of which? name ids, or --all, --type, --cause, --since, --until"
+                        .into(),
+                ));
+            }
             None => {
                 let path = at(&name) + "/redeliveries";
                 let answer = client.get(&path, &Query::new()).await?;
@@ -158,124 +166,6 @@ fn output(global: &Global, answer: &Value, text: impl Fn(&Value) -> String) -> R
     } else {
         show::line(text(answer))
     }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(
-        || {
-            if value.is_null() {
-                String::new()
-            } else {
-                value.to_string()
-            }
-        },
-        str::to_owned,
-    )
-}
-
-fn types(endpoint: &Value) -> String {
-    let types: Vec<String> = endpoint["types"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(text)
-        .collect();
-    if types.is_empty() {
-        "all".into()
-    } else {
-        types.join(",")
-    }
-}
-
-fn counts(endpoint: &Value) -> Vec<(String, String)> {
-    endpoint["counts"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(name, count)| (name.clone(), text(count)))
-        .collect()
-}
-
-fn list(answer: &Value) -> String {
-    let endpoints: Vec<&Value> = answer["webhooks"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .collect();
-    let Some(first) = endpoints.first() else {
-        return "no endpoints; `smesh webhooks add --help` says how to make one".into();
-    };
-    let mut heading = ["name", "owner", "state", "format", "types"]
-        .map(str::to_uppercase)
-        .to_vec();
-    heading.extend(
-        counts(first)
-            .into_iter()
-            .map(|(name, _)| name.to_uppercase()),
-    );
-    heading.push("URL".into());
-    let mut rows = vec![heading];
-    for endpoint in endpoints {
-        let mut row = vec![
-            text(&endpoint["name"]),
-            text(&endpoint["owner"]),
-            text(&endpoint["state"]),
-            format(endpoint),
-            types(endpoint),
-        ];
-        row.extend(counts(endpoint).into_iter().map(|(_, count)| count));
-        row.push(text(&endpoint["url"]));
-        rows.push(row);
-    }
-    show::table(&rows)
-}
-
-fn endpoint(answer: &Value) -> String {
-    let mut lines = vec![
-        show::bold(&text(&answer["name"])),
-        format!(
-            "  {} to {}, types {}",
-            format(answer),
-            text(&answer["url"]),
-            types(answer)
-        ),
-        state(answer),
-    ];
-    for (name, key) in [
-        ("for", "description"),
-        ("owner", "owner"),
-        ("users", "users"),
-    ] {
-        let value = &answer[key];
-        if !value.is_null() && *value != "" && *value != json!([]) {
-            lines.push(format!("  {name} {}", show::clean(&text(value))));
-        }
-    }
-    let counts: Vec<String> = counts(answer)
-        .into_iter()
-        .map(|(name, count)| format!("{count} {name}"))
-        .collect();
-    lines.push(format!("  {}", counts.join(", ")));
-    let rows = deliveries::rows(answer);
-    if rows.len() > 1 {
-        lines.push(show::table(&rows));
-    }
-    lines.join("\n")
-}
-
-fn state(answer: &Value) -> String {
-    let reason = show::clean(&text(&answer["reason"]));
-    let since = answer["since"].as_str().and_then(|time| time.parse().ok());
-    let state = format!("  {} since {}", text(&answer["state"]), show::clock(since));
-    if reason.is_empty() {
-        state
-    } else {
-        format!("{state}: {reason}")
-    }
-}
-
-fn format(endpoint: &Value) -> String {
-    text(&endpoint["format"]["type"])
 }
 
 fn with_secret(answer: &Value) -> String {

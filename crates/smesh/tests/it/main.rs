@@ -11,3 +11,4 @@ mod mesh;
 mod others;
 mod replay;
 mod up;
+mod webhooks;

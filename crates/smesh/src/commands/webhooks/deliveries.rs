@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::text;
+use super::view::{clock, text};
 use crate::cli::WhichDeliveries;
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
@@ -59,10 +59,6 @@ pub(super) fn again(
     Some(again)
 }
 
-fn clock(time: &Value) -> String {
-    show::clock(time.as_str().and_then(|time| time.parse().ok()))
-}
-
 fn status(answer: &Value) -> String {
     match text(&answer["status"]).as_str() {
         "0" => "-".into(),
@@ -71,7 +67,10 @@ fn status(answer: &Value) -> String {
 }
 
 pub(super) fn table(answer: &Value) -> String {
-    show::table(&rows(answer))
+    match rows(answer) {
+        rows if rows.len() > 1 => show::table(&rows),
+        _ => "no such deliveries".into(),
+    }
 }
 
 pub(super) fn rows(answer: &Value) -> Vec<Vec<String>> {

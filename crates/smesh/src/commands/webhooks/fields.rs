@@ -57,13 +57,27 @@ fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
         ("types", &args.types),
         ("users", &args.users),
         ("partitions", &args.partitions),
+        ("success", &args.success),
     ] {
         if !values.is_empty() {
             spec.insert(key.into(), json!(values));
         }
     }
-    if let Some(description) = &args.description {
-        spec.insert("description".into(), description.clone().into());
+    for (key, text) in [
+        ("description", &args.description),
+        ("rate_limit", &args.rate_limit),
+        ("timeout", &args.timeout),
+        ("give_up_after", &args.give_up_after),
+        ("max_event_age", &args.max_event_age),
+    ] {
+        if let Some(text) = text {
+            spec.insert(key.into(), text.clone().into());
+        }
+    }
+    for (key, number) in [("burst", args.burst), ("max_attempts", args.max_attempts)] {
+        if let Some(number) = number {
+            spec.insert(key.into(), number.into());
+        }
     }
     let mut headers = Map::new();
     for header in &args.headers {
@@ -133,10 +147,24 @@ mod tests {
             "node.down",
             "--header",
             &header,
+            "--max-attempts",
+            "3",
+            "--timeout",
+            "5s",
+            "--rate-limit",
+            "10/s",
+            "--burst",
+            "2",
+            "--success",
+            "202",
+            "--success",
+            "3xx",
+            "--give-up-after",
+            "1d",
+            "--max-event-age",
+            "1h",
             "--set",
-            "max_attempts=3",
-            "--set",
-            "timeout=5s",
+            "circuit_after=5",
             "--format",
             "slack",
         ]);
@@ -144,7 +172,8 @@ mod tests {
             added.unwrap(),
             json!({
                 "name": "x", "url": "https://e.org/", "types": ["job.*", "node.down"], "headers": {"authorization": "hunter2"},
-                "max_attempts": 3, "timeout": "5s", "format": {"type": "slack"},
+                "max_attempts": 3, "timeout": "5s", "rate_limit": "10/s", "burst": 2, "success": ["202", "3xx"], "give_up_after": "1d",
+                "max_event_age": "1h", "circuit_after": 5, "format": {"type": "slack"},
             })
         );
         let edited = spec(&["edit", "x", "--unset", "types", "--description", "why"]);

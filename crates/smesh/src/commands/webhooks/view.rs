@@ -1,0 +1,195 @@
+//! Endpoints, as people read them.
+
+use serde_json::{Value, json};
+
+use super::deliveries;
+use crate::show;
+
+/// A value of an answer; of null nothing.
+pub(super) fn text(value: &Value) -> String {
+    value.as_str().map_or_else(
+        || {
+            if value.is_null() {
+                String::new()
+            } else {
+                value.to_string()
+            }
+        },
+        str::to_owned,
+    )
+}
+
+fn types(endpoint: &Value) -> String {
+    let types: Vec<String> = endpoint["types"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(text)
+        .collect();
+    if types.is_empty() {
+        "all".into()
+    } else {
+        types.join(",")
+    }
+}
+
+/// Numbers of deliveries, and their names.
+fn counts(endpoint: &Value) -> [(&'static str, String); 4] {
+    ["waiting", "delivered", "dead", "expired"].map(|name| (name, text(&endpoint["counts"][name])))
+}
+
+/// Why little or nothing is sent; empty where everything is as it should be.
+fn trouble(endpoint: &Value) -> String {
+    let clean = |value: &Value| show::clean(&text(value));
+    let (circuit, held) = (&endpoint["circuit"], &endpoint["held"]);
+    if endpoint["state"] != "active" {
+        let since = clock(&endpoint["since"]);
+        let state = format!("{} since {since}", text(&endpoint["state"]));
+        return match clean(&endpoint["reason"]) {
+            reason if reason.is_empty() => state,
+            reason => format!("{state}: {reason}"),
+        };
+    }
+    if !held.is_null() {
+        let until = clock(&held["until"]);
+        return format!(
+            "waits until {until}, as its receiver asked: {}",
+            clean(&held["reason"])
+        );
+    }
+    if !circuit["since"].is_null() {
+        return format!(
+            "circuit is {} since {}, tried next at {}: {}",
+            text(&circuit["state"]),
+            clock(&circuit["since"]),
+            clock(&circuit["probe_at"]),
+            clean(&circuit["reason"])
+        );
+    }
+    match clean(&endpoint["counts"]["last_error"]) {
+        error if error.is_empty() => String::new(),
+        error => format!("last error: {error}"),
+    }
+}
+
+/// Endpoints, one a line.
+pub(super) fn list(answer: &Value) -> String {
+    let endpoints: Vec<&Value> = answer["webhooks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .collect();
+    if endpoints.is_empty() {
+        return "no endpoints; `smesh webhooks add --help` says how to make one".into();
+    }
+    let heading = [
+        "name",
+        "owner",
+        "state",
+        "format",
+        "types",
+        "waiting",
+        "delivered",
+        "dead",
+        "expired",
+        "url",
+        "trouble",
+    ];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for endpoint in endpoints {
+        let mut row = vec![
+            text(&endpoint["name"]),
+            text(&endpoint["owner"]),
+            text(&endpoint["state"]),
+            format(endpoint),
+            types(endpoint),
+        ];
+        row.extend(counts(endpoint).into_iter().map(|(_, count)| count));
+        row.push(text(&endpoint["url"]));
+        row.push(trouble(endpoint));
+        rows.push(row);
+    }
+    show::table(&rows)
+}
+
+/// An endpoint, and its deliveries if they are there.
+pub(super) fn endpoint(answer: &Value) -> String {
+    let mut lines = vec![
+        show::bold(&text(&answer["name"])),
+        format!(
+            "  {} to {}, types {}",
+            format(answer),
+            text(&answer["url"]),
+            types(answer)
+        ),
+        state(answer),
+    ];
+    for (name, key) in [
+        ("for", "description"),
+        ("owner", "owner"),
+        ("users", "users"),
+    ] {
+        let value = &answer[key];
+        if !value.is_null() && *value != "" && *value != json!([]) {
+            lines.push(format!("  {name} {}", show::clean(&text(value))));
+        }
+    }
+    let counts = counts(answer).map(|(name, count)| format!("{count} {name}"));
+    lines.push(format!("  {}", counts.join(", ")));
+    let settings = settings(answer);
+    if !settings.is_empty() {
+        lines.push(format!("  {settings}"));
+    }
+    let rows = deliveries::rows(answer);
+    if rows.len() > 1 {
+        lines.push(show::table(&rows));
+    }
+    lines.join("\n")
+}
+
+fn state(answer: &Value) -> String {
+    let trouble = trouble(answer);
+    if answer["state"] != "active" {
+        return format!("  {trouble}");
+    }
+    let active = format!("  active since {}", clock(&answer["since"]));
+    if trouble.is_empty() {
+        active
+    } else {
+        format!("{active}; {trouble}")
+    }
+}
+
+/// How it is sent to, as far as that is not the default.
+fn settings(answer: &Value) -> String {
+    let keys = [
+        "rate_limit",
+        "burst",
+        "success",
+        "timeout",
+        "concurrency",
+        "max_attempts",
+        "give_up_after",
+        "first_wait",
+        "growth",
+        "longest_wait",
+        "max_event_age",
+        "circuit_after",
+        "arrays",
+        "when",
+    ];
+    let given = keys.into_iter().filter(|key| !answer[key].is_null());
+    let settings: Vec<String> = given
+        .map(|key| format!("{key} {}", show::clean(&text(&answer[key]))))
+        .collect();
+    settings.join(", ")
+}
+
+/// A time of an answer.
+pub(super) fn clock(time: &Value) -> String {
+    show::clock(time.as_str().and_then(|time| time.parse().ok()))
+}
+
+fn format(endpoint: &Value) -> String {
+    text(&endpoint["format"]["type"])
+}

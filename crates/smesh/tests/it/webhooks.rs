@@ -1,0 +1,118 @@
+//! `smesh webhooks`: what was given up is looked at and delivered again.
+
+use std::io::Write as _;
+
+use mesh_testkit::{Answer, Receiver};
+use serde_json::Value;
+
+use crate::mesh::{Mesh, stderr, stdout};
+use crate::others::with_an_event_of_alice;
+
+/// A mesh with an endpoint at this receiver.
+fn configure(mesh: &Mesh, url: &str) {
+    let text = format!(
+        "\n[[webhook-dispatcher.endpoints]]\nname = \"pipeline\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
+         secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\ntypes = [\"job.started\"]\nrate_limit = \"50/s\"\n"
+    );
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(mesh.path("mesh.toml"))
+        .unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_up_is_looked_at_and_delivered_again() {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer {
+        body: b"who are you?".to_vec(),
+        ..Answer::status(403)
+    });
+    let url = receiver.url("/hook");
+    let mesh = with_an_event_of_alice(|mesh| configure(mesh, &url)).await;
+    let run = |args: &[&str]| mesh.run(&[&["webhooks"], args].concat());
+    let said = |args: &[&str]| {
+        let output = run(args);
+        assert!(output.status.success(), "{output:?}");
+        stdout(&output)
+    };
+    let json = |args: &[&str]| -> Value {
+        serde_json::from_str(&said(&[&["--json"], args].concat())).unwrap()
+    };
+    mesh.wait_until("it was given up", || {
+        said(&["dead", "pipeline"]).contains("refused")
+    });
+
+    let dead = said(&[
+        "dead", "pipeline", "--cause", "refused", "--type", "job.*", "--since", "1h",
+    ]);
+    for part in ["CAUSE", "job.started", "dead", "403", "who are you?"] {
+        assert!(dead.contains(part), "{part}: {dead}");
+    }
+    assert!(said(&["dead", "pipeline", "--until", "1h"]).contains("no such deliveries"));
+    let listed = json(&["deliveries", "pipeline", "--state", "dead"]);
+    let id = listed["deliveries"][0]["event_id"].as_str().unwrap();
+    let one = said(&["deliveries", "pipeline", id]);
+    for part in [
+        "STATUS",
+        "403",
+        "ANSWER",
+        "who are you?",
+        "\"specversion\": \"1.0\"",
+    ] {
+        assert!(one.contains(part), "{part}: {one}");
+    }
+    let full = json(&["deliveries", "pipeline", id]);
+    assert_eq!(full["tried"][0]["snippet"], "who are you?", "{full}");
+    for (args, code, problem) in [
+        (&["deliveries", "other"][..], 1, "no webhook \"other\""),
+        (&["deliveries", "pipeline", "x"], 1, "no delivery \"x\""),
+        (
+            &["dead", "pipeline", "--cause", "x"],
+            1,
+            "allowed: refused, gone",
+        ),
+        (&["dead", "pipeline", "--since", "x"], 1, "is no time"),
+        (&["redeliver", "pipeline", "x"], 1, "no delivery \"x\""),
+        (
+            &["redeliver", "pipeline", "--all", "--rate", "0"],
+            1,
+            "rate: from 1",
+        ),
+        (
+            &["redeliver", "pipeline", "--rate", "5"],
+            64,
+            "--rate: of which?",
+        ),
+        (
+            &["redeliver", "pipeline", id, "--all"],
+            64,
+            "cannot be used with",
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(stderr(&output).contains(problem), "{output:?}");
+    }
+    let listed = said(&["list"]);
+    assert!(
+        listed.contains("TROUBLE") && listed.contains("last error: status 403"),
+        "{listed}"
+    );
+
+    assert!(said(&["redeliver", "pipeline"]).contains("nothing was asked"));
+    receiver.answer_always(Answer::status(204));
+    assert!(said(&["redeliver", "pipeline", id]).contains("shows how far it is"));
+    mesh.wait_until("it was delivered", || {
+        said(&["deliveries", "pipeline", id]).contains("delivered")
+    });
+    let jobs = said(&["redeliver", "pipeline"]);
+    assert!(jobs.contains("done") && jobs.contains(id), "{jobs}");
+    let asked = json(&["redeliver", "pipeline", "--type", "job.*", "--rate", "10"]);
+    assert_eq!(asked["filter"]["rate"], 10, "{asked}");
+    let shown = said(&["show", "pipeline"]);
+    for part in ["1 delivered", "rate_limit 50/s", "active since"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(json(&["show", "pipeline"])["circuit"]["state"], "closed");
+}

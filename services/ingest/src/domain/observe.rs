@@ -193,10 +193,12 @@ fn resolve_attempt(
 }
 
 /// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.
+/// While nodes are cleaned up after a requeue, the record still has the old run's nodes, but the start that is to come.
 fn began_after(tracked: &Tracked, sighting: &Sighting) -> bool {
     let over = tracked.end.as_ref().filter(|end| !end.inferred);
     tracked.started.is_some()
         && sighting.started()
+        && !sighting.in_flux()
         && over.is_some_and(|end| sighting.start.is_some_and(|start| start > end.at))
 }
 

@@ -29,7 +29,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-pub use self::again::Window;
+pub use self::again::{Window, without_usage};
 pub use self::debt::Debt;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;

@@ -13,8 +13,8 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 use crate::Error;
 use crate::catch_up::{AT_ONCE, CatchUp, ROWS_AT_ONCE};
-use crate::collector::Window;
-use crate::domain::{Book, fold, parts_of_jobs};
+use crate::collector::{Window, without_usage};
+use crate::domain::{Book, fold, parts_of_jobs, usages};
 
 /// Facts are published soon after they happen. What was published later than that is not looked for.
 const MARGIN: i64 = 3_600;
@@ -103,7 +103,8 @@ impl Holes {
                     told += self.tell(&events, gap).await?;
                 }
             }
-            let ids = collector.ended_but_not_in(&book, window).await;
+            let mut ids = collector.ended_but_not_in(&book, window).await;
+            ids.extend(collector.alive_but_not_in(&book, window).await);
             for some in ids.chunks(AT_ONCE) {
                 let rows = self.catch_up.rows_of(some).await?;
                 let runs = fold(&collector.cluster, &rows);
@@ -113,6 +114,12 @@ impl Holes {
             let missing = collector.ended_but_not_in(&book, window).await.len();
             if missing > 0 && now.timestamp() < window.to + patience {
                 return Ok(Filled::NotYet);
+            }
+            for some in without_usage(&book, window).chunks(AT_ONCE) {
+                let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
+                let runs = collector.told_of(used).await;
+                let events = collector.recorded_again(&mut book, &runs, window);
+                told += self.tell(&events, gap).await?;
             }
         }
         let living = self.catch_up.collector.living_again(window).await;
@@ -148,7 +155,7 @@ fn closed(
     let lost = match accounting {
         true => lost.to_owned(),
         false => format!(
-            "what happened to jobs that are over, as there is no accounting (ingest.accounting); {lost}"
+            "what happened to jobs that are over, or were not read since ingest was started, as there is no accounting (ingest.accounting); {lost}"
         ),
     };
     let what = CaptureEvent {

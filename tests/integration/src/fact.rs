@@ -8,7 +8,7 @@ use serde_json::Value;
 /// An entry of the ledger.
 #[derive(Clone, Debug)]
 pub struct Fact {
-    /// Its sequence.
+    /// Its sequence, in the ledger or on the bus.
     pub seq: u64,
     /// Its type.
     pub kind: EventType,
@@ -23,8 +23,13 @@ impl Fact {
     /// Reads an entry of `/v1/events`; `None` for what is no event.
     pub fn read(entry: &Value) -> Option<Self> {
         let event = cloudevents::from_json(entry.get("event")?).ok()?;
+        Self::of(entry.get("seq")?.as_u64()?, event)
+    }
+
+    /// An event with its sequence, wherever it is kept; `None` if its type is not of the contract.
+    pub fn of(seq: u64, event: Event) -> Option<Self> {
         Some(Self {
-            seq: entry.get("seq")?.as_u64()?,
+            seq,
             kind: event.kind().ok()?,
             event,
         })

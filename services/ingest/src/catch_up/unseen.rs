@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use slurm_client::{AccountingRecord, Query};
-use slurm_types::JobId;
+use slurm_client::{AccountingRecord, Query, UsageRecord};
+use slurm_types::{JobId, JobRef};
 
 use super::{APART, BACKLOG, CatchUp};
 use crate::collector::{Reading, Unseen};
@@ -76,16 +76,28 @@ impl CatchUp {
 
     pub(crate) async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
         let query = Query::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
+        self.answered(|| self.slurm.accounting(&query)).await
+    }
+
+    pub(crate) async fn usage_of(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+        self.answered(|| self.slurm.usage(jobs)).await
+    }
+
+    /// Asks accounting until it answers.
+    async fn answered<T, Asked>(&self, ask: impl Fn() -> Asked) -> Result<T, Error>
+    where
+        Asked: Future<Output = Result<T, slurm_client::Error>>,
+    {
         let (mut failures, mut away) = (0, false);
         loop {
-            match unless_stopped(&self.shutdown, self.slurm.accounting(&query)).await? {
+            match unless_stopped(&self.shutdown, ask()).await? {
                 Ok(_) if std::mem::take(&mut away) => {
                     self.slurmdbd.up(Weight::Heavy).await?;
                     self.pause(BACKLOG).await?;
                 }
-                Ok(rows) => {
+                Ok(answer) => {
                     self.slurmdbd.up(Weight::Heavy).await?;
-                    return Ok(rows);
+                    return Ok(answer);
                 }
                 Err(error) => {
                     self.slurmdbd.down(Weight::Heavy, &error).await?;

@@ -3,10 +3,12 @@
 use chrono::Utc;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey, Slot};
+use slurm_types::JobRef;
 
 use super::Collector;
 use super::outbox::is_found_again;
-use crate::domain::{self, Book, Fact, FactId, Look, Sighting, Tracked, observe};
+use super::usage::job_of;
+use crate::domain::{self, Book, Fact, FactId, Look, Settled, Sighting, Tracked, observe, run_of};
 use crate::envelope::{Cause, Frame, other_run};
 
 /// Seconds since 1970, both included.
@@ -25,7 +27,11 @@ impl Window {
             FactId::Recorded(_) => is_found_again(fact.id),
             FactId::Sampled(_) | FactId::Correction(..) => false,
         };
-        again && fact.at.is_some_and(|at| self.from <= at && at <= self.to)
+        again && fact.at.is_some_and(|at| self.has_time(at))
+    }
+
+    fn has_time(self, at: i64) -> bool {
+        (self.from..=self.to).contains(&at)
     }
 }
 
@@ -87,7 +93,7 @@ impl Collector {
         let core = self.core.lock().await;
         let ended = |tracked: &&Tracked| {
             let end = tracked.end.as_ref();
-            end.is_some_and(|end| window.from <= end.at && end.at <= window.to)
+            end.is_some_and(|end| window.has_time(end.at))
         };
         let runs = core.book.iter().map(|(_, tracked)| tracked);
         runs.filter(ended)
@@ -101,6 +107,30 @@ impl Collector {
             .collect()
     }
 
+    /// Runs that are not over, have facts of a time, and were not read since this ingest leads, by Slurm's ids; but for those that a book has.
+    /// Accounting does not list by time what never became eligible.
+    pub async fn alive_but_not_in(&self, book: &Book, window: Window) -> Vec<u32> {
+        let core = self.core.lock().await;
+        let runs = core.book.iter().filter(|(run, tracked)| {
+            !tracked.over() && !core.last.has(run) && book.get(run).is_none()
+        });
+        runs.filter(|(run, tracked)| facts_of(run, tracked).iter().any(|fact| window.has(fact)))
+            .map(|(_, tracked)| tracked.raw_id)
+            .collect()
+    }
+
+    /// Of what runs used, as accounting tells it, what was told already: the rest is told when it is settled.
+    pub async fn told_of(&self, used: Vec<Settled>) -> Vec<Sighting> {
+        let core = self.core.lock().await;
+        let sightings = used.into_iter().map(|settled| settled.sighting);
+        sightings
+            .filter(|sighting| {
+                let tracked = core.book.get(&run_of(&core.book, sighting));
+                tracked.is_none_or(|tracked| !tracked.owes_usage)
+            })
+            .collect()
+    }
+
     fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> Frame<'a> {
         Frame {
             // It is not told for the first time.
@@ -109,6 +139,17 @@ impl Collector {
             ..self.frame(now, cause)
         }
     }
+}
+
+/// Jobs of a book with runs that ended within a time and used something, which its readings did not tell.
+pub fn without_usage(book: &Book, window: Window) -> Vec<JobRef> {
+    let owes = |tracked: &Tracked| {
+        let end = tracked.end.as_ref();
+        tracked.owes_usage && end.is_some_and(|end| window.has_time(end.at))
+    };
+    let runs = book.iter().filter(|(_, tracked)| owes(tracked));
+    runs.filter_map(|(run, tracked)| job_of(run, tracked))
+        .collect()
 }
 
 fn facts_of(run: &RunKey, tracked: &Tracked) -> Vec<Fact> {

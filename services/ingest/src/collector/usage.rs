@@ -122,13 +122,7 @@ impl Collector {
         let core = self.core.lock().await;
         let due = core.owing.due(Instant::now()).take(most);
         due.filter_map(|run| {
-            let raw_id = core.book.get(run)?.raw_id;
-            let id = JobId::new(raw_id)?;
-            // The last task has the array's own id, by which accounting would tell of every task.
-            let job = match run.task_id {
-                Some(task) if raw_id == run.job_id => JobRef::ArrayTask { array: id, task },
-                _ => JobRef::Job(id),
-            };
+            let job = job_of(run, core.book.get(run)?)?;
             let run = run.clone();
             Some(Due { run, job })
         })
@@ -210,6 +204,16 @@ impl Collector {
         }
         Ok(())
     }
+}
+
+/// The job of a run, as accounting is asked what it used.
+pub(super) fn job_of(run: &RunKey, tracked: &Tracked) -> Option<JobRef> {
+    let id = JobId::new(tracked.raw_id)?;
+    // The last task has the array's own id, by which accounting would tell of every task.
+    Some(match run.task_id {
+        Some(task) if tracked.raw_id == run.job_id => JobRef::ArrayTask { array: id, task },
+        _ => JobRef::Job(id),
+    })
 }
 
 #[cfg(test)]

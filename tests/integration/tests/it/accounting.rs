@@ -123,3 +123,22 @@ pub fn differences(runs: &BTreeMap<Run, Row>, facts: &[Fact]) -> Vec<String> {
     }
     differences
 }
+
+/// The words of every run of these jobs, once accounting has all of them and each has ended: slurmdbd hears of a job a moment later, and nothing
+/// would agree with nothing.
+pub async fn complete(cluster: &Cluster, jobs: &[u32]) -> Option<BTreeMap<Run, Vec<&'static str>>> {
+    let accounting = words(&runs(cluster, jobs).await?);
+    let there = jobs
+        .iter()
+        .all(|job| accounting.keys().any(|run| run.0 == *job));
+    let ended = accounting
+        .iter()
+        .filter(|(run, words)| run.1.is_none() && words.len() < 2)
+        // An array's own record has no end.
+        .all(|(run, _)| {
+            accounting
+                .keys()
+                .any(|other| other.0 == run.0 && other.1.is_some())
+        });
+    (there && ended).then_some(accounting)
+}

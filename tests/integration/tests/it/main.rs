@@ -6,6 +6,7 @@ mod accounting;
 mod away;
 mod busy;
 mod day;
+mod holes;
 mod hooks;
 mod killed;
 mod processes;

@@ -39,25 +39,11 @@ pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
 /// Nothing about other jobs, nothing twice, the chain whole.
 pub async fn agrees(cluster: &Cluster, mesh: &Mesh, jobs: &[u32]) -> Vec<Fact> {
     let outcome = integration::wait_for("ledger and accounting agree", PATIENCE, async || {
-        let Some(runs) = accounting::runs(cluster, jobs).await else {
+        let Some(accounting) = accounting::complete(cluster, jobs).await else {
             return Ok(None);
         };
-        let accounting = accounting::words(&runs);
         let facts = mesh.facts("").await?;
-        // slurmdbd hears of a job a moment later, and nothing would agree with nothing.
-        let there = jobs
-            .iter()
-            .all(|job| accounting.keys().any(|run| run.0 == *job));
-        let ended = accounting
-            .iter()
-            .filter(|(run, words)| run.1.is_none() && words.len() < 2)
-            // An array's own record has no end.
-            .all(|(run, _)| {
-                accounting
-                    .keys()
-                    .any(|other| other.0 == run.0 && other.1.is_some())
-            });
-        Ok((there && ended && accounting == lives(&facts)).then_some(facts))
+        Ok((accounting == lives(&facts)).then_some(facts))
     })
     .await;
     let facts = match outcome {

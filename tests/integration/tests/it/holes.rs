@@ -1,0 +1,353 @@
+//! Messages are gone from the bus before the ledger had them: ledger and ingest fill the hole together, and say what nobody can.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use futures_util::StreamExt as _;
+use integration::{Cluster, ClusterOptions, Fact, Mesh, Service, Slurm as _, lives, wait_for};
+use mesh_bus::{Bus, Start};
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Event, EventType};
+use mesh_testkit::{NatsServer, Postgres};
+use tokio_util::sync::CancellationToken;
+
+use crate::accounting;
+use crate::processes::start;
+use crate::support::{PATIENCE, options};
+
+type Ids = BTreeSet<String>;
+
+/// A mesh of ingest and ledger with a bus of its own, and everything that was ever published on it.
+struct Side {
+    nats: NatsServer,
+    mesh: Mesh,
+    ingest: Service,
+    ledger: Service,
+    published: Arc<Mutex<BTreeMap<u64, Event>>>,
+}
+
+impl Side {
+    async fn start(cluster: &Cluster, name: &str, more: &str) -> Self {
+        let nats = NatsServer::start().await;
+        let more = format!("{more}[mesh.nats]\nurl = \"{}\"\n", nats.url());
+        let mesh = Mesh::set_up(cluster, name, &options(&more)).await.unwrap();
+        let published = follow(&nats).await;
+        let mut side = Self {
+            ingest: start(&mesh, "ingest").await,
+            ledger: start(&mesh, "ledger").await,
+            nats,
+            mesh,
+            published,
+        };
+        side.ingest.wait_ready(200).await.unwrap();
+        side.ledger.wait_ready(200).await.unwrap();
+        side
+    }
+
+    /// What was published, by its sequence in the stream; what was told again is there twice.
+    fn published(&self) -> BTreeMap<u64, Event> {
+        self.published.lock().unwrap().clone()
+    }
+
+    fn published_facts(&self) -> Vec<Fact> {
+        let published = self.published().into_iter();
+        published
+            .filter_map(|(sequence, event)| Fact::of(sequence, event))
+            .collect()
+    }
+
+    /// Waits until an event about a job is published.
+    async fn told(&self, kind: EventType, job: u32) -> Event {
+        let what = format!("{kind} of job {job} is published");
+        let wanted = |event: &Event| {
+            event.r#type == kind.to_string() && event.job().is_some_and(|of| of.job_id == job)
+        };
+        wait_for(&what, PATIENCE, async || {
+            Ok(self.published().into_values().find(wanted))
+        })
+        .await
+        .unwrap()
+    }
+
+    /// Every event in the ledger; `None` while it does not answer.
+    async fn facts(&self) -> Option<Vec<Fact>> {
+        let (mut facts, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/events?limit=1000{cursor}");
+            let page = self.ledger.get(&path).await.json();
+            facts.extend(page["entries"].as_array()?.iter().filter_map(Fact::read));
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return Some(facts),
+            }
+        }
+    }
+
+    /// Removes messages from the stream, as limits or somebody do: everything up to one of them, and another.
+    async fn lose(&self, up_to: u64, another: u64) {
+        let client = async_nats::connect(self.nats.url()).await.unwrap();
+        let context = async_nats::jetstream::new(client);
+        let stream = context.get_stream(SLURM_EVENTS).await.unwrap();
+        stream.purge().sequence(up_to + 1).await.unwrap();
+        assert!(stream.delete_message(another).await.unwrap());
+    }
+
+    fn sequence(&self, id: &str) -> u64 {
+        let published = self.published();
+        let found = published.iter().find(|(_, event)| event.id == id);
+        *found.unwrap().0
+    }
+
+    async fn begin_again(&mut self) {
+        for service in [&mut self.ingest, &mut self.ledger] {
+            service.kill().await.unwrap();
+            *service = start(&self.mesh, service.name).await;
+        }
+    }
+}
+
+async fn follow(nats: &NatsServer) -> Arc<Mutex<BTreeMap<u64, Event>>> {
+    let config = mesh_bus::Config {
+        url: nats.url(),
+        ..mesh_bus::Config::default()
+    };
+    let bus = Bus::connect(&config, "admin").await.unwrap();
+    bus.ready(&CancellationToken::new()).await.unwrap();
+    let messages = bus.follow(vec!["slurm.>".into()], Start::Sequence(1));
+    let messages = messages.await.unwrap();
+    let published = Arc::new(Mutex::new(BTreeMap::new()));
+    let seen = Arc::clone(&published);
+    tokio::spawn(async move {
+        let mut messages = std::pin::pin!(messages);
+        while let Some(message) = messages.next().await {
+            // It goes on by itself after an error.
+            if let Ok(message) = message {
+                let event = message.event().unwrap();
+                seen.lock().unwrap().insert(message.stream_sequence, event);
+            }
+        }
+    });
+    published
+}
+
+fn capture(event: &Event) -> &CaptureEvent {
+    match &event.payload {
+        Some(Payload::Capture(what)) => what,
+        other => panic!("an event of capture, not {other:?}"),
+    }
+}
+
+fn is_hole(fact: &Fact, kind: EventType) -> bool {
+    fact.kind == kind && capture(&fact.event).source == "stream"
+}
+
+impl Side {
+    /// Waits until the ledger holds everything that was ever published but what was lost and nobody records, and says so.
+    async fn filled(&self, lost: &[&Event], purged: u64, alone: u64) {
+        let mut last = None;
+        let filled = wait_for("the ledger holds what can be told", PATIENCE, async || {
+            let Some(facts) = self.facts().await else {
+                return Ok(None);
+            };
+            let holes = |kind| facts.iter().filter(|fact| is_hole(fact, kind)).count();
+            let holes = [EventType::CaptureGapOpened, EventType::CaptureGapClosed].map(holes);
+            let kept: Ids = facts.iter().map(|fact| fact.event.id.clone()).collect();
+            let published: Ids = self
+                .published()
+                .into_values()
+                .map(|event| event.id)
+                .collect();
+            let gone = published.difference(&kept).cloned().collect::<Ids>();
+            let nobody_records = |id: &String| {
+                let lost = lost.iter().find(|event| event.id == *id);
+                lost.is_some_and(|event| !is_recorded(event))
+            };
+            let done =
+                holes == [2, 2] && kept.is_subset(&published) && gone.iter().all(nobody_records);
+            let unknown: Vec<_> = kept.difference(&published).cloned().collect();
+            let told = self.published().into_values();
+            let told = told.filter(|event| gone.contains(&event.id));
+            let told = told.map(|event| (event.r#type.clone(), event.entity_key().to_owned()));
+            last = Some((holes, unknown, told.collect::<Vec<_>>()));
+            Ok(done.then_some((facts, gone)))
+        });
+        let (facts, gone) = filled
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {last:#?}"));
+        assert!(
+            lost.iter()
+                .any(|event| event.r#type == "job.held" && gone.contains(&event.id)),
+            "a hold cannot be told again: {gone:?}"
+        );
+        let recorded = lost.iter().filter(|event| is_recorded(event)).count();
+        for part in [
+            format!(" to {purged}) of the stream {SLURM_EVENTS}"),
+            format!("1 messages ({alone} to {alone}) of the stream {SLURM_EVENTS}"),
+        ] {
+            let opened = facts.iter().find(|fact| {
+                is_hole(fact, EventType::CaptureGapOpened)
+                    && capture(&fact.event).message.contains(&part)
+            });
+            let opened = &opened.unwrap_or_else(|| panic!("no hole {part}")).event.id;
+            let closed = facts.iter().find(|fact| {
+                let cause = fact.event.correlation.as_ref();
+                is_hole(fact, EventType::CaptureGapClosed)
+                    && cause.is_some_and(|cause| cause.event_ids == [opened.clone()])
+            });
+            let closed = capture(&closed.expect("its end").event);
+            // Everything of that time is told, and more than one time if it was begun again.
+            assert!(closed.recovered >= recorded as u64, "{closed:?}");
+            assert!(
+                closed
+                    .not_recoverable
+                    .contains("does not record (reasons, holds"),
+                "{closed:?}"
+            );
+        }
+        self.mesh.verify().await.unwrap();
+    }
+}
+
+/// What Slurm has records of: the lives of jobs.
+fn is_recorded(event: &Event) -> bool {
+    Fact::of(0, event.clone()).is_some_and(|fact| fact.is_lifecycle())
+}
+
+fn recorded(published: &BTreeMap<u64, Event>) -> Ids {
+    let recorded = published.values().filter(|event| is_recorded(event));
+    recorded.map(|event| event.id.clone()).collect()
+}
+
+fn has_twice(published: &BTreeMap<u64, Event>, id: &str) -> bool {
+    published.values().filter(|event| event.id == id).count() > 1
+}
+
+/// Waits until a bus or a ledger tells of these jobs what accounting tells, run by run and word by word.
+async fn agrees(
+    what: &str,
+    cluster: &Cluster,
+    jobs: &[u32],
+    tell: impl AsyncFn() -> Option<Vec<Fact>>,
+) {
+    let mut last = None;
+    let agreed = wait_for(what, PATIENCE, async || {
+        let accounting = accounting::complete(cluster, jobs).await;
+        let mut told = lives(&tell().await.unwrap_or_default());
+        told.retain(|run, _| jobs.contains(&run.0));
+        let agrees = accounting.as_ref() == Some(&told);
+        last = Some((accounting, told));
+        Ok(agrees.then_some(()))
+    });
+    if let Err(error) = agreed.await {
+        panic!("{error}: {last:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_lost_is_told_again_as_far_as_slurm_knows_it_and_the_rest_is_named() {
+    let cluster = Cluster::start(&ClusterOptions {
+        hooks: false,
+        ..ClusterOptions::small("holes", 27_700)
+    })
+    .await
+    .unwrap();
+    let postgres = Postgres::shared().await.create_database();
+    let postgres = format!("[ledger.db]\nurl = {postgres:?}\n");
+    let mut sides = [
+        Side::start(&cluster, "sqlite", "").await,
+        Side::start(&cluster, "postgres", &postgres).await,
+    ];
+    let submit =
+        async |options: &[&str], script| cluster.submit("alice", options, script).await.unwrap();
+    let ended = async |job: &str| {
+        let states = ["COMPLETED", "FAILED"];
+        cluster.wait_state(job, &states, PATIENCE).await.unwrap();
+    };
+
+    let first = submit(&[], "true").await;
+    ended(&first.to_string()).await;
+    for side in &mut sides {
+        agrees("the ledger has it", &cluster, &[first], async || {
+            side.facts().await
+        })
+        .await;
+        side.ledger.kill().await.unwrap();
+    }
+
+    // While no ledger runs, things happen that Slurm records, and a hold, which it does not.
+    let completed = submit(&[], "true").await;
+    let failed = submit(&[], "exit 3").await;
+    let array = submit(&["--array=0-1"], "true").await;
+    let runs = submit(&[], "sleep 900").await;
+    let waits = submit(&["--begin=now+1hour"], "true").await;
+    for side in &sides {
+        side.told(EventType::JobSubmitted, waits).await;
+        side.told(EventType::JobStarted, runs).await;
+    }
+    let hold = ["scontrol", "hold", &waits.to_string()];
+    cluster.ask("root", &hold).await.unwrap();
+    for job in [completed, failed] {
+        ended(&job.to_string()).await;
+    }
+    for task in [0, 1] {
+        ended(&format!("{array}_{task}")).await;
+    }
+    let over = [completed, failed, array];
+    let mut purged = Vec::new();
+    for side in &sides {
+        side.told(EventType::JobHeld, waits).await;
+        agrees("it is published", &cluster, &over, async || {
+            Some(side.published_facts())
+        })
+        .await;
+        purged.push(side.published().into_keys().max().unwrap());
+    }
+    let later = submit(&[], "true").await;
+    ended(&later.to_string()).await;
+    for (side, purged) in sides.iter_mut().zip(purged) {
+        let alone = side.told(EventType::JobCompleted, later).await;
+        let alone = side.sequence(&alone.id);
+        let before = side.published();
+        side.lose(purged, alone).await;
+        side.ledger = start(&side.mesh, "ledger").await;
+        // Both die as soon as a hole is told, and go on with it.
+        wait_for("a hole is told", PATIENCE, async || {
+            let published = side.published_facts();
+            let told = |fact: &Fact| is_hole(fact, EventType::CaptureGapOpened);
+            Ok(published.iter().any(told).then_some(()))
+        })
+        .await
+        .unwrap();
+        side.begin_again().await;
+
+        let lost = before
+            .range(..=purged)
+            .chain(before.range(alone..=alone))
+            .map(|(_, event)| event)
+            .collect::<Vec<_>>();
+        side.filled(&lost, purged, alone).await;
+        let now = side.published();
+        let told_again = |event: &&Event| is_recorded(event) && has_twice(&now, &event.id);
+        assert!(
+            lost.iter()
+                .filter(|event| is_recorded(event))
+                .all(told_again)
+        );
+        assert_eq!(
+            recorded(&before),
+            recorded(&now),
+            "the same facts, no others"
+        );
+        let jobs = [first, completed, failed, array, later];
+        agrees("everything is in the ledger", &cluster, &jobs, async || {
+            side.facts().await
+        })
+        .await;
+    }
+    for job in [runs, waits] {
+        let cancel = ["scancel", &job.to_string()];
+        cluster.ask("root", &cancel).await.unwrap();
+    }
+}

@@ -15,9 +15,10 @@ async fn a_receiver_that_was_down_gets_everything_and_one_that_fails_harms_nobod
     let types = "types = [\"job.*\", \"cost.*\"]";
     let endpoints = [
         receiver.endpoint("good", types),
+        // Without a circuit, so that every attempt is made.
         receiver.endpoint(
             "never",
-            &format!("{types}\nmax_attempts = 3\nfirst_wait = \"50ms\"\ngrowth = 2"),
+            &format!("{types}\nmax_attempts = 3\nfirst_wait = \"50ms\"\ngrowth = 2\ncircuit_after = 0"),
         ),
         late.endpoint(
             "late",

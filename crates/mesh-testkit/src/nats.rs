@@ -56,6 +56,11 @@ impl NatsServer {
         format!("nats://{}", self.port.address())
     }
 
+    /// Id of its process; `None` while it is killed.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// A configuration for [`mesh_bus::Config`]-like readers: `url = "…"`.
     pub fn toml(&self) -> String {
         format!("url = \"{}\"\n", self.url())

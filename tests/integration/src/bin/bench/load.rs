@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::stats::Sorted;
 
 /// Signs deliveries. Any key will do.
-const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A start of a job that never was.
 pub fn event(job_id: u32) -> Event {

@@ -2,6 +2,9 @@
 //!
 //! - [`hook`]: a call of `mesh-hook` beside `/bin/true` and beside bash with curl.
 //! - [`webhook`]: from the bus to a receiver, through the real dispatcher, beside the same client posting directly.
+//! - [`webhook::rate`]: as many deliveries as go to a hundred receivers, beside the same client posting the same bodies.
+//! - [`webhook::trouble`]: what healthy receivers see of those that hang, drip and refuse, and of 100,000 deliveries that wait.
+//! - [`webhook::endpoints`]: what 1,000 endpoints cost.
 //! - [`memory`]: what `smesh up` and its nats-server hold.
 //! - [`publish`]: `publish_all` beside a raw pipelined publish of the same messages.
 //! - [`queue`]: ingest on a queue of 10,000 and 100,000 jobs.
@@ -48,6 +51,15 @@ pub(crate) struct Arguments {
     /// Events per second of the webhook load.
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
+    /// Events of a round of deliveries to a hundred endpoints.
+    #[arg(long, default_value_t = 300)]
+    fanned: u32,
+    /// Deliveries that wait while others are delivered.
+    #[arg(long, default_value_t = 100_000)]
+    waiting: u32,
+    /// Endpoints whose cost is measured.
+    #[arg(long, default_value_t = 1_000)]
+    endpoints: usize,
     /// Calls of each hook program.
     #[arg(long, default_value_t = 200)]
     calls: u32,
@@ -75,6 +87,9 @@ pub(crate) struct Arguments {
 enum Part {
     Hook,
     Webhook,
+    WebhookRate,
+    WebhookTrouble,
+    WebhookEndpoints,
     Memory,
     Publish,
     Ledger,
@@ -115,6 +130,15 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     if wanted(Part::Webhook) {
         add(webhook::measure(arguments).await?);
+    }
+    if wanted(Part::WebhookRate) {
+        add(webhook::rate::measure(arguments).await?);
+    }
+    if wanted(Part::WebhookTrouble) {
+        add(webhook::trouble::measure(arguments).await?);
+    }
+    if wanted(Part::WebhookEndpoints) {
+        add(webhook::endpoints::measure(arguments).await?);
     }
     if wanted(Part::Memory) {
         add(memory::measure(arguments).await?);

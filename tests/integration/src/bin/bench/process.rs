@@ -53,7 +53,7 @@ impl Running {
     }
 
     /// Asks it to end, and waits.
-    pub fn stop(mut self) -> anyhow::Result<()> {
+    pub fn stop(&mut self) -> anyhow::Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
         let start = Instant::now();

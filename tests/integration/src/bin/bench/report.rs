@@ -87,6 +87,13 @@ impl Line {
         self
     }
 
+    /// The p99 in proportion to another.
+    pub fn p99_against(mut self, other: f64, name: &'static str) -> Self {
+        self.ratio = self.p99.map(|p99| p99 / other);
+        self.ratio_to = Some(name);
+        self
+    }
+
     /// What was promised, and whether it holds here.
     pub fn budget(mut self, text: &'static str, met: bool) -> Self {
         self.budget = Some(Budget { text, met });

@@ -1,6 +1,11 @@
 //! From the bus to the receiver, through the real dispatcher in a process of its own; beside the same HTTP client posting the same
 //! bodies directly at the same rate.
 
+pub mod endpoints;
+pub mod rate;
+pub mod trouble;
+mod world;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,96 @@
+//! What many endpoints cost: memory of the dispatcher and of nats-server, CPU while nothing happens, and how long a start takes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use mesh_events::Event;
+use tokio_util::sync::CancellationToken;
+
+use super::world::{Kind, World};
+use crate::Arguments;
+use crate::load::event;
+use crate::process::{Memory, cpu_time};
+use crate::report::{Line, Section};
+use crate::stats::Sorted;
+
+/// Events to every endpoint.
+const EVENTS: u32 = 20;
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long nothing happens.
+const IDLE: Duration = Duration::from_secs(15);
+
+pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
+    let count = arguments.endpoints;
+    let one = World::start(&[Kind::Healthy], |_| "").await?;
+    let nats_of_one = Memory::of(one.nats.pid().context("nats-server runs")?)?;
+    let of_one = Memory::of(one.dispatcher.pid())?;
+    drop(one);
+
+    let start = Instant::now();
+    let mut world = World::start(&vec![Kind::Healthy; count], |_| "types = [\"job.*\"]").await?;
+    let first_start = start.elapsed();
+    let nats = world.nats.pid().context("nats-server runs")?;
+    let before = (cpu_time(nats)?, cpu_time(world.dispatcher.pid())?);
+    tokio::time::sleep(IDLE).await;
+    let percent = |time: Duration| 100.0 * time.as_secs_f64() / IDLE.as_secs_f64();
+    let nats_cpu = percent(cpu_time(nats)? - before.0);
+    let cpu = percent(cpu_time(world.dispatcher.pid())? - before.1);
+    let (nats_idle, idle) = (Memory::of(nats)?, Memory::of(world.dispatcher.pid())?);
+
+    let mut took = Vec::new();
+    for n in 1..=EVENTS {
+        let start = Instant::now();
+        publish(&world, &event(n)).await?;
+        world.receivers.wait_for(count, PATIENCE).await?;
+        took.push(start.elapsed());
+        world.receivers.take()?;
+    }
+    let took = Sorted::milliseconds(took);
+    world.announced(u64::from(EVENTS) * count as u64).await?;
+    let (nats_loaded, loaded) = (Memory::of(nats)?, Memory::of(world.dispatcher.pid())?);
+
+    world.stop().await?;
+    let event = event(EVENTS + 1);
+    publish(&world, &event).await?;
+    let start = Instant::now();
+    world.start_again()?;
+    world.receivers.wait_for(count, PATIENCE).await?;
+    let next_start = start.elapsed();
+    world.receivers.take()?;
+    world.stop().await?;
+
+    let mib = |what: &str, memory: f64| Line::value(what, "MiB", memory);
+    Ok(Section {
+        title: "many endpoints",
+        lines: vec![
+            mib("webhook-dispatcher, one endpoint", of_one.resident),
+            mib("webhook-dispatcher, all", idle.resident).against(of_one.resident, "one"),
+            mib("webhook-dispatcher, after events to all", loaded.resident),
+            mib("nats-server, one endpoint", nats_of_one.resident),
+            mib("nats-server, all", nats_idle.resident).against(nats_of_one.resident, "one"),
+            mib("nats-server, after events to all", nats_loaded.resident),
+            Line::value("webhook-dispatcher's CPU, idle", "%", cpu),
+            Line::value("nats-server's CPU, idle", "%", nats_cpu),
+            Line::value(
+                "first start: until every endpoint has its consumer",
+                "s",
+                first_start.as_secs_f64(),
+            ),
+            Line::value(
+                "next start: until every endpoint has what came meanwhile",
+                "s",
+                next_start.as_secs_f64(),
+            ),
+            Line::times("an event → received by all", &took),
+        ],
+        notes: vec![format!(
+            "{count} endpoints, each with its consumer and one for replays; {EVENTS} events to each; none lost, none twice"
+        )],
+    })
+}
+
+async fn publish(world: &World, event: &Event) -> anyhow::Result<()> {
+    let shutdown = CancellationToken::new();
+    world.bus.publish_until_done(event, &shutdown).await?;
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! What healthy receivers see of others that hang, drip and refuse, and of deliveries that wait.
+
+use std::time::{Duration, Instant};
+
+use mesh_events::{Event, EventType, timestamp};
+use mesh_testkit::build;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
+use tokio_util::sync::CancellationToken;
+
+use super::world::{Kind, World};
+use crate::Arguments;
+use crate::load::{at_rate, event};
+use crate::report::{Line, Section};
+use crate::stats::Sorted;
+
+const ENDPOINTS: usize = 100;
+/// Events a second, each to every endpoint.
+const RATE: u32 = 10;
+/// Long enough for those that hang to have all requests under way that they may.
+const WARM_UP: u32 = 10;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
+    let seconds = arguments.seconds;
+    let mut well = started(|_| Kind::Healthy).await?;
+    let all_well = load(&mut well, seconds).await?;
+    drop(well);
+    let mut sick = started(kind).await?;
+    let beside = load(&mut sick, seconds).await?;
+    drop(sick);
+    let mut waiting = started(kind).await?;
+    let there = wait(&mut waiting, arguments.waiting).await?;
+    let beside_waiting = load(&mut waiting, seconds).await?;
+    drop(waiting);
+
+    let base = all_well.p99();
+    let line = |what: String, samples: &Sorted| {
+        Line::times(what, samples)
+            .p99_against(base, "p99, all healthy")
+            .budget("p99 ≤ 1.5", samples.p99() <= 1.5 * base)
+    };
+    Ok(Section {
+        title: "publish → POST received by the 80 healthy of 100",
+        lines: vec![
+            Line::times("all 100 healthy", &all_well),
+            line("10 hang, 5 drip, 5 refuse".to_owned(), &beside),
+            line(
+                format!("the same, and {there} deliveries wait"),
+                &beside_waiting,
+            ),
+        ],
+        notes: vec![format!(
+            "{RATE} events a second to each for {seconds} s; none lost, none twice; those that wait are due within an hour, some meanwhile"
+        )],
+    })
+}
+
+fn kind(n: usize) -> Kind {
+    match n {
+        0..10 => Kind::Hung,
+        10..15 => Kind::Dripping,
+        15..20 => Kind::Refusing,
+        _ => Kind::Healthy,
+    }
+}
+
+async fn started(kind: impl Fn(usize) -> Kind) -> anyhow::Result<World> {
+    let kinds: Vec<Kind> = (0..ENDPOINTS).map(kind).collect();
+    World::start(&kinds, |kind| match kind {
+        Kind::Healthy => "types = [\"job.started\"]",
+        Kind::Hung | Kind::Dripping | Kind::Refusing => {
+            "types = [\"job.started\", \"job.submitted\"]"
+        }
+    })
+    .await
+}
+
+/// From the call of publish to the complete POST, for those that answer in every case.
+async fn load(world: &mut World, seconds: u32) -> anyhow::Result<Sorted> {
+    offer(world, 1, WARM_UP).await?;
+    offer(world, 1 + RATE * WARM_UP, seconds).await
+}
+
+async fn offer(world: &mut World, first: u32, seconds: u32) -> anyhow::Result<Sorted> {
+    let judged = |n: usize| kind(n) == Kind::Healthy;
+    let mut published = Vec::new();
+    let mut publishing = tokio::task::JoinSet::new();
+    at_rate(RATE, seconds, |n| {
+        let (bus, event) = (world.bus.clone(), event(first + n));
+        published.push((event.id.clone(), Instant::now()));
+        publishing.spawn(async move {
+            bus.publish_until_done(&event, &CancellationToken::new())
+                .await
+        });
+    })
+    .await;
+    while let Some(done) = publishing.join_next().await {
+        done??;
+    }
+    let expected = published.len() * (0..ENDPOINTS).filter(|n| judged(*n)).count();
+    let until = Instant::now() + PATIENCE;
+    let mut arrivals = world.receivers.take()?;
+    let came =
+        |arrivals: &super::world::Arrivals| arrivals.keys().filter(|(n, _)| judged(*n)).count();
+    while came(&arrivals) < expected {
+        anyhow::ensure!(
+            Instant::now() < until,
+            "of {expected} deliveries {} came",
+            came(&arrivals)
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for (key, value) in world.receivers.take()? {
+            let again = arrivals.insert(key, value).is_some();
+            anyhow::ensure!(!again, "a delivery came twice");
+        }
+    }
+    let times = published.iter().flat_map(|(id, start)| {
+        let arrivals = &arrivals;
+        (0..ENDPOINTS).filter(|n| judged(*n)).filter_map(move |n| {
+            let (at, _) = arrivals.get(&(n, id.clone()))?;
+            Some(at.saturating_duration_since(*start))
+        })
+    });
+    Ok(Sorted::milliseconds(times))
+}
+
+/// Has so many deliveries wait for the receivers that refuse: copies of one that waits, while the dispatcher is away.
+async fn wait(world: &mut World, count: u32) -> anyhow::Result<u64> {
+    let mut event: Event = build::job_event(EventType::JobSubmitted, build::job(1_000_000));
+    event.occurred_at = Some(timestamp(chrono::Utc::now()));
+    world
+        .bus
+        .publish_until_done(&event, &CancellationToken::new())
+        .await?;
+    let mut file = SqliteConnectOptions::new()
+        .filename(world.file())
+        .connect()
+        .await?;
+    let refused =
+        "SELECT COUNT(*) FROM deliveries WHERE state = 'waiting' AND status = 0 AND attempts > 0";
+    crate::process::wait_until("five refused deliveries", PATIENCE, async || {
+        let count: i64 = sqlx::query_scalar(refused).fetch_one(&mut file).await?;
+        Ok(count >= 5)
+    })
+    .await?;
+    world.stop().await?;
+    for sql in [
+        "CREATE TEMP TABLE one AS SELECT * FROM deliveries WHERE state = 'waiting' AND status = 0 AND attempts > 0 LIMIT 5",
+        "CREATE TEMP TABLE copies AS WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < $1 / 5)
+             SELECT one.* FROM one, number",
+        // Ids as those of events are.
+        "UPDATE copies SET next_at = unixepoch() * 1000 + abs(random() % 3600000),
+             event_id = lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-8' || substr(hex(randomblob(2)), 2) || '-8'
+                 || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))",
+        "INSERT INTO deliveries SELECT * FROM copies",
+    ] {
+        let query = sqlx::query(sql);
+        let query = if sql.contains("$1") {
+            query.bind(i64::from(count))
+        } else {
+            query
+        };
+        query.execute(&mut file).await?;
+    }
+    let waiting: i64 =
+        sqlx::query_scalar("SELECT COUNT(*) FROM deliveries WHERE state = 'waiting'")
+            .fetch_one(&mut file)
+            .await?;
+    world.start_again()?;
+    Ok(waiting.unsigned_abs())
+}

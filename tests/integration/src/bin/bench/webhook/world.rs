@@ -1,0 +1,252 @@
+//! A dispatcher in a process of its own, on a server of its own, with receivers that answer, hang, drip or refuse.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use futures_util::{StreamExt as _, stream};
+use mesh_bus::Bus;
+use mesh_testkit::{NatsServer, Port, build};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::load::SECRET;
+use crate::process::{Running, program, wait_until};
+
+/// How a receiver behaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Answers at once.
+    Healthy,
+    /// Takes the request and never answers.
+    Hung,
+    /// Answers at once, with a body that never ends.
+    Dripping,
+    /// Takes no connection.
+    Refusing,
+}
+
+/// When each request came first, and how many times, by number of the receiver and `webhook-id`.
+pub type Arrivals = HashMap<(usize, String), (Instant, u32)>;
+
+/// HTTP receivers, each on a port of its own. Those that hang, drip or refuse note nothing.
+pub struct Receivers {
+    arrivals: Arc<Mutex<Arrivals>>,
+    ports: Vec<Port>,
+    // Ends with it.
+    _serving: JoinSet<()>,
+}
+
+impl Receivers {
+    pub async fn start(kinds: &[Kind]) -> anyhow::Result<Self> {
+        let arrivals = Arc::<Mutex<Arrivals>>::default();
+        let mut serving = JoinSet::new();
+        let mut ports = Vec::new();
+        for (n, kind) in kinds.iter().enumerate() {
+            let port = Port::take();
+            let app = match kind {
+                Kind::Healthy => Some(
+                    Router::new()
+                        .fallback(note)
+                        .with_state((n, Arc::clone(&arrivals))),
+                ),
+                Kind::Hung => Some(Router::new().fallback(std::future::pending::<StatusCode>)),
+                Kind::Dripping => Some(Router::new().fallback(drip)),
+                Kind::Refusing => None,
+            };
+            if let Some(app) = app {
+                let listener = TcpListener::bind(port.address()).await?;
+                serving.spawn(async move {
+                    // It ends with the measurement.
+                    axum::serve(listener, app).await.ok();
+                });
+            }
+            ports.push(port);
+        }
+        Ok(Self {
+            arrivals,
+            ports,
+            _serving: serving,
+        })
+    }
+
+    /// The addresses, by number.
+    pub fn urls(&self) -> Vec<String> {
+        let url = |port: &Port| format!("http://{}/", port.address());
+        self.ports.iter().map(url).collect()
+    }
+
+    pub fn count(&self) -> usize {
+        self.arrivals().len()
+    }
+
+    /// Everything that came so far; they begin anew.
+    ///
+    /// # Errors
+    /// If something came twice: then the times mean nothing.
+    pub fn take(&self) -> anyhow::Result<Arrivals> {
+        let arrivals = std::mem::take(&mut *self.arrivals());
+        let twice = arrivals.values().filter(|(_, times)| *times > 1).count();
+        if twice > 0 {
+            bail!("of {} deliveries {twice} came twice", arrivals.len());
+        }
+        Ok(arrivals)
+    }
+
+    /// Waits until so many have come.
+    ///
+    /// # Errors
+    /// If they have not by then: they are lost as far as this measurement goes.
+    pub async fn wait_for(&self, count: usize, patience: Duration) -> anyhow::Result<()> {
+        let until = Instant::now() + patience;
+        while self.count() < count {
+            if Instant::now() > until {
+                bail!("of {count} deliveries {} came", self.count());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn note(
+    State((n, arrivals)): State<(usize, Arc<Mutex<Arrivals>>)>,
+    headers: HeaderMap,
+    _body: Bytes,
+) -> StatusCode {
+    let id = headers.get("webhook-id").and_then(|id| id.to_str().ok());
+    let key = (n, id.unwrap_or_default().to_owned());
+    let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+    arrivals.entry(key).or_insert((Instant::now(), 0)).1 += 1;
+    StatusCode::NO_CONTENT
+}
+
+async fn drip() -> Body {
+    let drops = stream::repeat(()).then(|()| async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(b"."))
+    });
+    Body::from_stream(drops)
+}
+
+/// A dispatcher at work on an endpoint for each receiver.
+pub struct World {
+    pub nats: NatsServer,
+    pub bus: Bus,
+    pub receivers: Receivers,
+    pub dispatcher: Running,
+    folder: TempDir,
+}
+
+impl World {
+    /// Starts it; endpoints are numbered, `settings` are the lines of one.
+    pub async fn start(
+        kinds: &[Kind],
+        settings: impl Fn(Kind) -> &'static str,
+    ) -> anyhow::Result<Self> {
+        let receivers = Receivers::start(kinds).await?;
+        let nats = NatsServer::start().await;
+        let config = mesh_bus::Config {
+            url: nats.url(),
+            ..mesh_bus::Config::default()
+        };
+        let bus = Bus::connect(&config, "admin").await?;
+        bus.ready(&CancellationToken::new()).await?;
+        let folder = tempfile::tempdir()?;
+        let mut text = format!(
+            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n",
+            build::CLUSTER,
+            folder.path(),
+            nats.url()
+        );
+        for (n, (url, kind)) in receivers.urls().iter().zip(kinds).enumerate() {
+            text.push_str(&format!(
+                "[[webhook-dispatcher.endpoints]]\nname = \"bench-{n}\"\nurl = \"{url}\"\nsecret = \"{SECRET}\"\n\
+                 allow_http = true\nallow_private = [\"127.0.0.0/8\"]\n{}\n",
+                settings(*kind)
+            ));
+        }
+        std::fs::write(folder.path().join("mesh.toml"), text)?;
+        let dispatcher = spawn(&folder)?;
+        let mut world = Self {
+            nats,
+            bus,
+            receivers,
+            dispatcher,
+            folder,
+        };
+        world.wait_for_consumers().await?;
+        Ok(world)
+    }
+
+    /// Until the bus has the consumer of every endpoint, so that no event passes one by.
+    async fn wait_for_consumers(&mut self) -> anyhow::Result<()> {
+        let count = self.receivers.ports.len();
+        wait_until(
+            "the dispatcher's consumers",
+            Duration::from_secs(300),
+            async || {
+                self.dispatcher.check()?;
+                let there = self.bus.endpoint_consumers().await.unwrap_or_default();
+                Ok(there.len() == count)
+            },
+        )
+        .await
+    }
+
+    /// Ends the dispatcher in order.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.dispatcher.stop()
+    }
+
+    /// Starts it again.
+    pub fn start_again(&mut self) -> anyhow::Result<()> {
+        self.dispatcher = spawn(&self.folder)?;
+        Ok(())
+    }
+
+    /// Its database.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("webhook-dispatcher.db")
+    }
+
+    /// Waits until the bus was told of so many outcomes.
+    pub async fn announced(&mut self, count: u64) -> anyhow::Result<()> {
+        let client = async_nats::connect(self.nats.url()).await?;
+        let mut audit = async_nats::jetstream::new(client)
+            .get_stream("MESH_AUDIT")
+            .await?;
+        wait_until(
+            "every outcome on the bus",
+            Duration::from_secs(300),
+            async || {
+                self.dispatcher.check()?;
+                Ok(audit.info().await?.state.messages >= count)
+            },
+        )
+        .await
+    }
+}
+
+fn spawn(folder: &TempDir) -> anyhow::Result<Running> {
+    Running::start(
+        Command::new(program("webhook-dispatcher")?)
+            .arg("--config")
+            .arg(folder.path().join("mesh.toml")),
+        &folder.path().join("log"),
+    )
+    .context("start the dispatcher")
+}

@@ -127,9 +127,12 @@ impl Service for WebhookDispatcherService {
             fleet,
             remember,
         };
+        // Before it runs: what has not begun is not ready.
+        let conditions = ["database", "leases"]
+            .map(|name| context.health.condition(&format!("{}.{name}", Self::NAME)));
         Ok(Started {
             router: context.audited(&dispatcher.shared.bus, router),
-            run: Box::pin(dispatcher.run(context, prepared)),
+            run: Box::pin(dispatcher.run(context, prepared, conditions)),
         })
     }
 }
@@ -195,11 +198,14 @@ struct Dispatcher {
 
 impl Dispatcher {
     /// Delivers until told to stop, then finishes what is under way.
-    async fn run(self, context: Context, prepared: bool) -> Result<(), BoxError> {
+    async fn run(
+        self,
+        context: Context,
+        prepared: bool,
+        [database, leases]: [Condition; 2],
+    ) -> Result<(), BoxError> {
         let shutdown = context.shutdown.clone();
-        let service = WebhookDispatcherService::NAME;
-        context.watch_nats(service, &self.shared.bus);
-        let database = context.health.condition(&format!("{service}.database"));
+        context.watch_nats(WebhookDispatcherService::NAME, &self.shared.bus);
         if !prepared && !self.open(&database, &shutdown).await? {
             return Ok(());
         }
@@ -207,7 +213,6 @@ impl Dispatcher {
         let finished = CancellationToken::new();
         let announcer = tokio::spawn(announce::run(Arc::clone(&self.shared), finished.clone()));
         let mut tasks = JoinSet::new();
-        let leases = context.health.condition(&format!("{service}.leases"));
         let (fleet, stop) = (Arc::clone(&self.fleet), shutdown.clone());
         tasks.spawn(async move { fleet.run(leases, stop).await });
         tasks.spawn(watch_database(

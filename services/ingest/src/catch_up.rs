@@ -7,7 +7,7 @@ mod stride;
 mod unseen;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::stride::Stride;
 pub(crate) use self::unseen::AT_ONCE;
+use crate::codes::{Codes, Completed};
 use crate::collector::{Collector, Debt, Reading};
-use crate::domain::{fold, parts_of_jobs, provisional};
+use crate::domain::{Sighting, fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
 use crate::proof::Questions;
 use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
@@ -152,7 +153,8 @@ impl CatchUp {
                     .filter(|run| {
                         run.end_kind().is_some() && run.end.is_some_and(|end| end >= since)
                     });
-                let readings: Vec<Reading> = ended.map(Reading::new).collect();
+                let ended = self.with_codes(ended.collect(), false).await?;
+                let readings: Vec<Reading> = ended.into_iter().map(Reading::new).collect();
                 recovered += self.collector.count_new(&readings).await;
                 self.collector.absorb(&Cause::Accounting, readings).await?;
             }
@@ -234,6 +236,32 @@ impl CatchUp {
             };
             self.pause(pause).await?;
         }
+    }
+
+    /// Completes ends with exit codes that accounting has lost, as long as slurmctld may tell them, but not for ever. `again`: also those that
+    /// were told.
+    pub(crate) async fn with_codes(
+        &self,
+        ended: Vec<Sighting>,
+        again: bool,
+    ) -> Result<Vec<Sighting>, Error> {
+        let codes = Codes {
+            slurm: &self.slurm,
+            collector: &self.collector,
+            shutdown: &self.shutdown,
+            again,
+        };
+        let until = Instant::now() + self.collector.config.proof_patience;
+        let Completed { mut runs, mut open } = codes.complete(ended).await?;
+        while !open.is_empty() && Instant::now() < until {
+            self.pause(APART).await?;
+            let again = codes.complete(open).await?;
+            runs.extend(again.runs);
+            open = again.open;
+        }
+        runs.extend(open);
+        runs.sort_by_key(|run| (run.raw_id, run.run.submit_time));
+        Ok(runs)
     }
 
     async fn pause(&self, pause: Duration) -> Result<(), Error> {

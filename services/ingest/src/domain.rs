@@ -3,6 +3,7 @@
 //! `docs/job-events.md` is the normative table; a test runs every row of it through [`observe`].
 
 mod array;
+mod attempt;
 mod book;
 mod derive;
 mod evidence;
@@ -18,10 +19,11 @@ mod usage;
 mod waiting;
 
 pub use array::{Remainder, settle_remainder};
+pub use attempt::run_of;
 pub use book::Book;
 pub use derive::{Continues, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
-pub use observe::{Ask, Decision, Look, observe, run_of};
+pub use observe::{Ask, Decision, Look, observe};
 pub use rows::{fold, parts_of_jobs, provisional};
 pub use sighting::{EntityKind, Owner, Record, Sighting};
 pub use tracked::{Candidate, End, Tracked};

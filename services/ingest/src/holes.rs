@@ -99,6 +99,7 @@ impl Holes {
             while let Some(rows) = parts.next().await? {
                 for some in parts_of_jobs(&rows, ROWS_AT_ONCE) {
                     let runs = fold(&collector.cluster, some);
+                    let runs = self.catch_up.with_codes(runs, true).await?;
                     let events = collector.recorded_again(&mut book, &runs, window);
                     told += self.tell(&events, gap).await?;
                 }
@@ -108,6 +109,7 @@ impl Holes {
             for some in ids.chunks(AT_ONCE) {
                 let rows = self.catch_up.rows_of(some).await?;
                 let runs = fold(&collector.cluster, &rows);
+                let runs = self.catch_up.with_codes(runs, true).await?;
                 let events = collector.recorded_again(&mut book, &runs, window);
                 told += self.tell(&events, gap).await?;
             }

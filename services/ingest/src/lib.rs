@@ -4,6 +4,7 @@
 //! - [`collector`]: decides, publishes, remembers, under one lock.
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
 //!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.
+//!   [`codes`]: exit codes that it does not have.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
 //! - [`holes`]: a ledger lacks something, and is told it again.
 //! - [`users`]: access, identities and logins.
@@ -13,6 +14,7 @@
 
 pub mod adapters;
 pub mod catch_up;
+pub mod codes;
 pub mod collector;
 pub mod config;
 pub mod domain;

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::questions::Questions;
 use self::questions::{Open, Question, note};
+use crate::codes::{Codes, Completed};
 use crate::collector::{Collector, Reading};
 use crate::domain::{Sighting, fold, provisional};
 use crate::doorbells::{Ring, finish, postpone, refuse};
@@ -113,7 +114,7 @@ impl Prover {
         } else {
             Vec::new()
         };
-        let sightings = fold(&self.collector.cluster, &rows);
+        let mut sightings = fold(&self.collector.cluster, &rows);
         let stand_ins = provisional(&rows);
         metrics::provisional(stand_ins.len());
         // A stand-in is no answer.
@@ -138,6 +139,10 @@ impl Prover {
             .collect();
         for (job_id, question) in open.iter_mut() {
             question.asked += 1;
+            for end in &question.evidence {
+                let same = sightings.iter_mut().filter(|row| key(row) == key(end));
+                same.for_each(|row| row.take_code(end));
+            }
             question.evidence.retain(|end| !ended.contains(&key(end)));
             let believed = question.asked >= IN_VAIN || !self.collector.config.accounting;
             let heard_of = !self.collector.config.accounting
@@ -175,11 +180,14 @@ impl Prover {
             }
         }
         // What accounting says of runs that live is no news, and of 22.05 a second old.
-        let known: Vec<Reading> = sightings
+        let known = sightings
             .into_iter()
-            .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty())
-            .map(Reading::new)
-            .collect();
+            .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
+        let known = self.complete(known.collect(), open).await?;
+        answered.retain(|job_id| {
+            open.get(job_id)
+                .is_some_and(|one| one.without_code.is_none())
+        });
         let known = self.wanted(known).await;
         self.collector.absorb(&Cause::Accounting, known).await?;
         self.collector
@@ -197,16 +205,51 @@ impl Prover {
         Ok(Duration::ZERO)
     }
 
+    /// Completes ends with exit codes that accounting has lost. What slurmctld may still tell is asked for again, for a while.
+    async fn complete(
+        &self,
+        known: Vec<Sighting>,
+        open: &mut BTreeMap<u32, Open>,
+    ) -> Result<Vec<Sighting>, Error> {
+        let codes = Codes {
+            slurm: &self.slurm,
+            collector: &self.collector,
+            shutdown: &self.shutdown,
+            again: false,
+        };
+        let Completed {
+            runs: mut told,
+            open: waiting,
+        } = codes.complete(known).await?;
+        let now = Instant::now();
+        let since: BTreeMap<u32, Instant> = waiting
+            .iter()
+            .map(|run| run.raw_id)
+            .filter_map(|id| Some((id, open.get(&id)?.without_code.unwrap_or(now))))
+            .collect();
+        let (wait, give_up): (Vec<Sighting>, Vec<Sighting>) =
+            waiting.into_iter().partition(|run| {
+                let since = since.get(&run.raw_id);
+                since.is_some_and(|since| now - *since < self.collector.config.proof_patience)
+            });
+        told.extend(give_up);
+        let wait: BTreeSet<u32> = wait.iter().map(|run| run.raw_id).collect();
+        for (job_id, question) in open {
+            let waits = wait.contains(job_id);
+            question.without_code = since.get(job_id).copied().filter(|_| waits);
+        }
+        Ok(told)
+    }
+
     /// Runs that ended before capture began are not told.
-    async fn wanted(&self, readings: Vec<Reading>) -> Vec<Reading> {
+    async fn wanted(&self, runs: Vec<Sighting>) -> Vec<Reading> {
         let core = self.collector.core().await;
         let since = core.meta.capture_since;
-        readings
-            .into_iter()
-            .filter(|reading| {
-                core.book.get(&reading.sighting.run).is_some()
-                    || reading.sighting.end.is_some_and(|end| end >= since)
+        runs.into_iter()
+            .filter(|run| {
+                core.book.get(&run.run).is_some() || run.end.is_some_and(|end| end >= since)
             })
+            .map(Reading::new)
             .collect()
     }
 }

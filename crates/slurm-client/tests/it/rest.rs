@@ -196,6 +196,35 @@ async fn an_empty_list_of_changes_is_asked_about_again() {
     assert_eq!((seen.count("update_time="), seen.count("/jobs/")), (1, 3));
 }
 
+/// Up to 25.11 the question for changed nodes fails whenever the partitions did not change.
+#[tokio::test]
+async fn nodes_are_always_asked_for_whole() {
+    for (release, version) in [
+        ("22.05", "v0.0.38"),
+        ("24.11", "v0.0.42"),
+        ("26.05", "v0.0.45"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (slurm, seen, _) = server(dir.path(), move |head| match path(head) {
+            "/openapi.json" => ok(&format!("{release}/rest/openapi.json")),
+            path if path.contains("nodes") && path.contains("update_time") => text(
+                500,
+                r#"{"nodes":[],"errors":[{"error":"Unable to query partitions"}]}"#,
+            ),
+            path if path.contains("nodes") => ok(&format!("{release}/rest/{version}/nodes.json")),
+            path if path.contains("diag") => ok(&format!("{release}/rest/{version}/diag.json")),
+            _ => ok(&format!("{release}/rest/{version}/jobs.json")),
+        });
+        let first = slurm.nodes().await.unwrap();
+        // After looks at the queue, too, of which only changes are asked for.
+        for _ in 0..2 {
+            slurm.sweep().await.unwrap();
+            assert_eq!(slurm.nodes().await.unwrap(), first, "{release}");
+        }
+        assert_eq!(seen.count("/nodes"), 3, "{release}");
+    }
+}
+
 #[tokio::test]
 async fn an_older_answer_after_a_newer_one_is_unknown() {
     let dir = tempfile::tempdir().unwrap();

@@ -63,11 +63,11 @@ impl CatchUp {
                 .partition(|run| run.end_kind().is_some());
             open.extend(alive.iter().map(|run| run.raw_id));
             found += ended.len();
-            let readings = ended
+            let ended = ended
                 .into_iter()
-                .filter(|run| run.end.is_some_and(|end| end >= capture_since))
-                .map(Reading::new);
-            let readings = readings.collect();
+                .filter(|run| run.end.is_some_and(|end| end >= capture_since));
+            let ended = self.with_codes(ended.collect(), false).await?;
+            let readings = ended.into_iter().map(Reading::new).collect();
             self.collector.absorb(&Cause::Accounting, readings).await?;
             self.pause(APART).await?;
         }

@@ -2,6 +2,7 @@
 
 use mesh_events::{EventType, RunKey, Slot};
 
+use super::attempt::resolve_attempt;
 use super::book::Book;
 use super::derive::{Continues, Fact, FactId, Origin, Teller, derive};
 use super::sighting::{EntityKind, Record, Sighting};
@@ -104,109 +105,6 @@ fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
         array.tasks.clear();
     }
     Some(task)
-}
-
-/// Which attempt of a run a reading tells of.
-enum Attempt<'a> {
-    /// The first: the books have none.
-    First,
-    /// One that the books have.
-    Known(&'a RunKey),
-    /// The one after the newest that they have.
-    After(&'a RunKey, &'a Tracked),
-}
-
-impl Attempt<'_> {
-    /// Its run.
-    fn run(&self, sighting: &Sighting) -> RunKey {
-        match self {
-            Self::First => sighting.run.clone(),
-            Self::Known(run) => (*run).clone(),
-            Self::After(run, _) => next_attempt(run),
-        }
-    }
-}
-
-/// The run a reading tells of, which the books need not have.
-pub fn run_of(book: &Book, sighting: &Sighting) -> RunKey {
-    attempt_of(book, sighting).run(sighting)
-}
-
-/// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
-/// second of its submission: then the restart count has grown and the job waits, or has another start.
-fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
-    let mut attempts: Vec<(&RunKey, &Tracked)> = book
-        .runs_of(&sighting.run)
-        .filter(|(run, _)| run.submit_time == sighting.run.submit_time)
-        .collect();
-    let Some((run, tracked)) = attempts.pop() else {
-        return Attempt::First;
-    };
-    let (Some(started), Some(before), Some(restarts)) =
-        (tracked.started, tracked.restarts, sighting.restarts)
-    else {
-        // Other sources do not count restarts: the start tells attempts apart.
-        let same_start = attempts
-            .iter()
-            .find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
-        return match same_start {
-            Some((earlier, _)) => Attempt::Known(earlier),
-            None if began_after(tracked, sighting) => Attempt::After(run, tracked),
-            None => Attempt::Known(run),
-        };
-    };
-    let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
-    if restarts <= before || sighting.completing || sighting.base.is_none() || !moved_on {
-        return Attempt::Known(run);
-    }
-    Attempt::After(run, tracked)
-}
-
-/// The run a reading tells of, once the attempt before it is over.
-fn resolve_attempt(
-    book: &Book,
-    sighting: &Sighting,
-    decision: &mut Decision,
-    look: &Look,
-) -> RunKey {
-    let attempt = attempt_of(book, sighting);
-    if let Attempt::After(run, tracked) = attempt
-        && !tracked.over()
-    {
-        // Accounting loses such an attempt, so there is nothing to wait for.
-        let mut closed = tracked.clone();
-        closed.end = Some(End {
-            event: EventType::JobRequeued.event().to_owned(),
-            at: look.now,
-            inferred: true,
-        });
-        Teller {
-            run,
-            next: &mut closed,
-            facts: &mut decision.facts,
-            inferred: true,
-        }
-        .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
-        decision.changes.push((run.clone(), closed));
-    }
-    attempt.run(sighting)
-}
-
-/// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.
-/// While nodes are cleaned up after a requeue, the record still has the old run's nodes, but the start that is to come.
-fn began_after(tracked: &Tracked, sighting: &Sighting) -> bool {
-    let over = tracked.end.as_ref().filter(|end| !end.inferred);
-    tracked.started.is_some()
-        && sighting.started()
-        && !sighting.in_flux()
-        && over.is_some_and(|end| sighting.start.is_some_and(|start| start > end.at))
-}
-
-fn next_attempt(run: &RunKey) -> RunKey {
-    RunKey {
-        attempt: run.attempt + 1,
-        ..run.clone()
-    }
 }
 
 /// A run that is not over is in the controller's memory, and the controller counts restarts: it can tell the next run of a scrontab job,

@@ -236,6 +236,14 @@ impl Sighting {
         }
     }
 
+    /// Takes the exit code that another source tells of the same run's end, where this one has none.
+    pub fn take_code(&mut self, other: &Self) {
+        if self.job.exit_code.is_none() && self.end_kind() == other.end_kind() {
+            self.job.exit_code = other.job.exit_code;
+            self.job.derived_exit_code = other.job.derived_exit_code;
+        }
+    }
+
     /// This reading of the controller with the end that jobcomp tells of the same run.
     pub fn completed_by(mut self, evidence: &Self) -> Self {
         self.base = evidence.base;

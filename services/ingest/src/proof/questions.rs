@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 
 use crate::domain::Sighting;
 use crate::doorbells::{Ring, postpone};
@@ -92,6 +93,8 @@ pub(super) struct Open {
     pub(super) rings: Vec<Ring>,
     pub(super) asked: u32,
     pub(super) look: bool,
+    /// Since when its end is known, but for the exit code.
+    pub(super) without_code: Option<Instant>,
     places: Vec<OwnedSemaphorePermit>,
 }
 

@@ -38,6 +38,34 @@ fn gap_opened(n: u64, from: chrono::DateTime<Utc>) -> Event {
     }
 }
 
+/// The stream loses all it has, as by its limits, but within the time in which JetStream would take a message for known if it were
+/// published as it was.
+pub async fn lose_everything(mesh: &Mesh) {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream(SLURM_EVENTS).await.unwrap();
+    stream.purge().await.unwrap();
+}
+
+/// Says as a ledger does, for the `n`th time, what it lacks since then, and waits until that was told again.
+pub async fn filled(mesh: &Mesh, n: u64, from: chrono::DateTime<Utc>) -> CaptureEvent {
+    let opened = gap_opened(n, from);
+    mesh.bus.publish(&opened).await.unwrap();
+    let closed = mesh
+        .wait_event("the gap is closed", |event| {
+            let cause = event.correlation.as_ref();
+            event.r#type == "capture.gap_closed"
+                && cause.is_some_and(|cause| cause.event_ids == [opened.id.clone()])
+        })
+        .await;
+    let expected = EventId::derived(opened.id.parse().unwrap(), EventType::CaptureGapClosed, 0);
+    assert_eq!(closed.id, expected.to_string());
+    let Some(Payload::Capture(what)) = &closed.payload else {
+        panic!("an event of capture")
+    };
+    what.clone()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
     let (cluster, _guard) = cluster::shared().await;
@@ -83,28 +111,9 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
         .collect();
     assert_eq!(lost.len(), 3 + 3 + 7 + 2 + 1 + 2);
 
-    // All of it is gone, within the time in which JetStream would take it for known if it were published as it was.
-    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
-    let context = async_nats::jetstream::new(client);
-    let stream = context.get_stream(SLURM_EVENTS).await.unwrap();
-    stream.purge().await.unwrap();
+    lose_everything(&mesh).await;
     let before = mesh.events().len();
-    let opened = gap_opened(1, begin);
-    mesh.bus.publish(&opened).await.unwrap();
-    let closed = mesh
-        .wait_event("the gap is closed", |event| {
-            event.r#type == "capture.gap_closed"
-                && event
-                    .correlation
-                    .as_ref()
-                    .is_some_and(|cause| cause.event_ids == [opened.id.clone()])
-        })
-        .await;
-    let expected = EventId::derived(opened.id.parse().unwrap(), EventType::CaptureGapClosed, 0);
-    assert_eq!(closed.id, expected.to_string());
-    let Some(Payload::Capture(what)) = &closed.payload else {
-        panic!("an event of capture")
-    };
+    let what = filled(&mesh, 1, begin).await;
     assert!(what.recovered >= lost.len() as u64, "{what:?}");
     assert!(what.not_recoverable.contains("does not record"), "{what:?}");
     let mut again = mesh.events().split_off(before);
@@ -118,17 +127,7 @@ async fn what_the_stream_has_lost_is_told_again_with_the_same_ids() {
     assert_eq!(recorded(again), lost, "the same facts, no others");
 
     // Of a time in which nothing happened there is nothing to tell.
-    let opened = gap_opened(2, Utc::now() + Duration::hours(2));
-    mesh.bus.publish(&opened).await.unwrap();
-    let closed = mesh
-        .wait_event("the second, too", |event| {
-            let cause = event.correlation.as_ref();
-            cause.is_some_and(|cause| cause.event_ids == [opened.id.clone()])
-        })
-        .await;
-    let Some(Payload::Capture(what)) = closed.payload else {
-        panic!("an event of capture")
-    };
+    let what = filled(&mesh, 2, Utc::now() + Duration::hours(2)).await;
     assert_eq!(what.recovered, 0);
     for job in [waits, runs] {
         cluster.run("alice", &["scancel", &job.to_string()]).await;

@@ -1,7 +1,7 @@
 //! Which QOS may be used, which one is used unless another is asked for, and in which accounts: told from a real slurmdbd.
 
 use crate::cluster;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, payload};
 use crate::users::{FAST, baseline, sacctmgr, story, wait_story};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,4 +75,47 @@ async fn qos_default_qos_and_membership_are_told_one_by_one() {
             .starts_with(&["account/qalt access_granted QOS >low by root".to_owned()])
     );
     mesh.assert_no_duplicates();
+}
+
+/// `limited` allows one job per user. Neither job asks for it: their partition has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_qos_reason_may_mean_the_qos_of_the_partition() {
+    let (cluster, _guard) = cluster::shared().await;
+    let create = "create PartitionName=strict Nodes=n1 QOS=limited State=UP";
+    let create: Vec<&str> = std::iter::once("scontrol")
+        .chain(create.split(' '))
+        .collect();
+    cluster.run("root", &create).await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh
+        .ingest(cluster, "sweep_interval = \"500ms\"")
+        .await
+        .ready()
+        .await;
+    let options = ["--partition=strict", "--qos=normal"];
+    let first = cluster.sbatch(&options, "sleep 300").await;
+    mesh.wait_story(first, "submitted started").await;
+    let second = cluster.sbatch(&options, "true").await;
+    let waits = |event: &mesh_events::Event| {
+        event.r#type == "job.pending" && event.job().is_some_and(|job| job.job_id == second)
+    };
+    let pending = mesh.wait_event("the second waits for a limit", waits).await;
+    let job = payload(&pending).job.as_ref().unwrap();
+    assert_eq!(
+        (job.reason.as_str(), job.reason_class.as_str()),
+        ("QOSMaxJobsPerUserLimit", "limit")
+    );
+    // It names its own QOS, which has no limit, and the partition, whose QOS has.
+    assert_eq!(
+        (job.qos.as_str(), job.partition.as_str()),
+        ("normal", "strict")
+    );
+    for job in [second, first] {
+        cluster.run("alice", &["scancel", &job.to_string()]).await;
+    }
+    mesh.wait_story(first, "submitted started cancelled").await;
+    mesh.wait_story(second, "submitted cancelled").await;
+    ingest.stop().await;
+    let delete = ["scontrol", "delete", "PartitionName=strict"];
+    cluster.run("root", &delete).await;
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use chrono::Utc;
 use mesh_events::Event;
 use mesh_events::proto::mesh::job::v1::Usage;
-use mesh_testkit::wait_for;
+use mesh_testkit::{script, wait_for};
 
 use crate::bell::ring;
-use crate::cluster;
+use crate::cluster::{self, Cluster};
+use crate::holes::{filled, lose_everything};
 use crate::mesh::Mesh;
 
 const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"30s\"";
@@ -53,6 +55,10 @@ fn facts(mesh: &Mesh, job: u32) -> BTreeMap<String, Event> {
 fn used(event: &Event) -> Option<Usage> {
     let usage = event.job()?.usage.clone();
     usage.filter(|usage| !usage.incomplete)
+}
+
+fn code_of(event: &Event) -> Option<u32> {
+    Some(event.job()?.exit_code?.code)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,5 +151,53 @@ async fn what_a_run_used_has_its_exit_code_after_a_restart() {
     .await;
     let update = mesh.updates_of(job).remove(0);
     assert_eq!(update.job().unwrap().exit_code.unwrap().code, 3);
+    ingest.stop().await;
+}
+
+/// Accounting has an end while the epilogs run, but over REST of 22.05 not its exit code, and slurmctld of 22.05 hides the end meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let epilog = folder.path().join("epilog");
+    script(&epilog, "sleep 10");
+    let conf = folder.path().join("conf");
+    std::fs::write(&conf, format!("Epilog={}\n", epilog.display())).unwrap();
+    let knobs = [
+        ("REST", "1"),
+        ("NODES", "1"),
+        ("GPU_NODES", "0"),
+        ("EXTRA_CONF", conf.to_str().unwrap()),
+    ];
+    let cluster = Cluster::up(23_100, &knobs).await;
+    let begin = Utc::now();
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
+    let seen = cluster.sbatch(&[], "sleep 2; exit 3").await;
+    told_over_rest(&mesh, seen, "submitted started").await;
+    ingest.stop().await;
+    let unseen = cluster.sbatch(&[], "exit 4").await;
+    cluster.wait_state(seen, "COMPLETING").await;
+    cluster.wait_state(unseen, "COMPLETING").await;
+    // What was missed is asked of accounting at once.
+    let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
+    for (job, code) in [(seen, 3), (unseen, 4)] {
+        told_over_rest(&mesh, job, "submitted started failed").await;
+        let end = mesh.last(job, "job.failed");
+        assert_eq!(code_of(&end), Some(code));
+    }
+    mesh.assert_no_duplicates();
+
+    // Who has lost them gets them again as they were.
+    lose_everything(&mesh).await;
+    let before = mesh.events().len();
+    filled(&mesh, 1, begin).await;
+    let again = mesh.events().split_off(before);
+    for (job, code) in [(seen, 3), (unseen, 4)] {
+        let is_end = |event: &&Event| {
+            event.r#type == "job.failed" && event.job().is_some_and(|of| of.job_id == job)
+        };
+        let end = again.iter().find(is_end).unwrap();
+        assert_eq!(code_of(end), Some(code));
+    }
     ingest.stop().await;
 }

@@ -1,6 +1,7 @@
 //! The connection.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
@@ -8,9 +9,16 @@ use async_nats::jetstream;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use mesh_events::catalogue;
 use secrecy::ExposeSecret as _;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Config, Error, metrics};
+
+/// So long what was declared is taken to be there still.
+const DECLARED: Duration = Duration::from_secs(10);
+/// So many consumers are declared or opened at a time: the server does them one after the other, and each has to be done before its
+/// request times out, however many there are.
+const DECLARING: usize = 32;
 
 /// A connection to NATS in one role. Cheap to clone.
 #[derive(Clone)]
@@ -19,6 +27,9 @@ pub struct Bus {
     pub(crate) jetstream: jetstream::Context,
     pub(crate) role: Arc<str>,
     pub(crate) config: Arc<Config>,
+    /// When everything was declared the last time, and over which connection. Locked while it is being declared.
+    declared: Arc<Mutex<Option<(Instant, u64)>>>,
+    pub(crate) declaring: Arc<Semaphore>,
 }
 
 impl Bus {
@@ -76,6 +87,8 @@ impl Bus {
             jetstream,
             role: role.into(),
             config: Arc::new(config.clone()),
+            declared: Arc::default(),
+            declaring: Arc::new(Semaphore::new(DECLARING)),
         })
     }
 
@@ -89,7 +102,8 @@ impl Bus {
         &self.role
     }
 
-    /// Waits until NATS answers and the public bus exists; declares streams, consumers and buckets if the configuration says so.
+    /// Waits until NATS answers and the public bus exists; declares streams, consumers and buckets if the configuration says so. Many may
+    /// wait at a time: one declares for all.
     ///
     /// # Errors
     /// [`Error::Cancelled`] when told to stop.
@@ -98,7 +112,8 @@ impl Bus {
         let patience = Instant::now() + Duration::from_secs(2);
         let mut told = false;
         loop {
-            match self.try_ready().await {
+            let ready = shutdown.run_until_cancelled(self.try_ready()).await;
+            match ready.ok_or(Error::Cancelled)? {
                 Ok(()) => return Ok(()),
                 Err(error) if !told && Instant::now() > patience => {
                     told = true;
@@ -121,8 +136,8 @@ impl Bus {
                 source: "not connected".into(),
             });
         }
-        let version = self.client.server_info().version;
-        if is_too_old(&version) {
+        if !self.is_at_least((2, 12)) {
+            let version = self.client.server_info().version;
             return Err(Error::JetStream {
                 action: "use",
                 name: "NATS".into(),
@@ -130,9 +145,28 @@ impl Bus {
             });
         }
         if self.config.provision {
-            return self.provision().await;
+            return self.declare_all().await;
         }
         Ok(())
+    }
+
+    /// Declares what the catalogue has, unless that was just done. A server that comes back may have lost everything, so every connection
+    /// begins anew.
+    async fn declare_all(&self) -> Result<(), Error> {
+        let mut declared = self.declared.lock().await;
+        let connection = self.client.statistics().connects.load(Ordering::Relaxed);
+        let is_fresh = |(at, over): (Instant, u64)| over == connection && at.elapsed() < DECLARED;
+        if !declared.is_some_and(is_fresh) {
+            // On the heap: it is large, and would be part of the future of everyone who waits for the bus.
+            Box::pin(self.provision()).await?;
+            *declared = Some((Instant::now(), connection));
+        }
+        Ok(())
+    }
+
+    /// Whether the server has what came with a version. 2.12 has what [`crate::ClusterState`] builds on.
+    pub(crate) fn is_at_least(&self, version: (u32, u32)) -> bool {
+        is_at_least(&self.client.server_info().version, version)
     }
 
     /// Sends what is buffered and closes the connection.
@@ -144,13 +178,13 @@ impl Bus {
     }
 }
 
-/// Whether a nats-server does not have what [`crate::ClusterState`] builds on. A version that cannot be read is none to refuse.
-fn is_too_old(version: &str) -> bool {
+/// Whether a version of nats-server is this one or newer. One that cannot be read is none to refuse.
+fn is_at_least(version: &str, wanted: (u32, u32)) -> bool {
     let mut numbers = version
         .split('.')
         .map_while(|part| part.parse::<u32>().ok());
     let (major, minor) = (numbers.next(), numbers.next());
-    major.zip(minor).is_some_and(|version| version < (2, 12))
+    major.zip(minor).is_none_or(|version| version >= wanted)
 }
 
 fn password(config: &Config) -> Result<String, Error> {
@@ -189,10 +223,10 @@ mod tests {
     #[test]
     fn a_server_before_2_12_is_too_old() {
         for version in ["1.4.1", "2.9.25", "2.11.8", "2.11.0-RC.1"] {
-            assert!(is_too_old(version), "{version}");
+            assert!(!is_at_least(version, (2, 12)), "{version}");
         }
         for version in ["2.12.0", "2.12.1-beta", "2.14.0", "3.0.0", "", "dev"] {
-            assert!(!is_too_old(version), "{version}");
+            assert!(is_at_least(version, (2, 12)), "{version}");
         }
     }
 }

@@ -172,6 +172,7 @@ impl Bus {
         durable: &str,
         most: usize,
     ) -> Result<stream::BoxStream<'static, Message>, Error> {
+        let turn = self.declaring.acquire().await;
         let consumer: PullConsumer = match Consumer::of_cluster(stream, durable) {
             Some((consumer, token)) => self.declare(consumer, token).await?,
             None => self
@@ -180,6 +181,7 @@ impl Bus {
                 .await
                 .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?,
         };
+        drop(turn);
         let messages: pull::Stream = consumer
             .stream()
             .max_messages_per_batch(most.clamp(1, 1_000))

@@ -1,23 +1,33 @@
 //! Consumers of webhook endpoints: one each, so that a dead endpoint only hurts itself.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::ConsumerErrorKind;
 use futures_util::TryStreamExt as _;
-use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::catalogue::{self, MESH_REPLAY, SLURM_EVENTS};
 
 use crate::{Bus, Error};
 
 /// Prefix of the durable names of endpoint consumers.
 const PREFIX: &str = "wh-";
+/// Metadata of an endpoint consumer: the endpoint's name, and its owner.
+const ENDPOINT: &str = "mesh-endpoint";
+const OWNER: &str = "mesh-owner";
+/// For so long messages are waited for that somebody was given who is not there any more.
+const HASTE: Duration = Duration::from_millis(500);
 
 /// What an endpoint consumes.
 #[derive(Clone, Debug)]
 pub struct EndpointConsumer {
     /// Durable name, `wh-<12 characters>`.
     pub name: String,
-    /// For operators: the endpoint's own name.
-    pub description: String,
+    /// The endpoint's own name.
+    pub endpoint: String,
+    /// Unix user it belongs to; empty for the operator's.
+    pub owner: String,
     /// Subjects; empty for all.
     pub filters: Vec<String>,
     /// How many messages may be unanswered.
@@ -27,7 +37,8 @@ pub struct EndpointConsumer {
 }
 
 impl Bus {
-    /// Creates or updates the consumer of an endpoint. A new one begins with events that come after its creation.
+    /// Creates or updates the consumer of an endpoint. A new one begins with events that come after its creation. Who calls is the only one
+    /// to consume it, and does not yet: what was given to somebody and not answered comes again at once, and not after the ack wait.
     ///
     /// # Errors
     /// If NATS refuses.
@@ -51,17 +62,23 @@ impl Bus {
         endpoint: &EndpointConsumer,
         begin: DeliverPolicy,
     ) -> Result<(), Error> {
+        let turn = self.declaring.acquire().await;
         let existing: Result<PullConsumer, _> = self
             .jetstream
             .get_consumer_from_stream(&endpoint.name, stream)
             .await;
         // Where a consumer begins cannot be changed afterwards.
-        let deliver_policy = existing.map_or(begin, |consumer| {
-            consumer.cached_info().config.deliver_policy
+        let (deliver_policy, left) = existing.map_or((begin, 0), |consumer| {
+            let info = consumer.cached_info();
+            (info.config.deliver_policy, info.num_ack_pending)
         });
         let config = pull::Config {
             durable_name: Some(endpoint.name.clone()),
-            description: Some(endpoint.description.clone()),
+            description: Some(format!("webhook {}", endpoint.endpoint)),
+            metadata: HashMap::from([
+                (ENDPOINT.to_owned(), endpoint.endpoint.clone()),
+                (OWNER.to_owned(), endpoint.owner.clone()),
+            ]),
             filter_subjects: endpoint.filters.clone(),
             deliver_policy,
             ack_policy: AckPolicy::Explicit,
@@ -69,11 +86,52 @@ impl Bus {
             max_ack_pending: endpoint.max_ack_pending,
             ..Default::default()
         };
+        if left > 0 {
+            let hasty = pull::Config {
+                ack_wait: HASTE,
+                ..config.clone()
+            };
+            self.declare_as(stream, hasty, endpoint).await?;
+            drop(turn);
+            tokio::time::sleep(HASTE).await;
+            let _turn = self.declaring.acquire().await;
+            return self.declare_as(stream, config, endpoint).await;
+        }
+        self.declare_as(stream, config, endpoint).await
+    }
+
+    async fn declare_as(
+        &self,
+        stream: &str,
+        config: pull::Config,
+        endpoint: &EndpointConsumer,
+    ) -> Result<(), Error> {
         self.jetstream
             .create_consumer_on_stream(config, stream)
             .await
             .map(drop)
             .map_err(|source| Error::jetstream("declare consumer", &endpoint.name)(source.into()))
+    }
+
+    /// The Unix user to whom a webhook endpoint belongs, as its consumer says: empty for the operator's, `None` if there is no such endpoint.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn endpoint_owner(&self, endpoint: &str) -> Result<Option<String>, Error> {
+        let name = catalogue::endpoint_consumer(endpoint);
+        let found = self.jetstream.get_consumer_from_stream(&name, SLURM_EVENTS);
+        let found: Result<PullConsumer, _> = found.await;
+        let consumer = match found {
+            Ok(consumer) => consumer,
+            Err(error) if is_absent(&error.kind()) => return Ok(None),
+            Err(error) => return Err(Error::jetstream("look for consumer", &name)(error.into())),
+        };
+        let metadata = &consumer.cached_info().config.metadata;
+        Ok(match metadata.get(ENDPOINT) {
+            Some(known) if known != endpoint => None,
+            // One that a dispatcher of a former version made belongs to nobody until the next one has looked after it.
+            _ => Some(metadata.get(OWNER).cloned().unwrap_or_default()),
+        })
     }
 
     /// Names of the endpoint consumers that exist.
@@ -120,4 +178,8 @@ impl Bus {
             .map(drop)
             .map_err(|source| Error::jetstream("delete consumer", name)(source.into()))
     }
+}
+
+fn is_absent(kind: &ConsumerErrorKind) -> bool {
+    matches!(kind, ConsumerErrorKind::JetStream(error) if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
 }

@@ -6,6 +6,7 @@
 //! - A message is acknowledged after its handler said so; a dropped one comes again; one that cannot be processed is parked with its reason.
 //! - NATS may be away at any time: connections come back by themselves, consumers resume, publishers wait.
 
+mod batch;
 mod bucket;
 mod config;
 mod connection;
@@ -21,6 +22,7 @@ mod state;
 mod stream;
 pub mod trace;
 
+pub use batch::Raw;
 pub use bucket::{Bucket, BucketEntry, PutError};
 pub use config::Config;
 pub use connection::Bus;

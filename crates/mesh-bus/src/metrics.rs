@@ -26,8 +26,8 @@ pub(crate) fn describe() {
     );
 }
 
-pub(crate) fn published(result: &'static str) {
-    metrics::counter!(PUBLISHED, "result" => result).increment(1);
+pub(crate) fn published(result: &'static str, count: u64) {
+    metrics::counter!(PUBLISHED, "result" => result).increment(count);
 }
 
 pub(crate) fn consumed(stream: &str, outcome: &'static str) {

@@ -6,6 +6,10 @@ use mesh_events::catalogue::{self, BUCKETS, CONSUMERS, RETIRED_CONSUMERS, STREAM
 
 use crate::{Bus, Error};
 
+/// Of a stream that has a consumer for each endpoint. From 2.15 on nats-server allows no more than 1,000 where a stream names no number, and
+/// no number stands for "any". What one server can do is far below it.
+const MOST_CONSUMERS: i32 = 1_000_000;
+
 impl Bus {
     /// Declares every stream, bucket and consumer of the catalogue, but for the consumers of one cluster: who reads them declares them.
     ///
@@ -61,7 +65,16 @@ impl Bus {
             Some(bytes) if stream.name == catalogue::SLURM_EVENTS => bytes,
             _ => stream.max_bytes,
         };
+        // An entry for each delivery: many at a time cost one sync.
+        let many = [catalogue::MESH_AUDIT, catalogue::MESH_DEAD].contains(&stream.name);
+        let by_endpoint = [catalogue::SLURM_EVENTS, catalogue::MESH_REPLAY].contains(&stream.name);
         stream::Config {
+            // Before 2.15 there was no limit, and changing one was refused.
+            max_consumers: if by_endpoint && self.is_at_least((2, 15)) {
+                MOST_CONSUMERS
+            } else {
+                0
+            },
             name: stream.name.to_owned(),
             description: Some(stream.summary.to_owned()),
             subjects: stream
@@ -81,6 +94,7 @@ impl Bus {
             duplicate_window: catalogue::DEDUPE_WINDOW,
             num_replicas: self.config.replicas,
             allow_direct: true,
+            allow_atomic_publish: many,
             ..Default::default()
         }
     }

@@ -149,7 +149,7 @@ impl Bus {
     }
 
     /// Sends a message; the answer is awaited by [`Self::stored`].
-    async fn begin(
+    pub(crate) async fn begin(
         &self,
         subject: String,
         id: &str,
@@ -163,7 +163,7 @@ impl Bus {
             .await
     }
 
-    async fn stored(
+    pub(crate) async fn stored(
         subject: String,
         id: &str,
         acknowledged: Result<PublishAckFuture, PublishError>,
@@ -171,14 +171,14 @@ impl Bus {
         let acknowledged = async { acknowledged?.await };
         match acknowledged.await {
             Ok(ack) => {
-                metrics::published(if ack.duplicate { "duplicate" } else { "stored" });
+                metrics::published(if ack.duplicate { "duplicate" } else { "stored" }, 1);
                 Ok(Published {
                     sequence: ack.sequence,
                     duplicate: ack.duplicate,
                 })
             }
             Err(source) => {
-                metrics::published("failed");
+                metrics::published("failed", 1);
                 if source.kind() == PublishErrorKind::MaxPayloadExceeded {
                     return Err(Error::Invalid {
                         id: id.to_owned(),

@@ -2,11 +2,12 @@
 //!
 //! - [`Location`]: where the tables are, as the configuration says it.
 //! - [`sqlite`], [`postgres`]: how either is opened, so that a commit is durable when it is answered, and brought to its version.
-//! - [`pool`], [`sql`]: connections and statements for both.
+//! - [`pool`], [`sql`]: connections and statements for both, also about many rows at once.
 //!
 //! Deliberately absent: tables and queries. Each service has its own.
 
 pub mod error;
+mod given;
 pub mod location;
 pub mod pool;
 pub mod postgres;

@@ -5,7 +5,8 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{AssertSqlSafe, Connection as _, Postgres, QueryBuilder, Sqlite};
 
-use crate::sql::{Column, Dialect, Row, Sql, Value};
+use crate::given::{self, Given};
+use crate::sql::{Dialect, Row, Sql, Value};
 
 /// Connections to the database.
 #[derive(Clone, Debug)]
@@ -192,44 +193,22 @@ impl Link<'_> {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn insert(
-        self,
-        table: &'static str,
-        columns: &[(&'static str, Column<'_>)],
-    ) -> Result<(), sqlx::Error> {
-        let rows = columns.first().map_or(0, |(_, column)| column.len());
+    pub async fn insert(self, table: &'static str, columns: &Given<'_>) -> Result<(), sqlx::Error> {
+        let rows = given::count(columns);
         if rows == 0 {
             return Ok(());
         }
-        let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-        let into = format!("INSERT INTO {table} ({}) ", names.join(", "));
+        let into = format!("INSERT INTO {table} ({}) ", given::names(columns));
         match self {
             Self::Sqlite(connection) => {
                 let mut insert = QueryBuilder::<Sqlite>::new(into);
-                insert.push_values(0..rows, |mut values, row| {
-                    for (_, column) in columns {
-                        match column {
-                            Column::Ints(ints) => values.push_bind(ints[row]),
-                            Column::Texts(texts) => values.push_bind(texts[row]),
-                            Column::Bytes(bytes) => values.push_bind(bytes[row]),
-                        };
-                    }
-                });
+                given::push_rows(&mut insert, columns, 0..rows);
                 insert.build().execute(connection).await?;
             }
             Self::Postgres(connection) => {
-                // A statement with the same text for any number of rows, so that it is prepared once.
                 let mut insert = QueryBuilder::<Postgres>::new(into);
-                insert.push("SELECT * FROM UNNEST(");
-                let mut arrays = insert.separated(", ");
-                for (_, column) in columns {
-                    match column {
-                        Column::Ints(ints) => arrays.push_bind(ints.as_slice()),
-                        Column::Texts(texts) => arrays.push_bind(texts.as_slice()),
-                        Column::Bytes(bytes) => arrays.push_bind(bytes.as_slice()),
-                    };
-                }
-                insert.push(")").build().execute(connection).await?;
+                given::push_arrays(&mut insert, columns);
+                insert.build().execute(connection).await?;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use sqlx::postgres::PgRow;
+use sqlx::query_builder::Separated;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Postgres, Row as _, Sqlite, Type};
 
@@ -39,8 +40,7 @@ impl From<u32> for Value {
 
 impl From<&str> for Value {
     fn from(value: &str) -> Self {
-        // PostgreSQL knows no text with zero bytes; the columns have the same sign in their place.
-        Self::Text(Some(value.replace('\0', "\u{fffd}")))
+        Self::Text(Some(storable(value).into_owned()))
     }
 }
 
@@ -206,6 +206,8 @@ pub enum Column<'a> {
     Texts(Vec<Option<&'a str>>),
     /// Bytes.
     Bytes(Vec<&'a [u8]>),
+    /// Bytes or NULL.
+    Blobs(Vec<Option<&'a [u8]>>),
 }
 
 impl Column<'_> {
@@ -214,7 +216,40 @@ impl Column<'_> {
             Self::Ints(values) => values.len(),
             Self::Texts(values) => values.len(),
             Self::Bytes(values) => values.len(),
+            Self::Blobs(values) => values.len(),
         }
+    }
+
+    /// Binds the value of a row.
+    pub(crate) fn bind_to(&self, values: &mut Separated<'_, Sqlite, &str>, row: usize) {
+        match self {
+            Self::Ints(ints) => values.push_bind(ints[row]),
+            Self::Texts(texts) => values.push_bind(texts[row].map(storable)),
+            Self::Bytes(bytes) => values.push_bind(bytes[row]),
+            Self::Blobs(blobs) => values.push_bind(blobs[row]),
+        };
+    }
+
+    /// Binds all values as an array.
+    pub(crate) fn bind_all_to(&self, values: &mut Separated<'_, Postgres, &str>) {
+        match self {
+            Self::Ints(ints) => values.push_bind(ints.as_slice()),
+            Self::Texts(texts) => {
+                let texts: Vec<_> = texts.iter().map(|text| text.map(storable)).collect();
+                values.push_bind(texts)
+            }
+            Self::Bytes(bytes) => values.push_bind(bytes.as_slice()),
+            Self::Blobs(blobs) => values.push_bind(blobs.as_slice()),
+        };
+    }
+}
+
+/// PostgreSQL knows no text with zero bytes; the columns have the same sign in their place.
+fn storable(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') {
+        text.replace('\0', "\u{fffd}").into()
+    } else {
+        text.into()
     }
 }
 

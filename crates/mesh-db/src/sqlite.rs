@@ -42,11 +42,14 @@ pub fn pools(
             source,
         })?;
     let options = options(path);
+    // A file is always there: to ask a connection whether it lives would only be another round to its thread.
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
+        .test_before_acquire(false)
         .connect_lazy_with(options.clone());
     let readers = SqlitePoolOptions::new()
         .max_connections(readers)
+        .test_before_acquire(false)
         .after_connect(move |connection, _| Box::pin(limit(connection, longest)))
         .before_acquire(move |connection, _| {
             Box::pin(async move { limit(connection, longest).await.map(|()| true) })

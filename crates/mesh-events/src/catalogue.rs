@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::{hooks, subject};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -195,6 +197,14 @@ pub const CONSUMERS: &[Consumer] = &[
     },
 ];
 
+/// Durable name of the consumer of a webhook endpoint: `wh-` and 12 hexadecimal digits of its name's SHA-256.
+///
+/// The name of an endpoint may be anything; durable names must be short and without dots, blanks and wildcards.
+pub fn endpoint_consumer(endpoint: &str) -> String {
+    let digest = Sha256::digest(endpoint.as_bytes());
+    format!("wh-{}", hex::encode(&digest[..6]))
+}
+
 /// Consumers of former versions that stand in the way of the present ones: stream and durable name.
 pub const RETIRED_CONSUMERS: &[(&str, &str)] = &[(MESH_HOOKS, "ingest")];
 
@@ -354,6 +364,8 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "mesh.replay.>".into(),
             // What a replay told is taken away some time after its end.
             format!("$JS.API.STREAM.PURGE.{MESH_REPLAY}"),
+            // Whose a webhook endpoint is stands in its consumer.
+            format!("$JS.API.CONSUMER.INFO.{SLURM_EVENTS}.*"),
             // What is gone from a stream before it was taken in; and what is there and was taken in by nobody.
             "slurm.*.capture.gap_opened.stream".into(),
             "slurm.*.capture.gap_closed.stream".into(),

@@ -3,7 +3,8 @@
 //! On NATS an event is in binary mode: attributes as `ce-` headers, the protobuf message as body. As JSON (webhooks, REST, command line)
 //! it is in structured mode: `data` is the whole event in proto3 JSON, so 64-bit integers are strings.
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{Event, UnknownEventType, from_timestamp};
 
@@ -68,25 +69,53 @@ impl Attributes {
     }
 }
 
+/// Structured mode.
+#[derive(Serialize)]
+struct Structured<'a> {
+    specversion: &'static str,
+    id: &'a str,
+    source: &'a str,
+    r#type: &'a str,
+    subject: &'a str,
+    time: &'a str,
+    dataschema: &'static str,
+    datacontenttype: &'static str,
+    data: &'a Event,
+}
+
+fn structured<T>(
+    event: &Event,
+    write: impl FnOnce(&Structured<'_>) -> serde_json::Result<T>,
+) -> Result<T, UnknownEventType> {
+    let attributes = Attributes::of(event)?;
+    let written = write(&Structured {
+        specversion: "1.0",
+        id: &attributes.id,
+        source: &attributes.source,
+        r#type: &attributes.r#type,
+        subject: &attributes.subject,
+        time: &attributes.time,
+        dataschema: DATA_SCHEMA,
+        datacontenttype: "application/json",
+        data: event,
+    });
+    Ok(written.expect("generated messages have string keys and finite numbers only"))
+}
+
 /// Structured JSON of an event.
 ///
 /// # Errors
 /// If the event's type is not in the catalogue.
 pub fn to_json(event: &Event) -> Result<Value, UnknownEventType> {
-    let attributes = Attributes::of(event)?;
-    let data = serde_json::to_value(event)
-        .expect("generated messages have string keys and finite numbers only");
-    Ok(json!({
-        "specversion": "1.0",
-        "id": attributes.id,
-        "source": attributes.source,
-        "type": attributes.r#type,
-        "subject": attributes.subject,
-        "time": attributes.time,
-        "dataschema": DATA_SCHEMA,
-        "datacontenttype": "application/json",
-        "data": data,
-    }))
+    structured(event, |structured| serde_json::to_value(structured))
+}
+
+/// The same as text, which takes a fraction of the time.
+///
+/// # Errors
+/// If the event's type is not in the catalogue.
+pub fn to_text(event: &Event) -> Result<String, UnknownEventType> {
+    structured(event, |structured| serde_json::to_string(structured))
 }
 
 /// Why JSON is not an event.

@@ -5,6 +5,7 @@ use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
+use mesh_events::proto::mesh::queue::v1::QueueEvent;
 use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, Slot, timestamp};
 
 /// The cluster of built events.
@@ -90,6 +91,10 @@ pub fn job_event(kind: EventType, job: Job) -> Event {
         mesh_events::Category::Job => Payload::Job(JobEvent {
             job: Some(job),
             ..JobEvent::default()
+        }),
+        mesh_events::Category::Queue => Payload::Queue(QueueEvent {
+            job: Some(job),
+            ..QueueEvent::default()
         }),
         other => panic!("{other:?} events are not about jobs"),
     };

@@ -1659,7 +1659,7 @@ pub mod replay_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ReplayService", "ListReplays"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a replay before it is done. What it has told stays told.
+        /// Ends a replay before it is done. What nobody has received by then is taken away.
         pub async fn cancel_replay(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1733,7 +1733,7 @@ pub mod replay_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::ListReplaysResponse>,
             tonic::Status,
         >;
-        /// Ends a replay before it is done. What it has told stays told.
+        /// Ends a replay before it is done. What nobody has received by then is taken away.
         async fn cancel_replay(
             &self,
             request: tonic::Request<

@@ -153,7 +153,8 @@ async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
     bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
     let endpoint = EndpointConsumer {
         name: "wh-0123456789ab".into(),
-        description: "chat".into(),
+        endpoint: "chat".into(),
+        owner: String::new(),
         filters: vec!["slurm.*.job.>".into()],
         max_ack_pending: 64,
         ack_wait: Duration::from_secs(30),

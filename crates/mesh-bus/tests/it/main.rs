@@ -9,6 +9,7 @@ mod buckets;
 mod consuming;
 mod leading;
 mod permissions;
+mod provisioning;
 mod publishing;
 
 use std::time::Duration;

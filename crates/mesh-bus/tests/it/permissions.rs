@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, EndpointConsumer, Handler, Message, Outcome, Start};
+use async_nats::jetstream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use mesh_bus::{Bus, Config, EndpointConsumer, Handler, Message, Outcome, Replayed, Start};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{
     self, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, CONSUMERS,
 };
+use mesh_events::subject;
 use mesh_testkit::NatsServer;
 use mesh_testkit::build::{job, job_event};
+use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::PATIENCE;
@@ -38,6 +41,12 @@ async fn connect_as(nats: &NatsServer, role: &str) -> Bus {
     let bus = Bus::connect(&config, role).await.unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
     bus
+}
+
+/// The bare client, for what nobody in the mesh asks.
+async fn async_nats_as(nats: &NatsServer, role: &str) -> async_nats::Client {
+    let options = async_nats::ConnectOptions::with_user_and_password(role.into(), role.into());
+    options.connect(nats.url()).await.unwrap()
 }
 
 struct Stop(CancellationToken);
@@ -88,8 +97,9 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
     connect_as(&nats, "admin").await;
     let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
     let endpoint = EndpointConsumer {
-        name: "wh-0123456789ab".into(),
-        description: String::new(),
+        name: catalogue::endpoint_consumer("chat"),
+        endpoint: "chat".into(),
+        owner: "alice".into(),
         filters: vec!["slurm.*.job.>".into(), "slurm.*.cost.>".into()],
         max_ack_pending: 64,
         ack_wait: Duration::from_secs(30),
@@ -97,7 +107,21 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
     dispatcher.endpoint_consumer(&endpoint).await.unwrap();
     assert_eq!(
         dispatcher.endpoint_consumers().await.unwrap(),
-        ["wh-0123456789ab"]
+        std::slice::from_ref(&endpoint.name)
+    );
+    let ledger = connect_as(&nats, "ledger").await;
+    for (name, owner) in [("chat", Some("alice".to_owned())), ("absent", None)] {
+        assert_eq!(ledger.endpoint_owner(name).await.unwrap(), owner);
+    }
+    // Declared again, as at every start, with what is true now.
+    let other = EndpointConsumer {
+        owner: "bob".into(),
+        ..endpoint.clone()
+    };
+    dispatcher.endpoint_consumer(&other).await.unwrap();
+    assert_eq!(
+        ledger.endpoint_owner("chat").await.unwrap().as_deref(),
+        Some("bob")
     );
     connect_as(&nats, "ingest")
         .await
@@ -128,6 +152,45 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
             .unwrap(),
     );
     assert!(events.next().await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_tells_once_more_and_takes_that_away() {
+    let nats = NatsServer::start_with(&users()).await;
+    let admin = connect_as(&nats, "admin").await;
+    let ledger = connect_as(&nats, "ledger").await;
+    let event = job_event(JobStarted, job(1));
+    for replay in ["r1", "r2"] {
+        let replayed = Replayed {
+            original: subject::of(&event).unwrap(),
+            body: event.encode_to_vec().into(),
+            event: event.clone(),
+        };
+        let told = ledger.publish_replayed(replay, None, vec![replayed]);
+        told.await.unwrap();
+    }
+    let kept = async || {
+        let context = jetstream::new(async_nats_as(&nats, "admin").await);
+        let stream = context.get_stream(catalogue::MESH_REPLAY).await.unwrap();
+        let subjects = stream.info_with_subjects(">").await.unwrap();
+        let subjects: Vec<(String, usize)> = subjects.try_collect().await.unwrap();
+        subjects
+            .into_iter()
+            .map(|(subject, _)| subject)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kept().await.len(), 2);
+    ledger.purge_replay("r1").await.unwrap();
+    let left = kept().await;
+    assert!(
+        left.len() == 1 && left[0].starts_with("mesh.replay.r2."),
+        "{left:?}"
+    );
+    // Nobody else's role may.
+    let ingest = connect_as(&nats, "ingest").await;
+    assert!(ingest.purge_replay("r2").await.is_err());
+    assert_eq!(kept().await, left);
+    drop(admin);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,10 @@
+use std::ops::Range;
+
 use futures_util::StreamExt as _;
-use mesh_bus::{Bus, Config, Error, Start};
+use mesh_bus::{Bus, Config, Error, Raw, Start};
 use mesh_events::EventType::{JobCompleted, JobStarted, JobSubmitted};
+use mesh_events::catalogue::MESH_AUDIT;
+use mesh_events::subject;
 use mesh_testkit::build::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use tokio_util::sync::CancellationToken;
@@ -125,4 +129,63 @@ async fn a_broken_address_is_an_error() {
         Bus::connect(&config, "ingest").await,
         Err(Error::Connect { .. })
     ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_messages_are_each_stored_once_with_batches_and_without() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "admin").await;
+    let messages = |numbers: Range<u32>| -> Vec<Raw> {
+        let message = |n: u32| Raw {
+            subject: subject::audit("testbed", "delivery"),
+            id: format!("outcome-{n}"),
+            body: n.to_string().into(),
+        };
+        numbers.map(message).collect()
+    };
+    let publish = async |numbers: Range<u32>| {
+        let results = bus.publish_many(&messages(numbers.clone())).await;
+        assert_eq!(results.len(), numbers.len());
+        results.into_iter().for_each(Result::unwrap);
+        let state = bus.stream_state(MESH_AUDIT, "ledger").await;
+        state.unwrap().last_sequence
+    };
+    assert_eq!(publish(0..700).await, 700);
+    assert_eq!(publish(650..800).await, 800, "some are there already");
+    assert_eq!(publish(800..801).await, 801, "one is no batch");
+
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let mut stream = jetstream.get_stream(MESH_AUDIT).await.unwrap();
+    let mut config = stream.info().await.unwrap().config.clone();
+    assert!(config.allow_atomic_publish, "this is what is meant");
+    config.allow_atomic_publish = false;
+    jetstream.update_stream(config).await.unwrap();
+    assert_eq!(publish(790..900).await, 900, "the stream takes no batches");
+
+    for n in 0..900_u32 {
+        let stored = bus.stored_from(MESH_AUDIT, u64::from(n) + 1).await;
+        assert_eq!(stored.unwrap().unwrap().body, n.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_messages_only_those_that_cannot_be_stored_are_not() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "admin").await;
+    let message = |n: u32, length: usize| Raw {
+        subject: subject::dead("webhook-dispatcher"),
+        id: format!("letter-{n}"),
+        body: vec![b'x'; length].into(),
+    };
+    let results = bus
+        .publish_many(&[message(1, 10), message(2, 2 << 20), message(3, 10)])
+        .await;
+    assert!(
+        matches!(
+            results.as_slice(),
+            [Ok(()), Err(Error::Invalid { .. }), Ok(())]
+        ),
+        "{results:?}"
+    );
 }

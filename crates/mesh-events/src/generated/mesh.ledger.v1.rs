@@ -485,7 +485,7 @@ pub struct StartReplayRequest {
     /// Which events. Without `to_seq`: up to the end of the ledger as it is now. Audit entries are not replayed.
     #[prost(message, optional, tag = "1")]
     pub filter: ::core::option::Option<EventFilter>,
-    /// Only for this webhook endpoint (administrators). Empty for everybody who reads the bus.
+    /// Only for this webhook endpoint, one of the caller's own (administrators: any). Empty for everybody who reads the bus.
     #[prost(string, tag = "2")]
     pub endpoint: ::prost::alloc::string::String,
     /// Events in a second at most; 0 for as many as the configuration says.

@@ -2,15 +2,18 @@
 //!
 //! - [`Caller`] is who calls; every service decides by its functions what may be seen and done.
 //! - [`Shown`] is what an answer shows of others; it is written into the audit before it is shown.
+//! - [`openapi`] and [`grpc`] are what descriptions and adapters of every service share.
 //! - `auth` finds out who calls: `tokens` of services, tokens of `oidc` issuers, peers of the Unix socket.
 
 mod access;
 mod auth;
 mod caller;
 mod coordinators;
+pub mod grpc;
 mod limit;
 pub(crate) mod metrics;
 mod oidc;
+pub mod openapi;
 mod problem;
 mod reads;
 mod server;

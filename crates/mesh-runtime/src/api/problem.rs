@@ -4,9 +4,13 @@ use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
-/// What was wrong with a request.
-#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+/// What is said of our own faults.
+pub(super) const BROKEN: &str = "the service could not answer; its log says why";
+
+/// What was wrong with a request (RFC 9457).
+#[derive(Clone, Debug, Serialize, PartialEq, Eq, ToSchema)]
 pub struct Problem {
     /// HTTP status.
     pub status: u16,
@@ -36,6 +40,12 @@ impl Problem {
             .with(header::RETRY_AFTER, retry_after.into())
     }
 
+    /// 429: there is too much of it now; the caller may come again after some seconds.
+    pub fn too_many(detail: impl Into<String>, retry_after: u64) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+            .with(header::RETRY_AFTER, retry_after.into())
+    }
+
     /// The problem with one more header.
     #[must_use]
     pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
@@ -60,12 +70,14 @@ impl Problem {
 
     /// 500: our fault. The cause goes to the log, not to the caller.
     pub fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::error!(error = crate::chain(error), "answer request");
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the service could not answer; its log says why",
-        )
+        log_broken(error);
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, BROKEN)
     }
+}
+
+/// Says what is broken to who can mend it.
+pub(super) fn log_broken(error: &(dyn std::error::Error + 'static)) {
+    tracing::error!(error = crate::chain(error), "answer request");
 }
 
 impl IntoResponse for Problem {

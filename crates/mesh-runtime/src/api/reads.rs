@@ -32,8 +32,8 @@ use super::{Caller, Means, Problem, metrics};
 
 /// Kind of these entries.
 const KIND: &str = "read";
-/// An answer waits no longer for its entry.
-const DEADLINE: Duration = Duration::from_secs(2);
+/// An answer waits no longer for its entry: as long as a disk that is busy with other things may keep JetStream from syncing.
+const DEADLINE: Duration = Duration::from_secs(10);
 /// The entry of a stream's end is tried so long; nobody waits for it.
 const AT_THE_END: Duration = Duration::from_secs(30);
 /// Entries on their way; more than that wait within the deadline.

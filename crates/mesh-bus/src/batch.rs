@@ -1,0 +1,165 @@
+//! Many messages of one stream with one sync of the server's disk.
+//!
+//! A server that syncs always does so for each message, however many are on their way; a batch of any number it syncs twice. What stays:
+//! each message has its own id, and is one that the stream knows by it.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID, NATS_BATCH_SEQUENCE, NATS_MESSAGE_ID};
+use async_nats::jetstream::context::PublishErrorKind;
+use bytes::Bytes;
+use futures_util::future::join_all;
+
+use crate::{BoxError, Bus, Error, metrics, trace};
+
+/// Messages of a batch; nats-server's default is to take no more than 1,000. It holds them in memory until the last one has come.
+const MOST: usize = 512;
+/// Bytes of a batch, unless a single message has more.
+const MOST_BYTES: usize = 2 << 20;
+
+/// A batch is sent and stored within this time, or nobody answers.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A message that is no event: an audit entry, a dead letter.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    /// Where it goes.
+    pub subject: String,
+    /// The same however often it is published.
+    pub id: String,
+    /// What it says.
+    pub body: Bytes,
+}
+
+/// Why a batch is not known to be stored.
+enum Failure {
+    /// Nobody answers.
+    Away,
+    /// Its messages cannot be stored together.
+    Refused(BoxError),
+}
+
+impl Bus {
+    /// Publishes messages that are no events, all of one stream, and waits until JetStream has stored them; says of each what became of it,
+    /// in their order.
+    ///
+    /// They go in batches. Where the server takes none, or refuses one as it has some of its messages already, each goes by itself.
+    pub async fn publish_many(&self, messages: &[Raw]) -> Vec<Result<(), Error>> {
+        let mut results = Vec::with_capacity(messages.len());
+        for batch in batches(messages) {
+            let stored = tokio::time::timeout(PATIENCE, self.publish_batch(batch)).await;
+            match stored.unwrap_or(Err(Failure::Away)) {
+                Ok(()) => {
+                    metrics::published("stored", batch.len() as u64);
+                    results.extend(batch.iter().map(|_| Ok(())));
+                }
+                Err(Failure::Away) => {
+                    metrics::published("failed", batch.len() as u64);
+                    let away = |message: &Raw| Error::jetstream("publish to", &message.subject);
+                    let failed = |message| Err(away(message)("no answer in time".into()));
+                    results.extend(batch.iter().map(failed));
+                }
+                Err(Failure::Refused(error)) => {
+                    tracing::debug!(%error, messages = batch.len(), "no batch, each by itself");
+                    results.extend(self.publish_each(batch).await);
+                }
+            }
+        }
+        results
+    }
+
+    /// All of them or none.
+    async fn publish_batch(&self, messages: &[Raw]) -> Result<(), Failure> {
+        let (Some((last, others)), true) = (messages.split_last(), messages.len() > 1) else {
+            return Err(Failure::Refused("nothing to put together".into()));
+        };
+        let batch = format!("{:032x}", rand::random::<u128>());
+        let headers = |n: usize, message: &Raw| {
+            let mut headers = HeaderMap::new();
+            headers.insert(NATS_BATCH_ID, batch.as_str());
+            headers.insert(NATS_BATCH_SEQUENCE, (n + 1).to_string());
+            headers.insert(NATS_MESSAGE_ID, message.id.as_str());
+            trace::inject(&mut headers);
+            headers
+        };
+        for (n, message) in others.iter().enumerate() {
+            let (subject, body) = (message.subject.clone(), message.body.clone());
+            let sent = self
+                .client
+                .publish_with_headers(subject, headers(n, message), body);
+            sent.await.map_err(|error| Failure::Refused(error.into()))?;
+        }
+        let mut headers = headers(others.len(), last);
+        headers.insert(NATS_BATCH_COMMIT, "1");
+        let (subject, body) = (last.subject.clone(), last.body.clone());
+        let sent = self
+            .jetstream
+            .publish_with_headers(subject, headers, body)
+            .await;
+        let stored = async { sent?.await }
+            .await
+            .map_err(|error| match error.kind() {
+                PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => Failure::Away,
+                _ => Failure::Refused(error.into()),
+            })?;
+        if stored.batch_size != Some(messages.len() as u64) {
+            return Err(Failure::Refused("the server knows no batches".into()));
+        }
+        Ok(())
+    }
+
+    /// Sent one after the other, and acknowledged together.
+    async fn publish_each(&self, messages: &[Raw]) -> Vec<Result<(), Error>> {
+        let mut sent = Vec::with_capacity(messages.len());
+        for Raw { subject, id, body } in messages {
+            let begun = self.begin(subject.clone(), id, HeaderMap::new(), body.clone());
+            sent.push(begun.await);
+        }
+        let together = messages.iter().zip(sent);
+        let stored = together.map(|(message, acknowledged)| async move {
+            Self::stored(message.subject.clone(), &message.id, acknowledged)
+                .await
+                .map(drop)
+        });
+        join_all(stored).await
+    }
+}
+
+/// In their order, each as large as one may be.
+fn batches(messages: &[Raw]) -> impl Iterator<Item = &[Raw]> {
+    let mut left = messages;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = left.iter().take(MOST).take_while(|message| {
+            let first = bytes == 0;
+            bytes += message.body.len() + 1;
+            first || bytes <= MOST_BYTES
+        });
+        let (batch, rest) = left.split_at(fits.count());
+        left = rest;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_as_large_as_may_be_and_leave_nothing_out() {
+        let lengths = |sizes: &[usize]| -> Vec<usize> {
+            let message = |size: &usize| Raw {
+                subject: String::new(),
+                id: String::new(),
+                body: vec![0; *size].into(),
+            };
+            let messages: Vec<Raw> = sizes.iter().map(message).collect();
+            batches(&messages).map(<[Raw]>::len).collect()
+        };
+        assert_eq!(lengths(&[]), [0; 0]);
+        assert_eq!(lengths(&[10; 1_100]), [512, 512, 76]);
+        assert_eq!(lengths(&[900_000; 5]), [2, 2, 1]);
+        assert_eq!(lengths(&[3 << 20, 0, 3 << 20, 3 << 20]), [1, 1, 1, 1]);
+    }
+}

@@ -80,6 +80,14 @@ impl Replayer {
         }
     }
 
+    /// The Unix user to whom a webhook endpoint belongs, as the dispatcher told NATS; empty for the operator's, `None` if there is no such endpoint.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn endpoint_owner(&self, endpoint: &str) -> Result<Option<String>, mesh_bus::Error> {
+        self.bus.endpoint_owner(endpoint).await
+    }
+
     /// There is something new to do.
     pub fn wake(&self) {
         self.wake.notify_one();

@@ -11,11 +11,12 @@ use mesh_db::sql::Sql;
 
 use super::index::{Row, insert, insert_nodes};
 use super::store::Store;
+use super::times::{block, times_of};
 use crate::domain::fact::Fact;
 use crate::error::Error;
 
 /// Entries that one step looks at.
-const RANGE: u64 = 10_000;
+pub(super) const RANGE: u64 = 10_000;
 /// Entries that one step fills at most, in one transaction.
 const PAGE: usize = 1000;
 
@@ -62,19 +63,13 @@ impl Store {
     async fn try_complete(&self, mut completion: Completion) -> Result<Completion, sqlx::Error> {
         let end = completion.at.saturating_add(RANGE).min(completion.to);
         let (after, last) = (completion.at.cast_signed(), end.cast_signed());
-        let within = |what| {
-            Sql::new(what)
-                .push(" FROM event_index WHERE seq > ")
-                .bind(after)
-                .push(" AND seq <= ")
-                .bind(last)
-        };
         let mut writer = self.writer.acquire().await?;
-        // Counted without the lock, as almost always nothing is missing.
-        let count = within("SELECT COUNT(*) AS present");
-        let count = writer.link().first(&count).await?;
-        let present = count.map_or(Ok(0), |row| row.get::<i64>("present"))?;
+        // Without the lock, as almost always nothing is missing. What is complete has times that do not change any more.
+        let (present, times) = block(writer.link().first(&times_of(after, last)).await?)?;
         if present == last - after {
+            if let Some(times) = times {
+                self.times.learn(after, times, RANGE.cast_signed());
+            }
             completion.at = end;
             return Ok(completion);
         }
@@ -82,7 +77,11 @@ impl Store {
         // As for appending: two replicas do not fill the same rows.
         let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
         transaction.link().first(&lock).await?;
-        let present = transaction.link().rows(&within("SELECT seq")).await?;
+        let seqs = Sql::new("SELECT seq FROM event_index WHERE seq > ")
+            .bind(after)
+            .push(" AND seq <= ")
+            .bind(last);
+        let present = transaction.link().rows(&seqs).await?;
         let present = present
             .iter()
             .map(|row| row.get("seq"))
@@ -95,6 +94,10 @@ impl Store {
         };
         completion.filled += fill(&mut transaction, missing).await?;
         transaction.commit().await?;
+        let filled = times_of(after, completion.at.cast_signed());
+        if let (_, Some(times)) = block(writer.link().first(&filled).await?)? {
+            self.times.learn(after, times, RANGE.cast_signed());
+        }
         Ok(completion)
     }
 }

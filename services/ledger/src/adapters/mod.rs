@@ -17,7 +17,9 @@ mod sqlite;
 mod store;
 mod streams;
 mod sums;
+mod times;
 mod verify;
+mod ways;
 
 pub use archive_file::{FileError, Lines};
 pub use archives::Dropper;

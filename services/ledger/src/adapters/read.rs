@@ -8,7 +8,10 @@ use slurm_types::JobRef;
 use super::page::{By, Page, Reach, Span};
 use super::select::Select as _;
 use super::store::Store;
+use super::ways::{Way, rarest, rounds};
+use crate::domain::filter::Selection;
 use crate::domain::query::Query;
+use crate::domain::story::Stay;
 use crate::error::Error;
 
 /// A stored entry.
@@ -65,33 +68,65 @@ impl Store {
         reach: Reach,
     ) -> Result<Vec<DbRow>, Error> {
         let page = Page::new(query, sight);
-        let beyond = Span::beyond(query);
-        if page.is_of_few() {
-            return self.page(&page, beyond, By::Few).await;
-        }
-        if !page.is_of_a_range() {
-            return self.page(&page, beyond, By::Sequence).await;
+        if let Some(way) = page.only_way() {
+            let by = if page.is_of_few() {
+                By::Few
+            } else {
+                By::Sequence
+            };
+            return self.page(&page, way, page.span(), by).await;
         }
         let head = self.head().await?.seq.cast_signed();
-        let near = beyond.near(reach.near, query.descending, head);
-        let rows = self.page(&page, near, By::Sequence).await?;
-        if rows.len() > query.limit as usize {
+        let mut span = page.span().up_to(head);
+        if page.is_of_a_time() {
+            self.learn_times(head, reach.block).await?;
+            let Selection { since, until, .. } = query.selection;
+            let Some(of_that_time) = self.times.span(since, until) else {
+                return Ok(Vec::new());
+            };
+            span = span.and(of_that_time);
+        }
+        let near = span.near(reach.near, query.descending);
+        let first = page.way_in_order();
+        let rows = self.page(&page, first, near, By::Sequence).await?;
+        if rows.len() > query.limit as usize || near.contains(span) {
             return Ok(rows);
         }
-        if page.is_of_names() {
-            return self.page(&page, beyond, By::Name).await;
-        }
-        let found = self.readers.first(&page.of_that_time(beyond)).await;
-        let Some((entries, span)) = found.and_then(of_that_time).map_err(Error::Read)? else {
-            return Ok(Vec::new());
+        let few = self.way_of_few(&page, span, reach.sorted).await?;
+        let (way, by) = match few {
+            Some(way) => (way, By::Few),
+            None => (page.way_of_many(), By::Sequence),
         };
-        let few = entries <= reach.sorted && !page.is_of_people();
-        let by = if few { By::Time } else { By::Sequence };
-        self.page(&page, span, by).await
+        self.page(&page, way, span, by).await
     }
 
-    async fn page(&self, page: &Page<'_>, span: Span, by: By) -> Result<Vec<DbRow>, Error> {
-        let rows = self.readers.rows(&page.entries(span, by)).await;
+    /// The way with the fewest entries, if these are fewer than a number.
+    async fn way_of_few<'p>(
+        &self,
+        page: &'p Page<'_>,
+        span: Span,
+        most: i64,
+    ) -> Result<Option<&'p Way>, Error> {
+        let ways = page.ways_of_some();
+        for counted in rounds(most) {
+            let rows = self.readers.rows(&Page::counts(&ways, span, counted)).await;
+            let rows = rows.map_err(Error::Read)?;
+            let counts: Result<Vec<i64>, _> = rows.iter().map(|row| row.get("entries")).collect();
+            if let Some(way) = rarest(&counts.map_err(Error::Read)?, counted) {
+                return Ok(ways.get(way).copied());
+            }
+        }
+        Ok(None)
+    }
+
+    async fn page(
+        &self,
+        page: &Page<'_>,
+        way: &Way,
+        span: Span,
+        by: By,
+    ) -> Result<Vec<DbRow>, Error> {
+        let rows = self.readers.rows(&page.entries(way, span, by)).await;
         rows.map_err(Error::Read)
     }
 
@@ -112,6 +147,32 @@ impl Store {
             .push(" AND i.cluster = ")
             .bind(cluster)
             .of_job(job)
+            .up_to(at)
+            .push(" ORDER BY i.seq LIMIT ")
+            .bind(limit);
+        self.fetch(&sql).await
+    }
+
+    /// What happened to some nodes of a cluster within a time, oldest entry first, up to a limit. Whoever may see that a job ran there may see it.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn of_nodes(
+        &self,
+        cluster: &str,
+        stay: &Stay,
+        at: Option<DateTime<Utc>>,
+        limit: u32,
+    ) -> Result<Vec<Row>, Error> {
+        let nodes: Vec<String> = stay.nodes.iter().cloned().collect();
+        let sql = select()
+            .push(" AND i.node")
+            .any_of(nodes)
+            .push(" AND i.cluster = ")
+            .bind(cluster)
+            .push(" AND i.occurred_at >= ")
+            .bind(stay.from.timestamp_micros())
+            .up_to(stay.to)
             .up_to(at)
             .push(" ORDER BY i.seq LIMIT ")
             .bind(limit);
@@ -175,17 +236,6 @@ fn row(row: &DbRow) -> Result<Row, sqlx::Error> {
         category: row.get("category")?,
         body: row.get("body")?,
     })
-}
-
-/// How many entries there are, and their sequences; `None` without any.
-fn of_that_time(row: Option<DbRow>) -> Result<Option<(i64, Span)>, sqlx::Error> {
-    let Some(row) = row else { return Ok(None) };
-    let span = Span {
-        from: row.get("lowest")?,
-        to: row.get("highest")?,
-    };
-    let entries = row.get("entries")?;
-    Ok(span.from.map(|_| (entries, span)))
 }
 
 /// Joined on the time of recording as well: PostgreSQL then looks into the one partition that has the payload.

@@ -19,6 +19,8 @@ pub(super) trait Select {
     fn chosen(self, selection: &Selection) -> Self;
     /// Only what is of a node or of jobs that ran on it, all of it found by the index at once.
     fn of_node(self, node: &str) -> Self;
+    /// Only what has such a name as a selection says.
+    fn named(self, selection: &Selection) -> Self;
     /// Only what occurred in the time of a selection.
     fn of_time(self, selection: &Selection) -> Self;
     /// Only what occurred up to a time.
@@ -86,9 +88,7 @@ impl Select for Sql {
                 .any_of(covering(node))
                 .push(")");
         }
-        if let Some(name) = &selection.name {
-            self = named(self, name);
-        }
+        self = self.named(selection);
         for (condition, bound) in [
             (" AND i.array_job_id = ", selection.array.map(i64::from)),
             (" AND i.seq >= ", selection.from_seq),
@@ -105,6 +105,19 @@ impl Select for Sql {
         self.push(" AND i.seq IN (SELECT n.seq FROM event_nodes n WHERE n.block")
             .any_of(covering(node))
             .push(")")
+    }
+
+    fn named(self, selection: &Selection) -> Self {
+        match &selection.name {
+            None => self,
+            Some(NamePattern::Exactly(name)) => self.push(" AND i.name = ").bind(name),
+            // Between the prefix and the first text after all that begin with it, so that an index helps.
+            Some(NamePattern::Prefix(prefix)) => self
+                .push(" AND i.name >= ")
+                .bind(prefix)
+                .push(" AND i.name < ")
+                .bind(&format!("{prefix}\u{10FFFF}")),
+        }
     }
 
     fn of_time(mut self, selection: &Selection) -> Self {
@@ -150,18 +163,6 @@ impl Select for Sql {
                 .push(" AND i.het_offset = ")
                 .bind(*offset),
         }
-    }
-}
-
-/// A job name, or every name that begins so: between the prefix and the first text after all that begin with it, so that an index helps.
-fn named(sql: Sql, name: &NamePattern) -> Sql {
-    match name {
-        NamePattern::Exactly(name) => sql.push(" AND i.name = ").bind(name),
-        NamePattern::Prefix(prefix) => sql
-            .push(" AND i.name >= ")
-            .bind(prefix)
-            .push(" AND i.name < ")
-            .bind(&format!("{prefix}\u{10FFFF}")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The ledger's tables, wherever they are.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_db::Location;
@@ -7,6 +8,7 @@ use mesh_db::pool::Pool;
 use mesh_db::sql::{Row, Sql};
 use tokio::sync::watch;
 
+use super::times::Times;
 use super::{NAME, postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
@@ -21,6 +23,7 @@ pub struct Store {
     pub(super) readers: Pool,
     location: Location,
     appended: watch::Sender<u64>,
+    pub(super) times: Arc<Times>,
 }
 
 impl Store {
@@ -75,6 +78,7 @@ impl Store {
             readers,
             location: location.clone(),
             appended: watch::Sender::new(0),
+            times: Arc::default(),
         })
     }
 

@@ -15,7 +15,8 @@ use mesh_events::proto::mesh::ledger::v1::{
     NodeState, TailEventsRequest, TailEventsResponse,
 };
 use mesh_events::timestamp;
-use mesh_runtime::api::{Caller, Shown};
+use mesh_runtime::api::Shown;
+use mesh_runtime::api::grpc::{caller, showing};
 use tonic::{Request, Response, Status};
 
 use self::answers::{entry, recorded, run, stats_row};
@@ -210,20 +211,6 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         };
         Ok(showing(answer, shown.asked(whole)))
     }
-}
-
-/// An answer that says what it shows.
-fn showing<T>(answer: T, shown: Shown) -> Response<T> {
-    let mut response = Response::new(answer);
-    response.extensions_mut().insert(shown);
-    response
-}
-
-/// The runtime's middleware has found out who calls before any service is reached.
-pub(super) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    request.extensions().get().cloned().ok_or_else(|| {
-        Status::unauthenticated("show the service token, or call over the Unix socket")
-    })
 }
 
 fn status(error: ApiError) -> Status {

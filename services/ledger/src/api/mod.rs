@@ -41,7 +41,9 @@ use crate::domain::fact::AUDIT;
 use crate::domain::filter::{Filter, Invalid, job_ref};
 use crate::domain::query::ListRequest;
 use crate::domain::stats::{self as stats_domain, Group};
-use crate::domain::story::{NodeState, Recorded, Run, in_order, node_state, tell};
+use crate::domain::story::{
+    NodeState, Recorded, Run, in_order, node_state, stays, tell, tell_of_nodes,
+};
 use crate::error::Error;
 
 /// Queries over the recorded history.
@@ -253,12 +255,19 @@ impl EventsApi for Events {
                 at,
             });
         }
-        let truncated = rows.len() > self.max_story as usize;
-        rows.truncate(self.max_story as usize);
-        Ok(Story {
-            runs: tell(recorded(rows)?, at),
-            truncated,
-        })
+        let limit = self.max_story as usize;
+        let mut truncated = rows.len() > limit;
+        rows.truncate(limit);
+        let left = limit - rows.len();
+        let mut runs = tell(recorded(rows)?, at);
+        if let Some(stay) = stays(&runs) {
+            let most = u32::try_from(left).unwrap_or(u32::MAX).saturating_add(1);
+            let mut rows = self.store.of_nodes(cluster, &stay, at, most).await?;
+            truncated |= rows.len() > left;
+            rows.truncate(left);
+            tell_of_nodes(&mut runs, &recorded(rows)?);
+        }
+        Ok(Story { runs, truncated })
     }
 
     async fn node(

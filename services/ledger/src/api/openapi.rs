@@ -1,9 +1,10 @@
 //! The OpenAPI description of the REST API, made from the code that answers.
 
 use axum::{Extension, Json};
+use mesh_runtime::api::openapi::{Token, problem_responses};
 use mesh_runtime::api::{Caller, Shown};
 use utoipa::openapi::OpenApi as Document;
-use utoipa::{IntoParams, OpenApi, ToResponse, ToSchema};
+use utoipa::{IntoParams, OpenApi};
 
 use super::proof::rest as proof;
 use super::replay::rest as replay;
@@ -31,20 +32,6 @@ use super::{export, rest, stats, stream};
 )]
 struct Ledger;
 
-/// Over TCP a bearer token is needed; over the Unix socket the kernel says who calls.
-struct Token;
-
-impl utoipa::Modify for Token {
-    fn modify(&self, document: &mut Document) {
-        use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-        document
-            .components
-            .get_or_insert_default()
-            .add_security_scheme("token", scheme);
-    }
-}
-
 /// The description.
 pub fn document() -> Document {
     Ledger::openapi()
@@ -54,44 +41,14 @@ pub(super) async fn serve(_caller: Caller) -> (Extension<Shown>, Json<Document>)
     (Shown::nothing().extension(), Json(document()))
 }
 
-/// What was wrong with a request (RFC 9457).
-#[derive(ToSchema)]
-#[schema(as = Problem)]
-#[allow(dead_code, reason = "it describes the problem of mesh-runtime")]
-struct ProblemJson {
-    /// HTTP status.
-    status: u16,
-    /// What kind of problem.
-    title: String,
-    /// What exactly, and what to do.
-    detail: String,
+problem_responses! {
+    BadRequest: "A parameter is wrong; the answer names it and what is allowed",
+    Unauthorized: "No token, or one that is not valid",
+    Forbidden: "The caller may not ask this",
+    Conflict: "Something stands in the way; the answer says what",
+    Unavailable: "It takes longer than a query may (ask for less), or the ledger's database (for replays to a webhook endpoint, NATS) is away (`Retry-After` says when to ask again)",
+    NotFound: "There is no such thing, or it is another's",
 }
-
-macro_rules! problem_response {
-    ($name:ident, $description:literal) => {
-        #[doc = $description]
-        #[derive(ToResponse)]
-        #[response(description = $description, content_type = "application/problem+json")]
-        #[allow(dead_code, reason = "it describes an answer")]
-        pub(super) struct $name(#[to_schema] ProblemJson);
-    };
-}
-
-problem_response!(
-    BadRequest,
-    "A parameter is wrong; the answer names it and what is allowed"
-);
-problem_response!(Unauthorized, "No token, or one that is not valid");
-problem_response!(Forbidden, "The caller may not ask this");
-problem_response!(
-    Conflict,
-    "Something stands in the way; the answer says what"
-);
-problem_response!(
-    Unavailable,
-    "It takes longer than a query may (ask for less), or the ledger's database is away (`Retry-After` says when to ask again)"
-);
-problem_response!(NotFound, "There is no such thing, or it is another's");
 
 /// Which entries; everything may be combined.
 #[derive(IntoParams)]

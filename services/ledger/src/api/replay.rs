@@ -1,7 +1,7 @@
 //! Replays: what REST and gRPC take and give.
 //!
-//! Whoever may read events may have them told once more, on the bus: what they may see is kept with the replay. Having them told to a
-//! webhook endpoint is for administrators. Callers see their own replays; administrators and auditors see all, administrators may cancel all.
+//! Whoever may read events may have them told once more, on the bus or to a webhook endpoint of theirs: what they may see is kept with
+//! the replay. Callers see their own replays; administrators and auditors see all, administrators may cancel all.
 
 mod grpc;
 pub(super) mod rest;
@@ -15,7 +15,9 @@ use mesh_runtime::api::Caller;
 use super::{ApiError, may_ask};
 use crate::adapters::Store;
 use crate::domain::filter::Invalid;
-use crate::domain::replay::{Limits, Refused, Replay, State, Wanted, check_key, owner};
+use crate::domain::replay::{
+    Limits, Refused, Replay, State, Wanted, check_endpoint, check_key, owner,
+};
 use crate::error::Error;
 use crate::replayer::Replayer;
 
@@ -48,6 +50,11 @@ pub(super) enum ReplayError {
     Conflict(String),
     #[error(transparent)]
     Store(#[from] Error),
+    /// Whose an endpoint is cannot be found out.
+    #[error(
+        "NATS, which knows whose webhook endpoint it is, does not answer; ask again in a moment"
+    )]
+    Bus(#[source] mesh_bus::Error),
 }
 
 impl From<Refused> for ReplayError {
@@ -95,6 +102,11 @@ impl Replays {
         let head = self.store.head().await?.seq;
         let asked = wanted.clone();
         let request = wanted.check(caller, head, &self.limits, Utc::now())?;
+        if let Some(endpoint) = &asked.endpoint {
+            let owner = self.replayer.endpoint_owner(endpoint).await;
+            let owner = owner.map_err(ReplayError::Bus)?;
+            check_endpoint(caller, endpoint, owner.as_deref())?;
+        }
         let most = self.limits.max_running;
         let running = self
             .store

@@ -1,13 +1,13 @@
 //! What is said when the ledger itself has no answer, whatever was asked: one decision for REST and gRPC.
 
 use axum::http::StatusCode;
-use mesh_runtime::api::Problem;
+use mesh_runtime::api::{Problem, grpc};
 use tonic::Status;
 
 use crate::error::Error;
 
 /// When a caller may ask again, in seconds.
-const RETRY_AFTER: u64 = 5;
+pub(super) const RETRY_AFTER: u64 = 5;
 
 /// Why there is none.
 enum Why {
@@ -60,16 +60,11 @@ pub(super) fn status(error: &Error) -> Status {
             log(error);
             Status::unavailable(AWAY)
         }
-        Why::Ours => internal(error),
+        Why::Ours => grpc::internal(error),
     }
 }
 
-/// Our fault: the cause goes to the log, not to the caller.
-pub(super) fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
-    tracing::error!(error = mesh_runtime::chain(error), "answer request");
-    Status::internal("the service could not answer; its log says why")
-}
-
-fn log(error: &Error) {
+/// What is in the way, for who can mend it.
+pub(super) fn log(error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = mesh_runtime::chain(error), "answer request");
 }

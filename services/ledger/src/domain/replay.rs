@@ -247,8 +247,32 @@ pub fn check_key(key: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Checks that somebody may have events told to a webhook endpoint: administrators to every one, users to their own. Whose it is
+/// stands in `owner`, empty for the operator's; `None` if there is none of that name.
+///
+/// # Errors
+/// If they may not. Who may not know of it is told that it is not there.
+pub fn check_endpoint(caller: &Caller, endpoint: &str, owner: Option<&str>) -> Result<(), Refused> {
+    match owner {
+        Some(owner) if caller.may_write() || caller.is(owner) => Ok(()),
+        Some(_) if caller.sees_everything() => Err(Refused::Forbidden(
+            "endpoint: auditors have nothing told to others' webhook endpoints; ask its owner or an administrator",
+        )),
+        Some(_) | None => Err(unknown_endpoint(endpoint).into()),
+    }
+}
+
+fn unknown_endpoint(endpoint: &str) -> Invalid {
+    Invalid::new(
+        "endpoint",
+        format!(
+            "there is no webhook endpoint {endpoint:?}, or it is not yours; allowed: one that `smesh webhooks list` (GET /v1/webhooks) shows you"
+        ),
+    )
+}
+
 impl Wanted {
-    /// Checks what was asked for. Without an end, the range ends with the ledger as it is now.
+    /// Checks what was asked for, but for whose the endpoint is ([`check_endpoint`]). Without an end, the range ends with the ledger as it is now.
     ///
     /// # Errors
     /// The first part that is wrong or not allowed.
@@ -270,19 +294,9 @@ impl Wanted {
             )
             .into());
         }
-        if let Some(endpoint) = &self.endpoint {
-            if !caller.may_write() {
-                return Err(Refused::Forbidden(
-                    "endpoint: only administrators have events told to a webhook endpoint; leave it out to have them on the bus",
-                ));
-            }
-            if endpoint.is_empty() || endpoint.len() > LONGEST_NAME {
-                return Err(Invalid::new(
-                    "endpoint",
-                    "it is no endpoint; allowed: the name of one, as `smesh webhooks list` shows it",
-                )
-                .into());
-            }
+        let named = |endpoint: &String| !endpoint.is_empty() && endpoint.len() <= LONGEST_NAME;
+        if let Some(endpoint) = self.endpoint.as_ref().filter(|endpoint| !named(endpoint)) {
+            return Err(unknown_endpoint(endpoint).into());
         }
         let audit = |kind: &&String| kind.split('.').next() == Some(AUDIT);
         if let Some(kind) = self.filter.types.iter().find(audit) {

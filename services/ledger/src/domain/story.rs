@@ -1,5 +1,7 @@
 //! A job's story: its runs, oldest first, and what happened to each.
 
+mod nodes;
+
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
@@ -7,6 +9,8 @@ use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
 use mesh_events::{Event, EventType, RunKey, from_timestamp};
+
+pub use nodes::{Stay, stays, tell_of_nodes};
 
 /// An event and its place in the ledger.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +28,8 @@ pub struct Run {
     pub key: String,
     /// How it stands.
     pub summary: Summary,
+    /// Where it was, once it began.
+    pub stay: Option<Stay>,
     /// Everything that happened to it, in order of time.
     pub timeline: Vec<Recorded>,
 }
@@ -136,18 +142,27 @@ pub fn tell(events: Vec<Recorded>, at: Option<DateTime<Utc>>) -> Vec<Run> {
         .into_iter()
         .map(|(key, mut timeline)| {
             in_order(&mut timeline);
+            let summary = match at {
+                None => summary(&timeline),
+                Some(at) => summary(&timeline).before(at, is_suspended(&timeline)),
+            };
             Run {
                 key,
-                summary: match at {
-                    None => summary(&timeline),
-                    Some(at) => summary(&timeline).before(at, is_suspended(&timeline)),
-                },
+                stay: Stay::of(nodes_of(&timeline), summary.started, summary.ended),
+                summary,
                 timeline,
             }
         })
         .collect();
     runs.sort_by_key(age);
     runs
+}
+
+/// The nodes of a run, by the newest snapshot that has some.
+fn nodes_of(timeline: &[Recorded]) -> &str {
+    let jobs = timeline.iter().rev().filter_map(|one| one.event.job());
+    let mut nodes = jobs.map(|job| job.nodes.as_str());
+    nodes.find(|nodes| !nodes.is_empty()).unwrap_or_default()
 }
 
 /// Oldest run first: by submit time, then attempt, then array task.

@@ -18,6 +18,7 @@ on_both!(
     a_fact_that_comes_again_is_not_appended,
     any_text_of_an_event_can_be_kept,
     the_database_refuses_to_change_or_delete,
+    what_was_signed_and_noted_about_the_ledger_stays_as_it_is,
     columns_for_queries_are_filled_again_from_the_payloads,
     a_database_that_cannot_be_written_delays_and_loses_nothing,
 );
@@ -160,12 +161,14 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
         "DELETE FROM event_index",
         "UPDATE event_nodes SET block = 'n2'",
         "DELETE FROM event_nodes",
+        "DELETE FROM streams",
     ];
     let sqlite = [
         "INSERT OR REPLACE INTO entries SELECT seq, id, zeroblob(32), chain FROM entries",
         "INSERT OR REPLACE INTO entries SELECT seq + 1, id, leaf, chain FROM entries",
         "INSERT OR REPLACE INTO payloads SELECT seq, cluster, subject, x'00', recorded_at FROM payloads",
         "INSERT OR REPLACE INTO event_index SELECT * FROM event_index",
+        "INSERT OR REPLACE INTO head SELECT only_row, 0, zeroblob(32) FROM head",
     ];
     let postgres = [
         "TRUNCATE entries",
@@ -174,7 +177,6 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
         "TRUNCATE event_nodes",
         "TRUNCATE head",
         "TRUNCATE streams",
-        "DELETE FROM streams",
         "DELETE FROM payloads_other",
         "TRUNCATE payloads_other",
         "INSERT INTO entries SELECT seq - 1, 'x', leaf, chain FROM entries",
@@ -214,6 +216,58 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
     }
     let verified = verify_database(&database.location(), |_| ()).await;
     assert_eq!(verified.unwrap().count, 1);
+}
+
+async fn what_was_signed_and_noted_about_the_ledger_stays_as_it_is(database: Database) {
+    let store = database.store().await;
+    let event = build::job_event(EventType::JobStarted, build::job(7));
+    store.append("S", 1, vec![fact(&event)]).await.unwrap();
+    let mut outsider = database.outsider().await;
+    for row in [
+        "checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (1, 'k', 0, 1, 'root')",
+        "checkpoints (number, size, root, note, made_at) VALUES (1, 1, zeroblob(32), 'n', 1)",
+        "archives (number, first_seq, last_seq, signed_by, made_at, made_by) VALUES (1, 1, 1, 'k', 1, 'root')",
+        "holes (number, stream, created_at, first_sequence, last_sequence, from_at, to_at, found_at) VALUES (1, 'S', 1, 2, 3, 4, 5, 6)",
+    ] {
+        outsider.execute(&format!("INSERT INTO {row}")).await;
+    }
+    let sqlite: &[&str] = &["UPDATE {} SET number = 2", "DELETE FROM {}"];
+    let postgres = &[sqlite, &["TRUNCATE {}"]].concat();
+    let only = match database.is_sqlite() {
+        true => sqlite,
+        false => postgres,
+    };
+    for table in ["checkpoint_keys", "checkpoints", "archives", "holes"] {
+        for statement in only {
+            let statement = statement.replace("{}", table);
+            let error = outsider
+                .try_execute(&statement)
+                .await
+                .expect_err(&statement);
+            assert!(error.to_string().contains("append-only"), "{error}");
+        }
+    }
+    // Refused or passed over: what is there stays.
+    if database.is_sqlite() {
+        for replace in [
+            "checkpoint_keys SELECT number, 'forged', from_size, made_at, made_by FROM checkpoint_keys",
+            "checkpoints SELECT number, size, root, 'forged', made_at FROM checkpoints",
+            "archives SELECT number, first_seq, last_seq, path, sha256, bytes, 'forged', made_at, made_by FROM archives",
+            "holes SELECT number, 'forged', created_at, first_sequence, last_sequence, from_at, to_at, found_at FROM holes",
+        ] {
+            let statement = format!("INSERT OR REPLACE INTO {replace}");
+            outsider.try_execute(&statement).await.ok();
+        }
+    }
+    for (column, expected) in [
+        ("vkey FROM checkpoint_keys", "k"),
+        ("note FROM checkpoints", "n"),
+        ("signed_by FROM archives", "k"),
+        ("stream FROM holes", "S"),
+    ] {
+        let found = outsider.texts(&format!("SELECT {column}")).await;
+        assert_eq!(found, [expected], "{column}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ mod faults;
 mod grpc;
 mod history;
 mod holes;
+mod memory;
 mod openapi;
 mod people;
 mod proof;

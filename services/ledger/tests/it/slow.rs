@@ -41,7 +41,8 @@ async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
     let url = serve(&store, admin(), 1000, 100).await;
     for path in [
         "/v1/events".to_owned(),
-        "/v1/events?user=alice".to_owned(),
+        // Not by user or another column: SQLite is told their indexes, and a view has none.
+        "/v1/events?job=1".to_owned(),
         "/v1/events?node=n1".to_owned(),
         "/v1/events/stats?by=user".to_owned(),
         "/v1/events/export".to_owned(),

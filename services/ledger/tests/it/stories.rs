@@ -1,17 +1,20 @@
 //! REST: a job's story, of all its runs, also in Slurm's other id forms.
 
+use chrono::TimeDelta;
 use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, HetInfo, Job};
-use mesh_events::{EventType, RunKey};
+use mesh_events::{EventType, RunKey, timestamp};
 use mesh_testkit::build::{self, CLUSTER};
+use serde_json::Value;
 
-use crate::api::{Api, later};
-use crate::support::{Database, of_user, on_both};
+use crate::api::{Api, get, later};
+use crate::support::{Database, node_event, of_user, on_both, serve, user};
 
 on_both!(
     a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time,
+    a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile,
     arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms,
     a_story_that_is_too_long_says_so,
 );
@@ -111,6 +114,64 @@ async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time(data
         ),
         (400, true)
     );
+}
+
+async fn a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile(database: Database) {
+    // It runs from 10 to 70.
+    let job = Job {
+        nodes: "n[1-2]".into(),
+        ..build::job(5)
+    };
+    let mut explained = of_user("alice", EventType::QueueExplained, job.clone());
+    explained.occurred_at = Some(timestamp(build::submit_time() + TimeDelta::seconds(5)));
+    let mut events = life("alice", &job);
+    events.push(explained);
+    for (n, (node, seconds)) in [("n2", 9), ("n2", 40), ("n3", 40), ("n1", 130), ("n1", 131)]
+        .into_iter()
+        .enumerate()
+    {
+        let mut event = node_event(node, n as u64);
+        event.occurred_at = Some(timestamp(
+            build::submit_time() + TimeDelta::seconds(seconds),
+        ));
+        events.push(event);
+    }
+    let api = Api::with(database, &events).await;
+    let of_alice = serve(&api.store, user("alice"), 1000, 100).await;
+    let told = |run: &Value| -> Vec<String> {
+        let timeline = run["timeline"].as_array().unwrap();
+        let kind = |entry: &Value| entry["event"]["data"]["type"].as_str().unwrap().to_owned();
+        timeline.iter().map(kind).collect()
+    };
+    let path = format!("/v1/jobs/{CLUSTER}/5");
+    for url in [&api.url, &of_alice] {
+        let (status, story) = get(url, &path).await;
+        assert_eq!(status, 200, "{story}");
+        assert_eq!(
+            told(&story["runs"][0]),
+            [
+                "job.submitted",
+                "queue.explained",
+                "job.started",
+                "cost.estimated",
+                "node.down",
+                "job.completed",
+                "cost.finalized",
+                "node.down"
+            ]
+        );
+        let seqs = story["runs"][0]["timeline"].as_array().unwrap().iter();
+        let nodes: Vec<_> = seqs
+            .map(|entry| &entry["event"]["data"]["node"]["node"]["name"])
+            .filter(|name| !name.is_null())
+            .collect();
+        assert_eq!(nodes, ["n2", "n1"]);
+    }
+    let at = (build::submit_time() + TimeDelta::seconds(30)).to_rfc3339();
+    let (_, story) = api
+        .get(&format!("{path}?at={}", at.replace('+', "%2B")))
+        .await;
+    assert!(!told(&story["runs"][0]).contains(&"node.down".to_owned()));
 }
 
 fn task(array: u32, raw: u32, task: u32) -> Job {

@@ -260,6 +260,10 @@ impl Process {
         process
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("ledger.log")).unwrap_or_default()
     }

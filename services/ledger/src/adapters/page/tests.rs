@@ -1,14 +1,17 @@
 //! Pages by every filter, time, sight and order, compared with what a look at every entry gives.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::EventType;
 use mesh_events::proto::mesh::job::v1::Job;
+use mesh_runtime::api::Accounts;
 use mesh_testkit::{Postgres, build};
 
 use super::*;
 use crate::domain::fact::{Fact, Index};
-use crate::domain::filter::TypePattern;
+use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::Nodes;
 use crate::domain::query::ListRequest;
 use crate::{Location, Store};
@@ -17,6 +20,7 @@ use crate::{Location, Store};
 const REACH: Reach = Reach {
     near: 25,
     sorted: 40,
+    block: 10,
 };
 const ENTRIES: i64 = 400;
 
@@ -322,6 +326,68 @@ async fn pages_are_what_a_look_at_every_entry_gives(location: &Location) {
             }
         }
     }
+    store.close().await;
+}
+
+/// Also of a time of which it was known where it is for the page before.
+#[tokio::test]
+async fn what_is_appended_between_two_pages_is_on_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::Sqlite(folder.path().join("ledger.db"));
+    let store = Store::open(&location, 1).await.unwrap();
+    let facts = (1..=ENTRIES).map(fact).collect();
+    store.append("S", 1, facts).await.unwrap();
+    let at = |n: i64| Some((begin() + TimeDelta::seconds(n * 10)).timestamp_micros());
+    let mut query = ListRequest {
+        limit: Some(60),
+        ..ListRequest::default()
+    }
+    .check(begin(), 100)
+    .unwrap();
+    (query.selection.since, query.selection.until) = (at(100), at(250));
+    let page = async |query: &Query| -> Vec<i64> {
+        let rows = store.list_by(query, &Sight::Everything, REACH).await;
+        rows.unwrap().iter().map(|row| row.seq).collect()
+    };
+    let first = page(&query).await;
+    assert_eq!(first.len(), 61);
+    let late = Fact {
+        id: "late".into(),
+        index: Index {
+            occurred_at: begin() + TimeDelta::seconds(2_000),
+            ..fact(2).index
+        },
+        ..fact(2)
+    };
+    store.append("S", 2, vec![late]).await.unwrap();
+    let mut found = first[..60].to_vec();
+    while let Some(last) = found.last().copied() {
+        query.after = Some(last);
+        let next = page(&query).await;
+        if next.is_empty() {
+            break;
+        }
+        found.extend(next.into_iter().take(60));
+    }
+    assert_eq!(found.last(), Some(&(ENTRIES + 1)));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_ledger_that_opens_knows_when_its_entries_occurred() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::Sqlite(folder.path().join("ledger.db"));
+    let store = Store::open(&location, 1).await.unwrap();
+    let facts = (1..=ENTRIES).map(fact).collect();
+    store.append("S", 1, facts).await.unwrap();
+    store.close().await;
+    let store = Store::open(&location, 1).await.unwrap();
+    assert_eq!(store.times.known(), ENTRIES);
+    let whole = Span {
+        from: Some(1),
+        to: Some(ENTRIES),
+    };
+    assert_eq!(store.times.span(None, None), Some(whole));
     store.close().await;
 }
 

@@ -12,10 +12,10 @@ use mesh_events::proto::mesh::ledger::v1::{
     RotateKeyResponse, SigningKey,
 };
 use mesh_events::{chain::Hash, timestamp};
+use mesh_runtime::api::grpc::{caller, internal};
 use tonic::{Request, Response, Status};
 
 use super::{KnownKey, ProofError, Proofs, Wanted, invalid};
-use crate::api::grpc::caller;
 use crate::api::unanswered;
 use crate::domain::checkpoint::StoredCheckpoint;
 
@@ -153,6 +153,6 @@ fn status(error: ProofError) -> Status {
         ProofError::NotFound(_) => Status::not_found(text),
         ProofError::Conflict(_) => Status::failed_precondition(text),
         ProofError::Store(error) => unanswered::status(error),
-        ProofError::Broken => unanswered::internal(&error),
+        ProofError::Broken => internal(&error),
     }
 }

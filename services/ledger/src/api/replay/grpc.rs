@@ -10,10 +10,11 @@ use mesh_events::proto::mesh::ledger::v1::{
     ListReplaysRequest, ListReplaysResponse, Replay, StartReplayRequest, StartReplayResponse,
 };
 use mesh_events::timestamp;
+use mesh_runtime::api::grpc::caller;
 use tonic::{Request, Response, Status};
 
 use super::{ReplayError, Replays, subject_of};
-use crate::api::grpc::{asked_filter, caller, filter, present};
+use crate::api::grpc::{asked_filter, filter, present};
 use crate::api::unanswered;
 use crate::domain::replay::{Replay as Stored, Wanted};
 
@@ -112,5 +113,9 @@ fn status(error: ReplayError) -> Status {
         ReplayError::NotFound(_) => Status::not_found(text),
         ReplayError::Conflict(_) => Status::failed_precondition(text),
         ReplayError::Store(error) => unanswered::status(error),
+        ReplayError::Bus(_) => {
+            unanswered::log(&error);
+            Status::unavailable(text)
+        }
     }
 }

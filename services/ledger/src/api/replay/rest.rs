@@ -37,7 +37,7 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
 pub(in crate::api) struct WantedJson {
     /// Which events. Without `to_seq`: up to the end of the ledger as it is now. Audit entries are not replayed.
     filter: Option<FilterJson>,
-    /// Only for this webhook endpoint (administrators); on the bus if it is left out.
+    /// Only for this webhook endpoint, one of the caller's own (administrators: any); on the bus if it is left out.
     endpoint: Option<String>,
     /// Events in a second at most; as many as the configuration says (1000) if it is left out.
     #[schema(minimum = 1)]
@@ -138,7 +138,7 @@ pub(in crate::api) struct ReplaysJson {
         (status = 201, description = "It was begun", body = ReplayJson, headers(("location" = String, description = "Where it is"))),
         (status = 200, description = "It was begun before, with this key", body = ReplayJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 409, response = openapi::Conflict),
+        (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
     )
 )]
 pub(in crate::api) async fn start(
@@ -257,5 +257,9 @@ fn problem(error: ReplayError) -> Problem {
         ReplayError::NotFound(_) => Problem::not_found(text),
         ReplayError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
         ReplayError::Store(error) => unanswered::problem(error),
+        ReplayError::Bus(_) => {
+            unanswered::log(&error);
+            Problem::unavailable(text, unanswered::RETRY_AFTER)
+        }
     }
 }

@@ -65,15 +65,45 @@ fn what_is_wrong_or_not_allowed_is_named() {
         assert!(invalid.problem.contains("allowed: "), "{invalid}");
     }
     let auditor = Caller::peer("eve", 2, Role::Auditor);
-    for caller in [&alice(), &auditor] {
-        let refused = check(r#"{"endpoint": "ci"}"#, caller).unwrap_err();
-        assert!(matches!(refused, Refused::Forbidden(_)));
-        assert!(check("{}", caller).is_ok());
+    for caller in [&alice(), &auditor, &admin] {
+        assert!(check(r#"{"endpoint": "ci"}"#, caller).is_ok());
     }
-    assert!(check(r#"{"endpoint": "ci"}"#, &admin).is_ok());
     for wrong in [r#"{"colour": 1}"#, r#"{"filter": {"colour": "red"}}"#] {
         assert!(serde_json::from_str::<Wanted>(wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn an_endpoint_is_for_its_owner_and_administrators() {
+    let auditor = Caller::peer("eve", 2, Role::Auditor);
+    let admin = Caller::peer("root", 0, Role::Admin);
+    let of_alice = Some("alice");
+    for (caller, owner) in [
+        (&alice(), of_alice),
+        (&admin, of_alice),
+        (&admin, Some("")),
+        (&auditor, Some("eve")),
+    ] {
+        assert_eq!(check_endpoint(caller, "ci", owner), Ok(()), "{owner:?}");
+    }
+    // Others' and the operator's do not exist for users; who sees them is told that it is not allowed.
+    let carol = Caller::peer("carol", 1, Role::User).coordinating("c", "physics");
+    for (caller, owner) in [
+        (&alice(), Some("bob")),
+        (&alice(), Some("")),
+        (&alice(), None),
+        (&carol, of_alice),
+        (&auditor, None),
+        (&admin, None),
+    ] {
+        let Err(Refused::Invalid(invalid)) = check_endpoint(caller, "ci", owner) else {
+            panic!("{} {owner:?}", caller.name)
+        };
+        assert_eq!(invalid.field, "endpoint");
+        assert!(invalid.problem.contains("no webhook endpoint \"ci\""));
+    }
+    let refused = check_endpoint(&auditor, "ci", of_alice).unwrap_err();
+    assert!(matches!(refused, Refused::Forbidden(_)), "{refused}");
 }
 
 #[test]

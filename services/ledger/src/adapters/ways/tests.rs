@@ -1,0 +1,116 @@
+use super::*;
+
+fn text(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn exactly(kind: &str) -> TypePattern {
+    TypePattern::Exactly(kind.into())
+}
+
+/// Ways in their order, each as what its branches go by.
+fn ways(selection: &Selection, sight: &Sight) -> Vec<String> {
+    let lead = |branch: &Branch| match &branch.lead {
+        Lead::All => "all".to_owned(),
+        Lead::Is(column, value) => {
+            let name = column.index.rsplit('_').next().unwrap_or_default();
+            format!("{name}={value}")
+        }
+        Lead::Block(block) => format!("block={block}"),
+        Lead::Time => "time".into(),
+        Lead::Names => "names".into(),
+    };
+    Way::all(selection, sight)
+        .iter()
+        .map(|way| way.branches.iter().map(lead).collect::<Vec<_>>().join("|"))
+        .collect()
+}
+
+#[test]
+fn every_condition_with_an_index_is_a_way() {
+    let asked = Selection {
+        account: text("physics"),
+        types: vec![exactly("job.failed"), TypePattern::Category("node".into())],
+        identity: text("a@example.org"),
+        cluster: text("one"),
+        name: Some(NamePattern::Prefix("train".into())),
+        since: Some(1),
+        ..Selection::default()
+    };
+    assert_eq!(
+        ways(&asked, &Sight::Everything),
+        [
+            "subject=a@example.org|email=a@example.org",
+            "account=physics",
+            "type=job.failed|category=node",
+            "cluster=one",
+            "names",
+            "time",
+        ]
+    );
+}
+
+#[test]
+fn what_somebody_may_see_is_a_way_and_nothing_is_one_too() {
+    let sight = Sight::Of {
+        users: ["alice".to_owned()].into(),
+        accounts: [(text("one"), ["art".to_owned()].into())].into(),
+    };
+    assert_eq!(
+        ways(&Selection::default(), &sight),
+        ["user=alice|account=art"]
+    );
+    assert_eq!(ways(&Selection::default(), &Sight::Everything), ["all"]);
+    let nobody = Sight::Of {
+        users: BTreeSet::new(),
+        accounts: Accounts::new(),
+    };
+    assert_eq!(ways(&Selection::default(), &nobody), ["all"]);
+}
+
+#[test]
+fn the_first_way_has_its_entries_in_order() {
+    let asked = Selection {
+        until: Some(9),
+        ..Selection::default()
+    };
+    assert_eq!(ways(&asked, &Sight::Everything), ["all", "time"]);
+}
+
+#[test]
+fn what_is_narrow_is_the_choice_of_the_database() {
+    let asked = Selection {
+        run: text("job/7/7"),
+        user: text("alice"),
+        since: Some(1),
+        ..Selection::default()
+    };
+    assert_eq!(ways(&asked, &Sight::Everything), ["all"]);
+}
+
+#[test]
+fn too_many_alternatives_are_no_way() {
+    let asked = Selection {
+        types: vec![exactly("job.failed"); MOST_BRANCHES + 1],
+        partition: text("gpu"),
+        ..Selection::default()
+    };
+    assert_eq!(ways(&asked, &Sight::Everything), ["partition=gpu"]);
+}
+
+#[test]
+fn counting_goes_on_until_a_way_has_ended() {
+    assert_eq!(
+        rounds(20_000).collect::<Vec<_>>(),
+        [500, 2_000, 8_000, 20_000]
+    );
+    assert_eq!(rounds(40).collect::<Vec<_>>(), [40]);
+    for (counts, expected) in [
+        (&[500, 500][..], None),
+        (&[500, 499][..], Some(1)),
+        (&[10, 0, 500][..], Some(1)),
+        (&[][..], None),
+    ] {
+        assert_eq!(rarest(counts, 500), expected, "{counts:?}");
+    }
+}

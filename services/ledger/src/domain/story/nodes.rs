@@ -1,0 +1,151 @@
+//! What happened to the nodes of a job while it ran there: part of its story, as it may be why it ended.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use slurm_types::HostList;
+
+use super::{Recorded, Run, in_order, occurred_at};
+
+/// That a node failed is noticed when it does not answer any more: so long after the end of a run it is still told with it.
+const NOTICED: TimeDelta = TimeDelta::minutes(1);
+/// Stories of more nodes are told without theirs.
+const MOST_NODES: usize = 1024;
+
+/// Nodes, and since and until when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// The nodes.
+    pub nodes: BTreeSet<String>,
+    /// Since then.
+    pub from: DateTime<Utc>,
+    /// Until then; `None` if it lasts.
+    pub to: Option<DateTime<Utc>>,
+}
+
+impl Stay {
+    /// Where a run was; `None` before it began, and if its nodes cannot be read or are too many.
+    pub(super) fn of(
+        nodes: &str,
+        from: Option<DateTime<Utc>>,
+        ended: Option<DateTime<Utc>>,
+    ) -> Option<Self> {
+        let nodes = HostList::expand_up_to(nodes, MOST_NODES).ok()?;
+        let stay = Self {
+            nodes: nodes.into_iter().collect(),
+            from: from?,
+            to: ended.map(|ended| ended + NOTICED),
+        };
+        (!stay.nodes.is_empty()).then_some(stay)
+    }
+
+    fn has(&self, recorded: &Recorded) -> bool {
+        let Some(Payload::Node(event)) = &recorded.event.payload else {
+            return false;
+        };
+        let is_of_it = |node: &str| self.nodes.contains(node);
+        let at = occurred_at(&recorded.event);
+        event.node.as_ref().is_some_and(|node| is_of_it(&node.name))
+            && at.is_some_and(|at| self.from <= at && self.to.is_none_or(|to| at <= to))
+    }
+}
+
+/// All nodes of these runs, from the first begin to the last end; `None` without any, or if they are too many.
+pub fn stays(runs: &[Run]) -> Option<Stay> {
+    let mut all: Option<Stay> = None;
+    for stay in runs.iter().filter_map(|run| run.stay.as_ref()) {
+        let Some(all) = &mut all else {
+            all = Some(stay.clone());
+            continue;
+        };
+        all.nodes.extend(stay.nodes.iter().cloned());
+        if all.nodes.len() > MOST_NODES {
+            return None;
+        }
+        all.from = all.from.min(stay.from);
+        all.to = all.to.zip(stay.to).map(|(one, other)| one.max(other));
+    }
+    all
+}
+
+/// Adds to each run what happened to its nodes meanwhile.
+pub fn tell_of_nodes(runs: &mut [Run], events: &[Recorded]) {
+    for run in runs {
+        let Some(stay) = &run.stay else { continue };
+        let before = run.timeline.len();
+        let of_it = events.iter().filter(|recorded| stay.has(recorded));
+        run.timeline.extend(of_it.cloned());
+        if run.timeline.len() > before {
+            in_order(&mut run.timeline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
+    use mesh_events::{Event, timestamp};
+
+    use super::super::Summary;
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(seconds, 0).unwrap()
+    }
+
+    fn run(nodes: &str, from: i64, to: Option<i64>) -> Run {
+        Run {
+            key: "job/5/100".into(),
+            summary: Summary::default(),
+            stay: Stay::of(nodes, Some(at(from)), to.map(at)),
+            timeline: Vec::new(),
+        }
+    }
+
+    fn down(seq: u64, node: &str, seconds: i64) -> Recorded {
+        let node = Node {
+            name: node.into(),
+            ..Node::default()
+        };
+        Recorded {
+            seq,
+            event: Event {
+                occurred_at: Some(timestamp(at(seconds))),
+                payload: Some(Payload::Node(NodeEvent {
+                    node: Some(node),
+                    ..NodeEvent::default()
+                })),
+                ..Event::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_run_is_told_of_its_nodes_while_it_was_there() {
+        let mut runs = [run("n[1-2]", 100, Some(200)), run("n2", 300, None)];
+        let all = stays(&runs).unwrap();
+        assert_eq!(all.nodes.len(), 2);
+        assert_eq!((all.from, all.to), (at(100), None));
+        let events = [
+            down(1, "n1", 99),
+            down(2, "n2", 150),
+            down(3, "n3", 150),
+            down(4, "n1", 260),
+            down(5, "n1", 261),
+            down(6, "n2", 400),
+        ];
+        tell_of_nodes(&mut runs, &events);
+        let told = runs.map(|run| run.timeline.iter().map(|told| told.seq).collect::<Vec<_>>());
+        assert_eq!(told, [vec![2, 4], vec![6]]);
+    }
+
+    #[test]
+    fn what_has_no_nodes_or_too_many_has_no_stay() {
+        assert_eq!(stays(&[run("", 100, None), run("n[1", 100, None)]), None);
+        assert_eq!(stays(&[run("n[1-1025]", 100, None)]), None);
+        let many = [run("n[1-1000]", 100, None), run("m[1-1000]", 100, None)];
+        assert_eq!(stays(&many), None);
+        assert_eq!(Stay::of("n1", None, None), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! An export is as large as the ledger; what the ledger holds of it is not, however slowly it is read.
+
+use std::time::Duration;
+
+use ledger::Store;
+use mesh_api::ledger::events_service_client::EventsServiceClient;
+use mesh_events::EventType;
+use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest};
+use mesh_testkit::{NatsServer, build};
+use tonic::transport::Endpoint;
+
+use crate::support::{Database, Process, fact, free_address, on_both, secret};
+
+on_both!(exports_of_any_size_are_made_in_little_memory,);
+
+/// Entries, and how large each is: far more than the ledger may hold.
+const ENTRIES: u32 = 8_000;
+const SIZE: usize = 16 << 10;
+const BATCH: u32 = 100;
+/// A first export warms caches and connections up.
+const FEW: u32 = 800;
+/// So much more may be held during an export of all than before, in bytes. All of it is ten times as much.
+const MORE: u64 = 12 << 20;
+const TOKEN: &str = "the token of an auditor, which is long";
+
+/// How an export is read.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    AsFast,
+    /// After the beginning not for a while, so that whatever is held for the reader piles up.
+    Hesitating,
+}
+
+async fn fill(store: &Store) {
+    for first in (1..=ENTRIES).step_by(BATCH as usize) {
+        let facts = (first..first + BATCH).map(|id| {
+            let mut job = build::job(id);
+            job.work_dir = format!("/home/{}", "x".repeat(SIZE));
+            fact(&build::job_event(EventType::JobStarted, job))
+        });
+        let facts = facts.collect();
+        store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+    }
+}
+
+/// A number of `/proc/PID/status` in bytes.
+fn status(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim_matches(&[':', ' ', '\t'][..]).split(' ').next());
+    kib.unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// What a process holds at most while something is done, beyond what it held before.
+async fn more(pid: u32, during: impl Future<Output = ()>) -> u64 {
+    // Linux forgets the peak.
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    let before = status(pid, "VmRSS");
+    during.await;
+    status(pid, "VmHWM").saturating_sub(before)
+}
+
+async fn hesitate(pace: Pace, read: usize, hesitated: &mut bool) {
+    if matches!(pace, Pace::Hesitating) && read > 0 && !*hesitated {
+        *hesitated = true;
+        // Long enough for all of it to be made, if nothing held it up.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+}
+
+async fn rest(process: &Process, query: &str, entries: u32, pace: Pace) {
+    let request = process.request(&format!("/v1/events/export?{query}"));
+    let mut answer = request.send().await.unwrap().error_for_status().unwrap();
+    let (mut lines, mut bytes, mut hesitated) = (0, 0, false);
+    while let Some(chunk) = answer.chunk().await.unwrap() {
+        lines += chunk.iter().filter(|byte| **byte == b'\n').count();
+        bytes += chunk.len();
+        hesitate(pace, bytes, &mut hesitated).await;
+    }
+    let heading = usize::from(query.contains("csv"));
+    assert_eq!(lines, entries as usize + heading, "{query}");
+    assert!(heading == 1 || bytes > entries as usize * SIZE);
+}
+
+async fn grpc(
+    client: &mut EventsServiceClient<tonic::transport::Channel>,
+    entries: u32,
+    pace: Pace,
+) {
+    let mut request = tonic::Request::new(ExportEventsRequest {
+        filter: Some(EventFilter {
+            to_seq: entries.into(),
+            types: vec!["job.*".into()],
+            ..EventFilter::default()
+        }),
+        ..ExportEventsRequest::default()
+    });
+    let bearer = format!("Bearer {TOKEN}").parse().unwrap();
+    request.metadata_mut().insert("authorization", bearer);
+    let mut stream = client.export_events(request).await.unwrap().into_inner();
+    let (mut read, mut hesitated) = (0, false);
+    while let Some(response) = stream.message().await.unwrap() {
+        assert!(response.entry.is_some());
+        read += 1;
+        hesitate(pace, read, &mut hesitated).await;
+    }
+    assert_eq!(read, entries as usize);
+}
+
+async fn exports_of_any_size_are_made_in_little_memory(database: Database) {
+    let store = database.store().await;
+    fill(&store).await;
+    store.close().await;
+    let nats = NatsServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let token = secret(folder.path(), "auditor.token", TOKEN);
+    let address = free_address();
+    let api = format!(
+        "[mesh.api]\nlisten = \"{address}\"\n[[mesh.api.tokens]]\nname = \"auditor\"\nfile = {token:?}\nrole = \"auditor\"\n"
+    );
+    let process = Process::start_with(&nats, &database, "", &api).await;
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = EventsServiceClient::new(channel.connect().await.unwrap());
+    // The first checkpoint reads everything.
+    process
+        .until("it has signed", async |process| {
+            process.get("/v1/ledger/checkpoint").await.is_some()
+        })
+        .await;
+
+    let of = |format: &str, entries: u32| format!("type=job.*&to_seq={entries}{format}");
+    for format in ["", "&format=csv"] {
+        rest(&process, &of(format, FEW), FEW, Pace::AsFast).await;
+    }
+    grpc(&mut client, FEW, Pace::AsFast).await;
+    let pid = process.pid();
+    for pace in [Pace::AsFast, Pace::Hesitating] {
+        for format in ["", "&format=csv"] {
+            let all = of(format, ENTRIES);
+            let held = more(pid, rest(&process, &all, ENTRIES, pace)).await;
+            assert!(held < MORE, "{pace:?}, {all}: {} KiB more", held >> 10);
+        }
+        let held = more(pid, grpc(&mut client, ENTRIES, pace)).await;
+        assert!(held < MORE, "{pace:?}, gRPC: {} KiB more", held >> 10);
+    }
+}

@@ -1,0 +1,113 @@
+//! Events told once more to a webhook endpoint: by its owner and by administrators, and to one that is there.
+
+use mesh_api::ledger::replay_service_client::ReplayServiceClient;
+use mesh_bus::EndpointConsumer;
+use mesh_events::catalogue::endpoint_consumer;
+use mesh_events::proto::mesh::ledger::v1::StartReplayRequest;
+use mesh_events::{EventType, subject};
+use mesh_runtime::api::{Caller, Role};
+use mesh_testkit::build;
+use serde_json::json;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use super::{Ledger, messages};
+use crate::support::{Database, admin, bus, of_user, on_both, user};
+
+on_both!(a_webhook_endpoint_is_told_by_its_owner_and_administrators,);
+
+impl Ledger {
+    /// As the dispatcher does when an endpoint is made.
+    async fn endpoint(&self, name: &str, owner: &str) {
+        let consumer = EndpointConsumer {
+            name: endpoint_consumer(name),
+            endpoint: name.into(),
+            owner: owner.into(),
+            filters: Vec::new(),
+            max_ack_pending: 1,
+            ack_wait: std::time::Duration::from_secs(30),
+        };
+        let dispatcher = bus(&self.nats, "webhook-dispatcher").await;
+        dispatcher.endpoint_consumer(&consumer).await.unwrap();
+    }
+}
+
+async fn a_webhook_endpoint_is_told_by_its_owner_and_administrators(database: Database) {
+    let mut ledger = Ledger::start(database).await;
+    let events = [("alice", 1), ("bob", 2)]
+        .map(|(owner, job)| of_user(owner, EventType::JobStarted, build::job(job)));
+    ledger.append(&events).await;
+    ledger.endpoint("alice's.own", "alice").await;
+    ledger.endpoint("pipeline", "").await;
+
+    let coordinator = user("carol").coordinating(build::CLUSTER, "physics");
+    let auditor = Caller::peer("eve", 20_003, Role::Auditor);
+    // Of whom, over REST: alice's own, the operator's, one that is not there. The same over gRPC.
+    for (caller, statuses) in [
+        (user("alice"), [201, 400, 400]),
+        (user("bob"), [400, 400, 400]),
+        (coordinator, [400, 400, 400]),
+        (auditor, [403, 403, 400]),
+        (admin(), [201, 201, 400]),
+    ] {
+        let name = caller.name.clone();
+        let api = ledger.as_seen_by(caller).await;
+        let channel = Endpoint::from_shared(api.url.clone()).unwrap();
+        let mut grpc = ReplayServiceClient::new(channel.connect().await.unwrap());
+        for (endpoint, expected) in ["alice's.own", "pipeline", "absent"].iter().zip(statuses) {
+            let (status, answer) = api
+                .start(json!({"endpoint": endpoint, "filter": {"from_seq": 1000}}))
+                .await;
+            assert_eq!(status, expected, "{name}, {endpoint}: {answer}");
+            if status == 201 {
+                // So that the next one of the same caller may run.
+                api.is_done(answer["id"].as_str().unwrap()).await;
+            }
+            let request = StartReplayRequest {
+                endpoint: (*endpoint).to_owned(),
+                ..StartReplayRequest::default()
+            };
+            let code = match grpc.start_replay(request).await {
+                Ok(begun) => {
+                    api.is_done(&begun.into_inner().replay.unwrap().id).await;
+                    Code::Ok
+                }
+                Err(status) => status.code(),
+            };
+            let expected = match expected {
+                201 => Code::Ok,
+                403 => Code::PermissionDenied,
+                _ => Code::InvalidArgument,
+            };
+            assert_eq!(code, expected, "{name}, {endpoint}");
+            if status == 400 {
+                let detail = answer["detail"].as_str().unwrap();
+                assert!(
+                    detail.contains("no webhook endpoint") && detail.contains("webhooks list"),
+                    "{detail}"
+                );
+            }
+        }
+    }
+
+    // What they may see, and beside all others on the bus.
+    let alice = ledger.as_seen_by(user("alice")).await;
+    let done = alice.done(json!({"endpoint": "alice's.own"})).await;
+    let id = done["id"].as_str().unwrap();
+    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let subjects: Vec<&str> = told.iter().map(|told| told.subject.as_str()).collect();
+    let original = subject::of(&events[0]).unwrap();
+    assert_eq!(
+        subjects,
+        [format!(
+            "mesh.replay.{id}.webhook.alice_27s_2Eown.{original}"
+        )]
+    );
+
+    // Whose it is cannot be found out: come again.
+    ledger.nats.kill();
+    let (status, answer) = alice.start(json!({"endpoint": "alice's.own"})).await;
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer["detail"].as_str().unwrap().contains("NATS"));
+    ledger.nats.restart().await;
+}

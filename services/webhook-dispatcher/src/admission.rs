@@ -140,6 +140,17 @@ impl Lane {
         Ok(())
     }
 
+    /// Counts a test in the endpoint's rate; whether the circuit is open is what tests are to find out. Gives the time when one may come,
+    /// if the rate is used up.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn spend(&self, now: DateTime<Utc>) -> Result<Result<(), DateTime<Utc>>, Error> {
+        self.read_gate().await?;
+        let rules = &self.admission.rules;
+        Ok(self.admission.with(|gate| gate.spend(rules, now)))
+    }
+
     /// Asks to make an attempt at a delivery; one that waits already comes before those that are new.
     pub fn enter(&self, delivery: &Delivery) -> Option<Entry<'_>> {
         let waits = delivery.next_at.is_some();

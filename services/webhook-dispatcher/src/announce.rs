@@ -7,8 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use futures_util::{StreamExt as _, stream};
-use mesh_bus::Bus;
+use mesh_bus::{Bus, Raw};
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{
@@ -19,7 +18,8 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::endpoints::{Act as Recorded, Stored};
-use crate::adapters::store::{Delivery, State};
+use crate::adapters::outbox::{Key, Outcome};
+use crate::adapters::store::State;
 use crate::domain::cause::Cause;
 use crate::domain::names;
 use crate::error::Error;
@@ -30,11 +30,9 @@ pub const SERVICE: &str = "webhook-dispatcher";
 /// Kind of the entries about endpoints that were made, changed or removed.
 pub const ACT: &str = "webhook";
 /// Outcomes per round.
-const BATCH: u32 = 256;
-/// Under way at a time.
-const CONCURRENCY: usize = 64;
-/// Outcomes are gathered so long: an audit entry is not urgent, and each costs the server a sync.
-const GATHER: Duration = Duration::from_millis(50);
+const BATCH: u32 = 512;
+/// Outcomes are gathered so long: an audit entry is not urgent, and many at a time cost the server one sync.
+const GATHER: Duration = Duration::from_millis(100);
 /// While NATS is away.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -104,23 +102,46 @@ async fn round(shared: &Shared) -> Result<Round, Error> {
         shared.store.told(&act.id).await?;
     }
     let count = outcomes.len();
-    let told: Vec<(String, String)> = stream::iter(outcomes)
-        .map(|outcome| async move {
-            match announce(&shared.bus, &shared.cluster, &outcome).await {
-                Ok(()) => Some((outcome.endpoint, outcome.event_id)),
-                Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "announce outcome");
-                    None
-                }
-            }
-        })
-        .buffer_unordered(CONCURRENCY)
-        .filter_map(std::future::ready)
-        .collect()
-        .await;
+    let told = announce(&shared.bus, &shared.cluster, outcomes).await;
     let all = told.len() == count;
     shared.store.announced(told).await?;
     Ok(if all { Round::More } else { Round::Refused })
+}
+
+/// Tells the bus what became of deliveries; returns those that it was told of.
+async fn announce(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> {
+    // Our own messages tell of events that have their entries already.
+    let (events, own): (Vec<_>, Vec<_>) = outcomes
+        .into_iter()
+        .partition(|outcome| names::is_event(&outcome.event_id));
+    let (dead, mut others): (Vec<_>, Vec<_>) = events
+        .into_iter()
+        .partition(|outcome| outcome.state == State::Dead);
+    // The letters first: whoever reads that something was given up finds it.
+    let letters: Vec<Raw> = dead.iter().map(dead_letter).collect();
+    others.extend(taken(dead, bus.publish_many(&letters).await));
+    let entries: Vec<Raw> = others
+        .iter()
+        .map(|outcome| audit_entry(cluster, outcome))
+        .collect();
+    let audited = taken(others, bus.publish_many(&entries).await);
+    let told = own.into_iter().chain(audited);
+    told.map(|outcome| outcome.key()).collect()
+}
+
+/// Those that the bus took.
+fn taken(
+    outcomes: Vec<Outcome>,
+    results: Vec<Result<(), mesh_bus::Error>>,
+) -> impl Iterator<Item = Outcome> {
+    let together = outcomes.into_iter().zip(results);
+    together.filter_map(|(outcome, result)| match result {
+        Ok(()) => Some(outcome),
+        Err(error) => {
+            tracing::debug!(error = &error as &dyn std::error::Error, "announce outcome");
+            None
+        }
+    })
 }
 
 /// An entry about what the dispatcher does with an endpoint by itself.
@@ -152,30 +173,14 @@ pub fn own_act(
     }
 }
 
-async fn announce(bus: &Bus, cluster: &str, outcome: &Delivery) -> Result<(), mesh_bus::Error> {
-    if !names::is_event(&outcome.event_id) {
-        // Our own message about missed events: those have their entries already.
-        return Ok(());
-    }
-    let id = names::outcome_id(&outcome.endpoint, &outcome.event_id, outcome.round);
-    if outcome.state == State::Dead {
-        let letter = dead_letter(&id, outcome);
-        bus.publish_raw(subject::dead(SERVICE), &id, letter.encode_to_vec())
-            .await?;
-    }
-    let entry = audit_entry(&id, cluster, outcome);
-    bus.publish_raw(
-        subject::audit(cluster, "delivery"),
-        &id,
-        entry.encode_to_vec(),
-    )
-    .await
-    .map(drop)
+fn outcome_id(outcome: &Outcome) -> String {
+    names::outcome_id(&outcome.endpoint, &outcome.event_id, outcome.round)
 }
 
-fn dead_letter(id: &str, outcome: &Delivery) -> DeadLetter {
-    DeadLetter {
-        id: id.to_owned(),
+fn dead_letter(outcome: &Outcome) -> Raw {
+    let id = outcome_id(outcome);
+    let letter = DeadLetter {
+        id: id.clone(),
         consumer: format!("{SERVICE}/{}", outcome.endpoint),
         reason: outcome.error.clone(),
         at: Some(timestamp(outcome.updated_at)),
@@ -188,16 +193,22 @@ fn dead_letter(id: &str, outcome: &Delivery) -> DeadLetter {
         stream_sequence: outcome.stream_sequence,
         attempts: outcome.attempts,
         side: side(outcome).to_owned(),
+    };
+    Raw {
+        subject: subject::dead(SERVICE),
+        id,
+        body: letter.encode_to_vec().into(),
     }
 }
 
-fn side(outcome: &Delivery) -> &'static str {
+fn side(outcome: &Outcome) -> &'static str {
     outcome.cause.map_or("", |cause| cause.side().as_str())
 }
 
-fn audit_entry(id: &str, cluster: &str, outcome: &Delivery) -> AuditEntry {
-    AuditEntry {
-        id: id.to_owned(),
+fn audit_entry(cluster: &str, outcome: &Outcome) -> Raw {
+    let id = outcome_id(outcome);
+    let entry = AuditEntry {
+        id: id.clone(),
         cluster: cluster.to_owned(),
         kind: "delivery".to_owned(),
         at: Some(timestamp(outcome.updated_at)),
@@ -213,5 +224,10 @@ fn audit_entry(id: &str, cluster: &str, outcome: &Delivery) -> AuditEntry {
             cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
             side: side(outcome).to_owned(),
         })),
+    };
+    Raw {
+        subject: subject::audit(cluster, "delivery"),
+        id,
+        body: entry.encode_to_vec().into(),
     }
 }

@@ -11,7 +11,7 @@ use mesh_events::{Event, EventType};
 use tokio::sync::Mutex;
 
 use crate::adapters::store::Delivery;
-use crate::domain::digest::{self, Digest, Moment, Pace, Summary};
+use crate::domain::digest::{self, Digest, Pace, Summary};
 use crate::domain::names;
 use crate::error::Error;
 use crate::lane::Lane;
@@ -23,13 +23,22 @@ const LONG: Duration = Duration::from_secs(60);
 pub type Arrays = Mutex<Option<BTreeMap<String, Digest>>>;
 
 impl Lane {
-    /// Takes an event of an array in. False if it is to be told by itself.
+    /// Takes an event of an array in; what a replay tells once more has a digest of its own. False if it is to be told by itself.
     ///
     /// # Errors
     /// If the database does not read or write; the event comes again.
-    pub async fn digest(&self, kind: EventType, event: &Event) -> Result<bool, Error> {
+    pub async fn digest(
+        &self,
+        kind: EventType,
+        event: &Event,
+        replay: Option<&str>,
+    ) -> Result<bool, Error> {
         let Some(key) = digest::key(kind, event).filter(|_| self.makes_digests()) else {
             return Ok(false);
+        };
+        let key = match replay {
+            Some(replay) => format!("{key}/{replay}"),
+            None => key,
         };
         let filter = &self.endpoint.filter;
         let beside = matches!(kind, EventType::JobSubmitted | EventType::CostFinalized);
@@ -43,12 +52,15 @@ impl Lane {
             Some(digest) => digest.clone(),
             None => match self.stored(&key).await? {
                 Some(digest) => digest,
-                // Of an array nobody was told of, what is too old is counted as any other event.
-                None if self.is_too_old(event, now) => return Ok(false),
-                None => Digest::default(),
+                None => match replay {
+                    Some(replay) => Digest::replayed(replay),
+                    // Of an array nobody was told of, what is too old is counted as any other event.
+                    None if self.is_too_old(event, now) => return Ok(false),
+                    None => Digest::default(),
+                },
             },
         };
-        let told = digest.apply(kind, event, now);
+        let told = digest.apply(kind, event, |kind| filter.selects(kind), now);
         self.tell(&key, &digest, told, now).await?;
         live.insert(key, digest);
         self.wake();
@@ -108,7 +120,8 @@ impl Lane {
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         let (store, epoch) = (&self.shared.store, self.lease.epoch);
-        for summary in told.into_iter().filter(|summary| self.wants(summary)) {
+        let asked = |kind| self.endpoint.filter.selects(kind);
+        for summary in told.into_iter().filter(|summary| summary.concerns(asked)) {
             let id = names::digest_id(&self.endpoint.name, key, summary.number);
             let body = serde_json::json!(summary).to_string().into_bytes();
             let message = Delivery::message(&self.endpoint.name, id, body, now);
@@ -117,18 +130,6 @@ impl Lane {
         let state = serde_json::json!(digest).to_string();
         let keep = vec![(key.to_owned(), Some(state))];
         store.keep(epoch, &self.endpoint.name, keep, now).await
-    }
-
-    /// Starts are told if starts are asked for; how it went if something failed or completions are asked for.
-    fn wants(&self, summary: &Summary) -> bool {
-        let filter = &self.endpoint.filter;
-        match summary.moment {
-            Moment::First => filter.selects(EventType::JobStarted),
-            Moment::Failing => true,
-            Moment::Progress | Moment::Done => {
-                summary.failed > 0 || filter.selects(EventType::JobCompleted)
-            }
-        }
     }
 
     async fn live<'a>(

@@ -1,34 +1,27 @@
 //! The `[webhook-dispatcher]` section: what was written, and what it means.
 
 mod check;
+mod endpoint;
 mod network;
+mod written;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mesh_db::Location;
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
-use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
-use url::Url;
-use utoipa::ToSchema;
 
 use crate::domain::address::{self, Subnet};
-use crate::domain::circuit;
-use crate::domain::filter::Filter;
-use crate::domain::format::{Format, Secret};
-use crate::domain::gate::Rules;
-use crate::domain::rate::Limit;
-use crate::domain::retry::Policy;
-use crate::domain::success::Codes;
-use crate::signature::Signer;
 
 use check::Check;
+pub use endpoint::Endpoint;
 pub use network::{Network, Proxy, ProxyConfig};
+pub use written::{Arrays, EndpointConfig};
 
 /// What only the operator may say of an endpoint.
 const OPERATORS: [&str; 4] = ["url_file", "secret_file", "allow_private", "allow_http"];
@@ -84,6 +77,8 @@ pub struct Config {
     pub secret_overlap: Duration,
     /// How many endpoints a user may have.
     pub most_per_user: u32,
+    /// Requests that may be under way to all endpoints together, beside one to each.
+    pub most_requests: usize,
     /// Encrypts the secrets of endpoints that the API made.
     pub secrets_key: Option<SecretString>,
     /// File of that key; empty for `webhook-dispatcher.key` in the data directory.
@@ -124,192 +119,12 @@ impl Default for Config {
             proxy: ProxyConfig::default(),
             secret_overlap: hours(24),
             most_per_user: 20,
+            most_requests: 2_000,
             secrets_key: None,
             secrets_key_file: PathBuf::new(),
             db: Database::default(),
             endpoints: Vec::new(),
         }
-    }
-}
-
-/// An endpoint as it is written: one `[[webhook-dispatcher.endpoints]]`, or what the API is given. Written as JSON it is what may be
-/// shown.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
-#[schema(as = WebhookSpec)]
-#[serde(deny_unknown_fields, default)]
-pub struct EndpointConfig {
-    /// Its name, unique: letters, digits, `.`, `_` and `-`.
-    #[serde(skip_serializing)]
-    #[schema(max_length = 64, example = "pipeline")]
-    pub name: String,
-    /// What it is for.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    #[schema(max_length = 500)]
-    pub description: String,
-    /// Where to send. Shown without what could be secret in it.
-    #[serde(skip_serializing)]
-    #[schema(example = "https://pipeline.example.org/events")]
-    pub url: String,
-    /// File with the address, where the address itself is a secret. Only in `mesh.toml`.
-    #[serde(skip_serializing)]
-    #[schema(ignore)]
-    pub url_file: Option<PathBuf>,
-    /// Signing secret, `whsec_` and 24 to 64 bytes in base64. Made if it is needed and not given; never shown again.
-    #[serde(skip_serializing)]
-    #[schema(value_type = Option<String>, write_only)]
-    pub secret: Option<SecretString>,
-    /// File with the secret. Only in `mesh.toml`.
-    #[serde(skip_serializing)]
-    #[schema(ignore)]
-    pub secret_file: Option<PathBuf>,
-    /// What is sent: the name of a format, or an object whose `type` names it.
-    #[schema(value_type = Object)]
-    pub format: Format,
-    /// Headers of every request. Values are secret: shown as `…`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = BTreeMap<String, String>)]
-    pub headers: BTreeMap<String, Secret>,
-    /// Type patterns, as `job.failed`, `job.*`, `*`. Empty: everything, for chats what people act on.
-    pub types: Vec<String>,
-    /// Unix users whose events are sent. Empty for all; a user's own endpoint has that user.
-    pub users: Vec<String>,
-    /// Partitions. Empty for all.
-    pub partitions: Vec<String>,
-    /// Slurm clusters. Empty for all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub clusters: Vec<String>,
-    /// Accounts. Empty for all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub accounts: Vec<String>,
-    /// Condition on an event's fields. Empty for none.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub when: String,
-    /// How the tasks of arrays are told: `each`, or for chats `digest`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "digest")]
-    pub arrays: Option<Arrays>,
-    /// Older events are not sent, as `1d`.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1d")]
-    pub max_event_age: Option<Duration>,
-    /// Private subnets it may be in. Only in `mesh.toml`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(ignore)]
-    pub allow_private: Vec<String>,
-    /// Whether it may have an http:// address. Only in `mesh.toml`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub allow_http: Option<bool>,
-    /// Deadline of one attempt, at most `30s`.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10s")]
-    pub timeout: Option<Duration>,
-    /// Requests under way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1024)]
-    pub concurrency: Option<usize>,
-    /// Attempts in all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub max_attempts: Option<u32>,
-    /// Upper bound of the first wait.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10s")]
-    pub first_wait: Option<Duration>,
-    /// Factor between the bounds of waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
-    pub growth: Option<u32>,
-    /// Upper bound of every wait.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "30h")]
-    pub longest_wait: Option<Duration>,
-    /// A delivery that did not arrive is given up after so long, as `1d`, although attempts are left.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1d")]
-    pub give_up_after: Option<Duration>,
-    /// Statuses that mean success: `202`, `2xx`, `200-204`; 2xx if not given. For `cloudevents` and `template`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub success: Vec<String>,
-    /// So many failures in a row open its circuit: nothing is sent for a while, then one delivery as a probe. 0: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = 10)]
-    pub circuit_after: Option<u32>,
-    /// Requests in a second, minute or hour: `10/s`, `30/m`, `100/h`. None: as fast as it goes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(example = "10/s")]
-    pub rate_limit: Option<String>,
-    /// Requests at once after a pause, within the limit; as many as the number in it if not given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 10000)]
-    pub burst: Option<u32>,
-}
-
-/// How the tasks of arrays are told.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Arrays {
-    /// As a few messages about the array.
-    Digest,
-    /// Each by itself.
-    Each,
-}
-
-/// An endpoint, checked.
-#[derive(Clone)]
-pub struct Endpoint {
-    /// Its name.
-    pub name: String,
-    /// Where to send.
-    pub url: Url,
-    /// Signs what is sent; `None` for formats that know no signatures.
-    pub signer: Option<Signer>,
-    /// What is sent.
-    pub format: Format,
-    /// Which events.
-    pub filter: Filter,
-    /// Whether arrays are told as digests.
-    pub digest: bool,
-    /// Headers of every request.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// What may be shown of it.
-    pub public: Value,
-    /// Older events are not sent.
-    pub max_event_age: Option<Duration>,
-    /// Subnets it may be in although they are private.
-    pub allowed: Vec<Subnet>,
-    /// Deadline of one attempt.
-    pub timeout: Duration,
-    /// Requests under way.
-    pub concurrency: usize,
-    /// How often and when it is tried.
-    pub policy: Policy,
-    /// Statuses that mean success.
-    pub success: Codes,
-    /// So many failures in a row open its circuit; 0: never.
-    pub circuit_after: u32,
-    /// How fast; `None`: as fast as it goes.
-    pub limit: Option<Limit>,
-}
-
-impl Endpoint {
-    /// When it may be sent something. Probes wait as retries do, but never for hours.
-    pub fn rules(&self) -> Rules {
-        let policy = self.policy;
-        Rules {
-            circuit: circuit::Policy {
-                after: self.circuit_after,
-                first: policy.first_wait,
-                growth: policy.growth,
-                longest: policy.longest_wait.min(circuit::LONGEST),
-            },
-            limit: self.limit,
-        }
-    }
-
-    /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
-    pub fn shown_url(&self) -> String {
-        self.format.shown(&self.url)
     }
 }
 
@@ -376,6 +191,9 @@ impl Config {
                 "cost_wait",
                 "at most 60s; people wait for these messages",
             ));
+        }
+        if !(1..=100_000).contains(&self.most_requests) {
+            faults.push(own("most_requests", "from 1 to 100000"));
         }
         if self.pause_after > self.remember {
             faults.push(own(

@@ -5,6 +5,7 @@
 //! - [`retry`]: what follows from an attempt; [`cause`]: why one failed, and who can mend it.
 //! - [`success`]: which statuses are an arrival.
 //! - [`gate`]: when an endpoint may be sent something, by its [`circuit`], its [`rate`] and what its receiver asks for.
+//! - [`fact`]: an event, read once for all it goes to.
 //! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`digest`]: an array's tasks as a few messages.
@@ -19,6 +20,7 @@ pub mod cause;
 pub mod circuit;
 pub mod digest;
 pub mod expression;
+pub mod fact;
 pub mod fields;
 pub mod filter;
 pub mod format;

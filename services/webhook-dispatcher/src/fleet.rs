@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::endpoints::{Activity, Outline, Source};
+use crate::adapters::endpoints::{Activity, Outline, Source, Stored};
 use crate::adapters::replicas::TTL;
 use crate::config::Endpoint;
 use crate::domain::ownership::{Lease as Held, Step, Wanted, plan};
@@ -90,14 +90,19 @@ impl Fleet {
         })
     }
 
-    /// An endpoint at work here whose consumer was not made yet.
-    fn undeclared(&self) -> Option<String> {
+    /// An endpoint that is at work here.
+    pub fn lane(&self, name: &str) -> Option<Arc<Lane>> {
+        self.running().get(name)?.lane.clone()
+    }
+
+    /// Endpoints at work here whose consumers were not made yet, and what tells when they are.
+    fn undeclared(&self) -> Vec<(String, CancellationToken)> {
         let all = self.running();
-        let mut running = all.iter().filter_map(|(name, running)| {
-            let lane = running.lane.as_ref()?;
-            (!lane.declared.is_cancelled()).then_some(name)
+        let undeclared = all.iter().filter_map(|(name, running)| {
+            let declared = &running.lane.as_ref()?.declared;
+            (!declared.is_cancelled()).then(|| (name.clone(), declared.clone()))
         });
-        running.next().cloned()
+        undeclared.collect()
     }
 
     /// Lets every endpoint look for what is due.
@@ -116,12 +121,15 @@ impl Fleet {
         let mut listens = false;
         loop {
             let leaving = shutdown.is_cancelled();
+            let mut missing = Vec::new();
             match self.tick(&mut id, leaving).await {
                 Ok(()) => {
-                    let missing = self.undeclared().filter(|_| !listens);
-                    listens |= missing.is_none();
-                    match missing {
-                        Some(name) => condition.fail(format!(
+                    if !listens {
+                        missing = self.undeclared();
+                    }
+                    listens |= missing.is_empty();
+                    match missing.first() {
+                        Some((name, _)) => condition.fail(format!(
                             "the consumer of {name} is not there yet: what is published before does not reach it"
                         )),
                         None => condition.ok(),
@@ -139,6 +147,8 @@ impl Fleet {
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
                 () = self.wake.notified() => {}
+                // One look when the last is there: one for each would be as many looks at everything as there are endpoints.
+                () = all(&missing), if !missing.is_empty() => {}
                 () = shutdown.cancelled(), if !leaving => {}
             }
         }
@@ -177,27 +187,38 @@ impl Fleet {
             .map(|(name, outline)| wanted(name, outline))
             .collect();
         let mut release: BTreeSet<String> = BTreeSet::new();
+        let mut take: BTreeMap<String, i64> = BTreeMap::new();
         for step in plan(id, &replicas, &wanted, &leases) {
             match step {
-                Step::Take { endpoint, seen } => {
-                    if let Some(epoch) = store.take(&endpoint, id, seen).await? {
-                        let holder = id.clone();
-                        leases.insert(endpoint, Held { holder, epoch });
-                    }
-                }
+                Step::Take { endpoint, seen } => drop(take.insert(endpoint, seen)),
                 Step::Release { endpoint } => drop(release.insert(endpoint)),
             }
         }
+        if !take.is_empty() {
+            for (endpoint, epoch) in store.take(id, &take).await? {
+                let holder = id.clone();
+                leases.insert(endpoint, Held { holder, epoch });
+            }
+        }
+        let (mut begin, mut done) = (Vec::new(), Vec::new());
         for (name, lease) in leases.iter().filter(|(_, lease)| lease.holder == *id) {
             let outline = outlines
                 .get(name)
                 .filter(|_| !leaving && !release.contains(name));
             if self.settle(name, outline) {
                 match outline {
-                    Some(outline) => self.start(name, lease.epoch, outline).await,
-                    None => store.release(name, id, lease.epoch).await?,
+                    Some(outline) => begin.push((name, lease.epoch, outline)),
+                    None => done.push(name.clone()),
                 }
             }
+        }
+        if !done.is_empty() {
+            store.release(id, done).await?;
+        }
+        let names = begin.iter().map(|(name, ..)| (*name).clone());
+        let mut stored = store.named(names.collect()).await?;
+        for (name, epoch, outline) in begin {
+            self.start(name, epoch, outline, stored.remove(name));
         }
         self.tidy();
         self.look_for_notices(&outlines);
@@ -273,13 +294,15 @@ impl Fleet {
         self.shared.owned(all.keys().cloned().collect());
     }
 
-    async fn start(&self, name: &str, epoch: i64, outline: &Outline) {
+    fn start(&self, name: &str, epoch: i64, outline: &Outline, stored: Option<Stored>) {
         let lease = Lease::new(name, epoch, self.validity.clone());
         let stop = CancellationToken::new();
         let endpoint = match outline.activity {
             Activity::Removed => None,
             Activity::Active | Activity::Paused | Activity::Disabled => {
-                match self.registry.endpoint(&self.shared.store, name).await {
+                let unknown = || Error::Unknown(name.to_owned());
+                let endpoint = stored.ok_or_else(unknown);
+                match endpoint.and_then(|stored| self.registry.made_of(&stored)) {
                     Ok(endpoint) => Some(endpoint),
                     Err(error) => {
                         tracing::error!(
@@ -296,16 +319,6 @@ impl Fleet {
             let shared = Arc::clone(&self.shared);
             Arc::new(Lane::new(shared, endpoint, outline.revision, lease.clone()))
         });
-        if let Some(lane) = &lane {
-            let (declared, wake) = (lane.declared.clone(), Arc::clone(&self.wake));
-            let stopped = stop.clone();
-            tokio::spawn(async move {
-                let declared = declared.cancelled();
-                if stopped.run_until_cancelled_owned(declared).await.is_some() {
-                    wake.notify_one();
-                }
-            });
-        }
         let work = match (&lane, outline.activity) {
             (Some(lane), Activity::Active) => {
                 tokio::spawn(work::deliver(Arc::clone(lane), stop.clone()))
@@ -397,6 +410,13 @@ impl Fleet {
 
     fn running(&self) -> MutexGuard<'_, BTreeMap<String, Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until all of these are there.
+async fn all(declared: &[(String, CancellationToken)]) {
+    for (_, declared) in declared {
+        declared.cancelled().await;
     }
 }
 

@@ -1,6 +1,8 @@
 //! When an endpoint is not to be sent to any more: its receiver said so, or nothing has arrived for days. Its owner is told where they
 //! have a chat; for everybody else the API says why.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Mutex;
 
@@ -14,11 +16,54 @@ use crate::domain::names;
 use crate::error::Error;
 use crate::lane::Lane;
 
-/// Under it the beginning of the failures is kept.
+/// Under it the beginning of the failures is kept, and how many there were.
 const KEY: &str = "failing-since";
+/// Nothing is known of a receiver that was hardly asked: two failures may be days apart with nothing between.
+const ENOUGH: u32 = 10;
 
-/// Since when every attempt failed; the outer is `None` until it was read.
-pub type Failing = Mutex<Option<Option<DateTime<Utc>>>>;
+/// Attempts that failed, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streak {
+    since: DateTime<Utc>,
+    /// Counted up to [`ENOUGH`].
+    attempts: u32,
+}
+
+/// How every attempt failed lately; the outer is `None` until it was read.
+pub type Failing = Mutex<Option<Option<Streak>>>;
+
+impl Streak {
+    /// One more that failed.
+    fn and(streak: Option<Self>, now: DateTime<Utc>) -> Self {
+        let Self { since, attempts } = streak.unwrap_or(Self {
+            since: now,
+            attempts: 0,
+        });
+        Self {
+            since,
+            attempts: ENOUGH.min(attempts + 1),
+        }
+    }
+
+    fn kept(self) -> String {
+        format!("{} {}", self.since.timestamp_millis(), self.attempts)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        // Before attempts were counted there was a time only.
+        let (millis, attempts) = text.split_once(' ').unwrap_or((text, "1"));
+        Some(Self {
+            since: DateTime::from_timestamp_millis(millis.parse().ok()?)?,
+            attempts: attempts.parse().ok()?,
+        })
+    }
+
+    /// True if nothing has arrived for so long, although it was tried.
+    fn is_enough(self, after: Duration, now: DateTime<Utc>) -> bool {
+        let after = TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
+        !after.is_zero() && self.attempts >= ENOUGH && now - self.since >= after
+    }
+}
 
 /// Messages about an endpoint that is halted, to what its owner reads: their chats that are at work. Where nobody owns it, it is the
 /// operator's, whose chats are those for everybody's events.
@@ -81,23 +126,20 @@ impl Lane {
         }
         let now = delivery.updated_at;
         let mut failing = self.failing.lock().await;
-        let since = failing.flatten();
+        let streak = failing.flatten();
         let next = match (delivery.state, delivery.cause) {
             (State::Delivered, _) => None,
             // It says nothing of the receiver.
-            (_, Some(Cause::Content)) => since,
-            (_, Some(cause)) if cause.side() == Side::Dispatcher => since,
-            _ => since.or(Some(now)),
+            (_, Some(Cause::Content)) => streak,
+            (_, Some(cause)) if cause.side() == Side::Dispatcher => streak,
+            _ => Some(Streak::and(streak, now)),
         };
-        if next != since {
-            let value = next.map(|since| since.timestamp_millis().to_string());
-            delivery.keep.push((KEY.to_owned(), value));
+        if next != streak {
+            delivery.keep.push((KEY.to_owned(), next.map(Streak::kept)));
         }
         *failing = Some(next);
         let after = self.shared.pause_after;
-        let halts = next.filter(|_| !after.is_zero()).is_some_and(|since| {
-            now - since >= TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX)
-        });
+        let halts = next.is_some_and(|streak| streak.is_enough(after, now));
         halts.then(|| Halt {
             activity: Activity::Paused,
             reason: format!(
@@ -108,15 +150,12 @@ impl Lane {
         })
     }
 
-    async fn failing_since(&self) -> Result<Option<DateTime<Utc>>, Error> {
+    async fn failing_since(&self) -> Result<Option<Streak>, Error> {
         let store = &self.shared.store;
         let kept = store
             .kept(&self.endpoint.name, vec![KEY.to_owned()])
             .await?;
-        Ok(kept
-            .get(KEY)
-            .and_then(|text| text.parse().ok())
-            .and_then(DateTime::from_timestamp_millis))
+        Ok(kept.get(KEY).and_then(|text| Streak::read(text)))
     }
 
     /// Halts the endpoint: what waits and what comes is kept, until somebody resumes it.
@@ -159,5 +198,35 @@ impl Lane {
             self.shared.outcomes.notify_one();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_and_ten_failed_attempts_are_enough() {
+        let start = DateTime::from_timestamp_millis(1_763_760_000_000).unwrap();
+        let pause_after = Duration::from_secs(5 * 24 * 60 * 60);
+        let at = |hours| start + TimeDelta::hours(hours);
+        let first = Streak::and(None, at(0));
+        let second = Streak::and(Some(first), at(200));
+        assert!(!second.is_enough(pause_after, at(200)), "two, days apart");
+        let mut streak = second;
+        for _ in 3..=12 {
+            assert_eq!(Streak::read(&streak.kept()), Some(streak));
+            streak = Streak::and(Some(streak), at(201));
+        }
+        assert!(streak.is_enough(pause_after, at(201)));
+        assert!(!streak.is_enough(pause_after, at(119)), "not for so long");
+        assert!(!streak.is_enough(Duration::ZERO, at(201)), "never");
+        assert_eq!(
+            Streak::and(Some(streak), at(202)),
+            streak,
+            "not written again"
+        );
+        let older = Streak::read("1763760000000");
+        assert_eq!(older, Some(first), "as versions before wrote it");
     }
 }

@@ -3,7 +3,7 @@
 //! A message is acknowledged when its outcome, or the fact that it waits, is on disk. So no wait holds a place of the consumer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
 use mesh_bus::{Handler, Message, Outcome};
@@ -25,7 +25,7 @@ pub struct Intake(pub Arc<Lane>);
 
 impl Handler for Intake {
     async fn handle(&self, message: &Message) -> Outcome {
-        let event = match message.event() {
+        let event = match self.0.shared.facts.read(&message.body) {
             Ok(event) => event,
             Err(error) => {
                 return Outcome::Reject {
@@ -66,7 +66,7 @@ impl Handler for Intake {
 impl Intake {
     async fn take(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
         let lane = &self.0;
-        if lane.digest(kind, event).await? {
+        if lane.digest(kind, event, None).await? {
             return Ok(());
         }
         if lane.companions.contains(&kind) {
@@ -95,7 +95,7 @@ impl Intake {
         if lane.endpoint.format.is_chat() {
             let cost = pairing::awaits(kind, event).filter(|_| !lane.shared.cost_wait.is_zero());
             if let Some(pair) = cost {
-                match lane.costs.take(&pair) {
+                match lane.costs.take(&pair, Instant::now()) {
                     Some(cost) => delivery.cost = Some(cost),
                     None => return self.park(delivery, pair).await,
                 }
@@ -113,7 +113,7 @@ impl Intake {
         delivery.pair = Some(pair.clone());
         lane.store(delivery).await?;
         // The cost may have come meanwhile.
-        if let Some(cost) = lane.costs.take(&pair)
+        if let Some(cost) = lane.costs.take(&pair, Instant::now())
             && lane.join_cost(pair, cost).await?
         {
             lane.wake();
@@ -132,9 +132,9 @@ impl Intake {
             return Ok(());
         }
         let cost = message.body.to_vec();
-        lane.costs.put(pair.clone(), cost.clone());
+        lane.costs.put(pair.clone(), cost.clone(), Instant::now());
         if lane.join_cost(pair.clone(), cost).await? {
-            lane.costs.take(&pair);
+            lane.costs.take(&pair, Instant::now());
             lane.wake();
         }
         Ok(())

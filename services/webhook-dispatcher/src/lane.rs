@@ -23,8 +23,10 @@ use crate::domain::gate::{Closed, Lesson};
 use crate::domain::retry::{Next, next_attempt};
 use crate::domain::{names, pairing};
 use crate::error::Error;
+use crate::facts::Facts;
 use crate::halt::Failing;
 use crate::lease::Lease;
+use crate::places::Places;
 use crate::post::Told;
 use crate::{metrics, post};
 
@@ -41,6 +43,8 @@ pub struct Shared {
     pub store: Store,
     /// HTTP clients.
     pub http: Http,
+    /// Events on their way.
+    pub facts: Facts,
     /// Slurm's ClusterName.
     pub cluster: String,
     /// How long a chat message waits for its cost.
@@ -49,6 +53,8 @@ pub struct Shared {
     pub pause_after: Duration,
     /// Outcomes are to be announced.
     pub outcomes: Notify,
+    /// Requests that may be under way to all endpoints together.
+    pub places: Arc<Semaphore>,
     /// Endpoints whose outcomes are announced here.
     pub owned: RwLock<Vec<String>>,
 }
@@ -88,7 +94,7 @@ pub struct Lane {
     pub admission: Admission,
     pub(crate) failing: Failing,
     pub(crate) halted: AtomicBool,
-    permits: Semaphore,
+    places: Places,
     wake: Notify,
     under_way: Mutex<HashSet<String>>,
 }
@@ -118,20 +124,21 @@ impl Lane {
         } else {
             Vec::new()
         };
-        let permits = Semaphore::new(endpoint.concurrency);
+        let costs = Costs::new(shared.cost_wait);
+        let places = Places::new(endpoint.concurrency, Arc::clone(&shared.places));
         let admission = Admission::new(endpoint.rules(), revision, endpoint.concurrency == 1);
         Self {
             shared,
             companions,
             array_companions,
             arrays: Arrays::default(),
-            costs: Costs::default(),
+            costs,
             declared: CancellationToken::new(),
             asked_again: Notify::new(),
             admission,
             failing: Failing::default(),
             halted: AtomicBool::new(false),
-            permits,
+            places,
             wake: Notify::new(),
             under_way: Mutex::default(),
             endpoint,
@@ -204,12 +211,12 @@ impl Lane {
         delivery: Delivery,
         observed: Option<DateTime<Utc>>,
     ) -> Result<(), Error> {
-        let permit = self.permits.acquire().await;
+        let place = self.places.take().await;
         self.read_failing().await?;
         self.read_gate().await?;
         self.may_send()?;
         let Some(entry) = self.enter(&delivery) else {
-            drop(permit);
+            drop(place);
             return self.put_off(delivery).await;
         };
         let (mut delivery, lesson) = self.attempt(delivery).await?;
@@ -219,7 +226,7 @@ impl Lane {
             metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
         }
         self.store(delivery).await?;
-        drop(permit);
+        drop(place);
         if let Some(halt) = halt {
             self.halt(halt).await;
         }
@@ -249,7 +256,7 @@ impl Lane {
             trace::adopt(&span, &delivery.trace);
         }
         async {
-            let told = Told::of(&delivery, &self.shared.cluster)?;
+            let told = Told::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
             let keys = self.endpoint.format.keys(&told.content());
             let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
             let at = Utc::now();
@@ -449,7 +456,7 @@ impl Lane {
         }
         let now = Utc::now();
         let event = names::is_event(id)
-            .then(|| post::event(&delivery))
+            .then(|| delivery.event(&self.shared.facts))
             .transpose()?;
         let observed = event
             .as_ref()

@@ -5,8 +5,9 @@
 //! - [`handlers`]: per message: decide, send, store.
 //! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
 //! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
+//! - [`facts`]: events on their way, read once for all endpoints.
 //! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
-//! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for.
+//! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for; [`places`]: how much at a time.
 //! - [`redeliver`]: dead letters that somebody wants delivered again; [`halt`]: endpoints that are not sent to any more.
 //! - [`arrays`]: digests of arrays, on disk.
 //! - [`announce`]: outcomes become audit entries and dead letters.
@@ -26,12 +27,14 @@ pub mod config;
 pub mod costs;
 pub mod domain;
 pub mod error;
+pub mod facts;
 pub mod fleet;
 pub mod halt;
 pub mod handlers;
 pub mod lane;
 pub mod lease;
 pub mod metrics;
+pub mod places;
 pub mod post;
 pub mod redeliver;
 pub mod registry;
@@ -50,7 +53,7 @@ use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use secrecy::ExposeSecret as _;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -59,8 +62,9 @@ pub use error::Error;
 
 use adapters::http::Http;
 use adapters::store::Store;
-use api::Webhooks;
+use api::{Turns, Webhooks};
 use domain::names;
+use facts::Facts;
 use fleet::Fleet;
 use lane::Shared;
 use registry::Registry;
@@ -89,7 +93,7 @@ impl Service for WebhookDispatcherService {
         let store = Store::connect(&location)?;
         let vault = vault(&context, &config, &store)?;
         let (remember, cost_wait) = (config.remember, config.cost_wait);
-        let pause_after = config.pause_after;
+        let (pause_after, most_requests) = (config.pause_after, config.most_requests);
         let registry = Arc::new(Registry::new(config, endpoints, vault));
         let prepared = match prepare(&store, &registry).await {
             Ok(()) => true,
@@ -108,10 +112,12 @@ impl Service for WebhookDispatcherService {
             bus,
             store,
             http: Http::new(network)?,
+            facts: Facts::default(),
             cluster: context.mesh.cluster.clone(),
             cost_wait,
             pause_after,
             outcomes: Notify::new(),
+            places: Arc::new(Semaphore::new(most_requests)),
             owned: RwLock::default(),
         });
         let fleet = Arc::new(Fleet::new(Arc::clone(&shared), Arc::clone(&registry)));
@@ -120,6 +126,7 @@ impl Service for WebhookDispatcherService {
             registry: Arc::clone(&registry),
             fleet: Arc::clone(&fleet),
             config_file: context.config_file(),
+            turns: Turns::default(),
         }));
         let dispatcher = Dispatcher {
             shared,
@@ -178,15 +185,12 @@ fn vault(context: &Context, config: &Config, store: &Store) -> Result<Option<Vau
 /// Brings the tables to this version and notes the endpoints of `mesh.toml`.
 async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     store.prepare().await?;
-    for endpoint in registry.files() {
-        if !store
-            .note_file(&endpoint.name, &endpoint.public, Utc::now())
-            .await?
-        {
-            return Err(Error::NameTaken(endpoint.name.clone()));
-        }
+    let files = registry.files();
+    let files = files.map(|endpoint| (endpoint.name.as_str(), &endpoint.public));
+    match store.note_files(files, Utc::now()).await? {
+        Some(taken) => Err(Error::NameTaken(taken)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 struct Dispatcher {
@@ -320,7 +324,7 @@ async fn watch_database(
 async fn forget(shared: Arc<Shared>, remember: Duration, shutdown: CancellationToken) {
     loop {
         let before = Utc::now() - TimeDelta::from_std(remember).unwrap_or(TimeDelta::days(14));
-        match shared.store.forget(before).await {
+        match shared.store.forget(before, &shutdown).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "forgot old deliveries"),
             Err(error) => {

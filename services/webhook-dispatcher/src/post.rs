@@ -1,5 +1,6 @@
 //! One attempt at a delivery: the exchange of its endpoint's format with the receiver, within one deadline.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mesh_events::Event;
@@ -11,11 +12,13 @@ use crate::adapters::store::Delivery;
 use crate::config::Endpoint;
 use crate::domain::cause::Cause;
 use crate::domain::digest::Summary;
+use crate::domain::fact::Fact;
 use crate::domain::format::{Content, Kept, Step, Topic, Verdict};
 use crate::domain::message::Message;
 use crate::domain::names;
 use crate::domain::retry::Outcome;
 use crate::error::Error;
+use crate::facts::Facts;
 
 /// What came of an attempt.
 #[derive(Debug)]
@@ -32,23 +35,12 @@ pub struct Attempted {
     pub elapsed: Duration,
 }
 
-/// The event of a delivery.
-///
-/// # Errors
-/// If the stored body is none.
-pub fn event(delivery: &Delivery) -> Result<Event, Error> {
-    Event::from_bytes(&delivery.body).map_err(|source| Error::Stored {
-        id: delivery.event_id.clone(),
-        source,
-    })
-}
-
 /// What a delivery tells: the event, or a message of our own.
 pub enum Told {
     /// An event and its cost.
     Event {
         /// The event.
-        event: Box<Event>,
+        event: Arc<Fact>,
         /// What completes it.
         cost: Option<Box<CostEvent>>,
         /// The replay that tells it once more.
@@ -65,7 +57,7 @@ impl Told {
     ///
     /// # Errors
     /// If the stored body is no event.
-    pub fn of(delivery: &Delivery, cluster: &str) -> Result<Self, Error> {
+    pub fn of(delivery: &Delivery, cluster: &str, facts: &Facts) -> Result<Self, Error> {
         if names::is_event(&delivery.event_id) {
             let cost = delivery
                 .cost
@@ -73,7 +65,7 @@ impl Told {
                 .and_then(|bytes| cost(bytes))
                 .map(Box::new);
             return Ok(Self::Event {
-                event: Box::new(event(delivery)?),
+                event: delivery.event(facts)?,
                 cost,
                 replay: names::replay(&delivery.event_id).map(str::to_owned),
             });
@@ -105,7 +97,7 @@ impl Told {
             Self::Message(sample.id.clone(), message)
         } else {
             Self::Event {
-                event: Box::new(sample.clone()),
+                event: Arc::new(sample.clone().into()),
                 cost: None,
                 replay: None,
             }
@@ -179,7 +171,7 @@ pub async fn tell(
     let mut verdict = loop {
         match step {
             Step::Done(verdict) => break verdict,
-            Step::Send(request, exchange) => match http.send(endpoint, &request, &attributes).await
+            Step::Send(request, exchange) => match http.send(endpoint, *request, &attributes).await
             {
                 Ok(response) => {
                     status = response.status;

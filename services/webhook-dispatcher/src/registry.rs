@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::adapters::endpoints::{Source, Stored};
-use crate::adapters::store::Store;
 use crate::config::{Config, Endpoint, Fault};
 use crate::error::Error;
 use crate::signature::Signer;
@@ -74,16 +73,6 @@ impl Registry {
         self.files.keys().cloned().collect()
     }
 
-    /// An endpoint, with its secrets.
-    ///
-    /// # Errors
-    /// If it is not known here, or what is stored makes none.
-    pub async fn endpoint(&self, store: &Store, name: &str) -> Result<Endpoint, Error> {
-        let unknown = || Error::Unknown(name.to_owned());
-        let stored = store.endpoint(name).await?.ok_or_else(unknown)?;
-        self.made_of(&stored)
-    }
-
     /// What a stored endpoint is, with its secrets.
     ///
     /// # Errors
@@ -95,14 +84,16 @@ impl Registry {
             return listed.ok_or_else(|| Error::Unknown(name.clone()));
         }
         let definition = self.definition(stored)?;
-        self.check(&definition).map_err(|faults| Error::Refused {
+        let checked = self.check(&definition).map_err(|faults| Error::Refused {
             name: name.clone(),
             faults: faults
                 .iter()
                 .map(|fault| format!("{}: {}", fault.key, fault.problem))
                 .collect::<Vec<_>>()
                 .join("; "),
-        })
+        });
+        let owner = stored.owner.clone();
+        checked.map(|endpoint| Endpoint { owner, ..endpoint })
     }
 
     /// All of a stored endpoint that the API made.

@@ -1,7 +1,7 @@
 //! Per message of an endpoint's consumer of replays: an event that somebody had told once more, for this endpoint.
 //!
 //! The endpoint's filter counts, its greatest age does not, and what was delivered before is delivered again: it is remembered once for
-//! each replay.
+//! each replay. Arrays are told as digests where they always are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Replayed(pub Arc<Lane>);
 impl Handler for Replayed {
     async fn handle(&self, message: &Message) -> Outcome {
         let reject = |reason: String| Outcome::Reject { reason };
-        let event = match message.event() {
+        let event = match self.0.shared.facts.read(&message.body) {
             Ok(event) => event,
             Err(error) => return reject(mesh_runtime::chain(&error)),
         };
@@ -65,6 +65,9 @@ impl Replayed {
     ) -> Result<(), Error> {
         let lane = &self.0;
         let endpoint = &lane.endpoint;
+        if lane.digest(kind, event, Some(replay)).await? {
+            return Ok(());
+        }
         let told_alone = !lane.companions.contains(&kind) && endpoint.format.takes(kind, event);
         if !told_alone || !endpoint.filter.matches(kind, event) {
             return Ok(());

@@ -1,17 +1,16 @@
 //! Standard Webhooks 1.0.0 signatures, `v1` (HMAC-SHA256).
 
-use std::sync::Arc;
-
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use chrono::{DateTime, Utc};
-use standardwebhooks::Webhook;
+use ring::hmac::{Context, HMAC_SHA256, Key};
 
-/// Signs for one endpoint.
+/// Signs for one endpoint. Its `Debug` would not show the key, and there is none.
 #[derive(Clone)]
 pub struct Signer {
-    // The crate's type is not `Clone`, and has no `Debug` that could show the key.
-    webhook: Arc<Webhook>,
+    key: Key,
     /// Secrets from before, and until when they sign too: receivers change theirs in this time.
-    retired: Vec<(Arc<Webhook>, DateTime<Utc>)>,
+    retired: Vec<(Key, DateTime<Utc>)>,
 }
 
 /// A secret that cannot be used.
@@ -35,13 +34,14 @@ impl Signer {
     /// If it has another form or length.
     pub fn new(secret: &str) -> Result<Self, InvalidSecret> {
         let encoded = secret.strip_prefix("whsec_").ok_or(InvalidSecret::Prefix)?;
-        let webhook = Webhook::new(secret).map_err(|_| InvalidSecret::Base64)?;
-        let length = encoded.trim_end_matches('=').len() * 3 / 4;
-        if !(24..=64).contains(&length) {
-            return Err(InvalidSecret::Length(length));
+        let key = BASE64_STANDARD
+            .decode(encoded)
+            .map_err(|_| InvalidSecret::Base64)?;
+        if !(24..=64).contains(&key.len()) {
+            return Err(InvalidSecret::Length(key.len()));
         }
         Ok(Self {
-            webhook: webhook.into(),
+            key: Key::new(HMAC_SHA256, &key),
             retired: Vec::new(),
         })
     }
@@ -49,22 +49,27 @@ impl Signer {
     /// The same; another signer's secret signs too, until then.
     #[must_use]
     pub fn beside(mut self, retired: Self, until: DateTime<Utc>) -> Self {
-        self.retired.push((retired.webhook, until));
+        self.retired.push((retired.key, until));
         self
     }
 
     /// Value of `webhook-signature`. The timestamp is the attempt's: receivers refuse what is older than five minutes.
     pub fn sign(&self, id: &str, at: DateTime<Utc>, body: &str) -> String {
         let retired = self.retired.iter().filter(|(_, until)| at < *until);
-        let signatures: Vec<String> = std::iter::once(&self.webhook)
-            .chain(retired.map(|(webhook, _)| webhook))
-            .map(|webhook| {
-                webhook
-                    .sign(id, at.timestamp(), body.as_bytes())
-                    .expect("signing fails only for bodies that are not UTF-8")
-            })
-            .collect();
-        signatures.join(" ")
+        let keys = std::iter::once(&self.key).chain(retired.map(|(key, _)| key));
+        let time = at.timestamp().to_string();
+        let mut signatures = String::new();
+        for key in keys {
+            let mut signed = Context::with_key(key);
+            for part in [id, ".", &time, ".", body] {
+                signed.update(part.as_bytes());
+            }
+            let space = if signatures.is_empty() { "" } else { " " };
+            signatures.push_str(space);
+            signatures.push_str("v1,");
+            BASE64_STANDARD.encode_string(signed.sign(), &mut signatures);
+        }
+        signatures
     }
 }
 

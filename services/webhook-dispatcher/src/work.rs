@@ -57,7 +57,7 @@ pub async fn remove(shared: Arc<Shared>, lease: Lease, stop: CancellationToken) 
 async fn try_remove(shared: &Shared, lease: &Lease, stop: &CancellationToken) -> Result<(), Error> {
     let (store, name) = (&shared.store, &lease.endpoint);
     lease.check()?;
-    let ended = store.end(lease.epoch, name, Utc::now()).await?;
+    let ended = store.end(lease.epoch, name, Utc::now(), stop).await?;
     if ended > 0 {
         tracing::warn!(
             endpoint = name,
@@ -78,7 +78,7 @@ async fn try_remove(shared: &Shared, lease: &Lease, stop: &CancellationToken) ->
             return Ok(());
         }
     }
-    if store.erase(name, lease.epoch).await? {
+    if store.erase(name, lease.epoch, stop).await? {
         tracing::info!(endpoint = name, "endpoint removed");
     }
     Ok(())
@@ -145,7 +145,8 @@ fn consumer(lane: &Lane) -> EndpointConsumer {
     let endpoint = &lane.endpoint;
     EndpointConsumer {
         name: names::consumer(&endpoint.name),
-        description: format!("webhook {}", endpoint.name),
+        endpoint: endpoint.name.clone(),
+        owner: endpoint.owner.clone(),
         filters: lane.subjects(),
         // As many again as are handled wait at hand, so that the next is there when one is done.
         max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),

@@ -1,5 +1,8 @@
 //! A row of the table of deliveries.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use mesh_bus::Message;
 use mesh_db::sql::Row;
@@ -7,7 +10,10 @@ use mesh_events::{Event, cloudevents};
 use serde::Serialize;
 
 use crate::domain::cause::Cause;
+use crate::domain::fact::Fact;
 use crate::domain::names;
+use crate::error::Error;
+use crate::facts::Facts;
 
 /// Where a delivery stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +30,9 @@ pub enum State {
 }
 
 impl State {
+    /// Every state.
+    pub const ALL: [Self; 4] = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
+
     /// Its word in the database, audit entries and the API.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -36,8 +45,7 @@ impl State {
 
     /// The state of this word.
     pub fn named(word: &str) -> Option<Self> {
-        let all = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
-        all.into_iter().find(|state| state.as_str() == word)
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
     pub(super) fn parse(word: &str) -> Self {
@@ -85,7 +93,7 @@ pub struct Delivery {
     /// Which cost it waits for.
     pub pair: Option<String>,
     /// The event as it was received; empty once it is not needed any more.
-    pub body: Vec<u8>,
+    pub body: Bytes,
     /// The cost event that came for it.
     pub cost: Option<Vec<u8>>,
     /// How often it was begun again.
@@ -133,8 +141,19 @@ impl Delivery {
             next_at: None,
             subject: message.subject.clone(),
             stream_sequence: message.stream_sequence,
-            ..Self::message(endpoint, id, message.body.to_vec(), now)
+            ..Self::message(endpoint, id, message.body.clone(), now)
         }
+    }
+
+    /// The event.
+    ///
+    /// # Errors
+    /// If the stored body is none.
+    pub fn event(&self, facts: &Facts) -> Result<Arc<Fact>, Error> {
+        facts.read(&self.body).map_err(|source| Error::Stored {
+            id: self.event_id.clone(),
+            source,
+        })
     }
 
     /// The event as CloudEvents JSON; `None` once it is not needed any more, and for a message of our own.
@@ -146,7 +165,7 @@ impl Delivery {
     }
 
     /// A message of our own, to be sent at once.
-    pub fn message(endpoint: &str, id: String, body: Vec<u8>, now: DateTime<Utc>) -> Self {
+    pub fn message(endpoint: &str, id: String, body: impl Into<Bytes>, now: DateTime<Utc>) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
             event_id: id,
@@ -163,7 +182,7 @@ impl Delivery {
             stream_sequence: 0,
             trace: String::new(),
             pair: None,
-            body,
+            body: body.into(),
             cost: None,
             round: 0,
             cause: None,
@@ -195,7 +214,10 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
         stream_sequence: number("stream_sequence")?,
         trace: row.get("trace")?,
         pair: row.get("pair")?,
-        body: row.get::<Option<Vec<u8>>>("body")?.unwrap_or_default(),
+        body: row
+            .get::<Option<Vec<u8>>>("body")?
+            .unwrap_or_default()
+            .into(),
         cost: row.get("cost")?,
         round: number("round")?.try_into().unwrap_or(u32::MAX),
         cause: Cause::parse(&row.get::<String>("cause")?),

@@ -7,8 +7,8 @@ use mesh_db::pool::Access;
 use mesh_db::sql::{Row, Sql, Value};
 use serde::Serialize;
 
-use super::command::save;
 use super::delivery::{Delivery, time};
+use super::saves::save;
 use super::store::Store;
 use crate::error::Error;
 
@@ -167,39 +167,44 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// Notes an endpoint of `mesh.toml`. False if one of that name was made by the API.
+    /// Those of these endpoints that there are, by name.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn named(&self, names: Vec<String>) -> Result<BTreeMap<String, Stored>, Error> {
+        let action = "read endpoints";
+        if names.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let sql = Sql::new("SELECT * FROM endpoints WHERE name").any_of(names);
+        let rows = self.rows(action, &sql).await?;
+        rows.iter()
+            .map(|row| read(row).map(|stored| (stored.name.clone(), stored)))
+            .collect::<Result<_, _>>()
+            .map_err(Error::database(action))
+    }
+
+    /// Notes the endpoints of `mesh.toml`, all or none. Gives the name of one that was made by the API, if there is one.
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn note_file(
+    pub async fn note_files<'a>(
         &self,
-        name: &str,
-        spec: &serde_json::Value,
+        endpoints: impl Iterator<Item = (&'a str, &'a serde_json::Value)>,
         now: DateTime<Utc>,
-    ) -> Result<bool, Error> {
-        let now = now.timestamp_millis();
-        let sql = Sql::new(
-            "INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at) VALUES (",
-        )
-        .list([
-            name.into(),
-            Value::from(&uuid::Uuid::new_v4().to_string()),
-            "file".into(),
-            "".into(),
-            Value::from(&spec.to_string()),
-            "active".into(),
-            now.into(),
-            1_i64.into(),
-            now.into(),
-            now.into(),
-        ])
-        .push(
-            ") ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, unlisted_at = NULL,
-                 state = CASE WHEN endpoints.state = 'removed' THEN 'active' ELSE endpoints.state END,
-                 revision = CASE WHEN endpoints.state = 'removed' THEN endpoints.revision + 1 ELSE endpoints.revision END
-             WHERE endpoints.source = 'file'",
-        );
-        Ok(self.run("note endpoint", &sql).await? > 0)
+    ) -> Result<Option<String>, Error> {
+        let note = async {
+            let mut connection = self.database.writer.acquire().await?;
+            let mut transaction = connection.begin(Access::Write).await?;
+            for (name, spec) in endpoints {
+                if transaction.link().run(&note_file(name, spec, now)).await? == 0 {
+                    return Ok(Some(name.to_owned()));
+                }
+            }
+            transaction.commit().await?;
+            Ok(None)
+        };
+        note.await.map_err(Error::database("note endpoints"))
     }
 
     /// Notes since when an endpoint of `mesh.toml` is in no such file any more; `None` if it is in one.
@@ -301,40 +306,6 @@ impl Store {
             .await
     }
 
-    /// Forgets an endpoint that is removed, with everything that is kept of it. Only its lease stays, so that the next of its name gets
-    /// a higher epoch.
-    ///
-    /// # Errors
-    /// If the database does not write.
-    pub async fn erase(&self, name: &str, epoch: i64) -> Result<bool, Error> {
-        let erase = async {
-            let mut connection = self.database.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
-            let ours = Sql::new("SELECT epoch FROM leases WHERE endpoint = ")
-                .bind(name)
-                .push(" AND epoch = ")
-                .bind(epoch)
-                .either("", " FOR SHARE");
-            let removed =
-                Sql::new("DELETE FROM endpoints WHERE state = 'removed' AND name = ").bind(name);
-            if transaction.link().first(&ours).await?.is_none()
-                || transaction.link().run(&removed).await? == 0
-            {
-                return Ok(false);
-            }
-            for table in ["deliveries", "missed", "attempts", "redeliveries", "kept"] {
-                let sql = Sql::new("DELETE FROM ")
-                    .push(table)
-                    .push(" WHERE endpoint = ")
-                    .bind(name);
-                transaction.link().run(&sql).await?;
-            }
-            transaction.commit().await?;
-            Ok(true)
-        };
-        erase.await.map_err(Error::database("erase endpoint"))
-    }
-
     /// Notes an act that changed nothing here.
     ///
     /// # Errors
@@ -401,13 +372,39 @@ impl Store {
                 transaction.link().run(&insert(&act)).await?;
             }
             for message in messages {
-                save(&mut transaction, message).await?;
+                save(&mut transaction, &[message]).await?;
             }
             transaction.commit().await?;
             Ok(true)
         };
         perform.await.map_err(Error::database(action))
     }
+}
+
+/// One of `mesh.toml`, unless there is one of that name that was made by the API.
+fn note_file(name: &str, spec: &serde_json::Value, now: DateTime<Utc>) -> Sql {
+    let now = now.timestamp_millis();
+    Sql::new(
+        "INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at) VALUES (",
+    )
+    .list([
+        name.into(),
+        Value::from(&uuid::Uuid::new_v4().to_string()),
+        "file".into(),
+        "".into(),
+        Value::from(&spec.to_string()),
+        "active".into(),
+        now.into(),
+        1_i64.into(),
+        now.into(),
+        now.into(),
+    ])
+    .push(
+        ") ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, unlisted_at = NULL,
+             state = CASE WHEN endpoints.state = 'removed' THEN 'active' ELSE endpoints.state END,
+             revision = CASE WHEN endpoints.state = 'removed' THEN endpoints.revision + 1 ELSE endpoints.revision END
+         WHERE endpoints.source = 'file'",
+    )
 }
 
 fn becomes(name: &str, activity: Activity, reason: &str, now: DateTime<Utc>) -> Sql {

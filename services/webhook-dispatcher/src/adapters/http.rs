@@ -151,10 +151,10 @@ impl Http {
     pub async fn send(
         &self,
         endpoint: &Endpoint,
-        request: &Request,
+        request: Request,
         attributes: &Attributes<'_>,
     ) -> Result<Answer, Failure> {
-        let headers = headers(endpoint, request, attributes)
+        let headers = headers(endpoint, &request, attributes)
             .map_err(|error| Failure::new(Cause::Internal, error))?;
         let host = named(&request.url);
         let proxy = self.network.proxy.as_ref();
@@ -165,8 +165,8 @@ impl Http {
         let sending = async {
             let client = self.reach(&request.url, &endpoint.allowed, proxy).await?;
             let sending = match request.method {
-                Method::Get => client.get(request.url.clone()),
-                Method::Post => client.post(request.url.clone()).body(request.body.clone()),
+                Method::Get => client.get(request.url),
+                Method::Post => client.post(request.url).body(request.body),
             };
             let sent = sending.headers(headers).send().await;
             sent.map_err(|error| Failure::of(&error, &host, proxy))

@@ -112,39 +112,65 @@ impl Store {
         leases.map_err(Error::database(action))
     }
 
-    /// Takes the lease of an endpoint, unless somebody at work holds it or was faster; gives the new epoch.
+    /// Takes leases of endpoints at the epochs that were seen, but for those that somebody at work holds or was faster to take; gives the new
+    /// epochs. However many they are, it is one commit, so that a start with many endpoints does not take longer than a lease holds.
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn take(&self, endpoint: &str, id: &str, seen: i64) -> Result<Option<i64>, Error> {
-        let first = Sql::new("INSERT INTO leases (endpoint, holder, epoch, since) VALUES (")
-            .list([endpoint.into(), "".into(), 0_i64.into(), 0_i64.into()])
-            .push(") ON CONFLICT (endpoint) DO NOTHING");
-        self.run("take lease", &first).await?;
-        let sql = now(Sql::new("UPDATE leases SET epoch = epoch + 1, holder = ")
-            .bind(id)
-            .push(", since = "))
-        .push(" WHERE endpoint = ")
-        .bind(endpoint)
-        .push(" AND epoch = ")
-        .bind(seen)
-        .push(" AND holder NOT IN (SELECT id FROM replicas)");
-        let taken = self.run("take lease", &sql).await? > 0;
-        Ok(taken.then_some(seen + 1))
+    pub async fn take(
+        &self,
+        id: &str,
+        wanted: &BTreeMap<String, i64>,
+    ) -> Result<BTreeMap<String, i64>, Error> {
+        let action = "take leases";
+        let mut by_epoch: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        for (endpoint, seen) in wanted {
+            by_epoch.entry(*seen).or_default().push(endpoint.clone());
+        }
+        let names: Vec<String> = wanted.keys().cloned().collect();
+        // Always in the same order: two who take the same ones wait for each other, and not both.
+        let first = Sql::new("INSERT INTO leases (endpoint, holder, epoch, since) SELECT name, '', 0, 0 FROM endpoints WHERE name")
+            .any_of(names.clone())
+            .push(" ORDER BY name ON CONFLICT (endpoint) DO NOTHING");
+        let lock = Sql::new("SELECT endpoint FROM leases WHERE endpoint")
+            .any_of(names)
+            .push(" ORDER BY endpoint")
+            .either("", " FOR UPDATE");
+        let take = async {
+            let mut connection = self.database.writer.acquire().await?;
+            let mut transaction = connection.begin(Access::Write).await?;
+            transaction.link().run(&first).await?;
+            transaction.link().rows(&lock).await?;
+            let mut taken = BTreeMap::new();
+            for (seen, names) in by_epoch {
+                let sql = now(Sql::new("UPDATE leases SET epoch = epoch + 1, holder = ")
+                    .bind(id)
+                    .push(", since = "))
+                .push(" WHERE endpoint")
+                .any_of(names)
+                .push(" AND epoch = ")
+                .bind(seen)
+                .push(" AND holder NOT IN (SELECT id FROM replicas) RETURNING endpoint");
+                for row in transaction.link().rows(&sql).await? {
+                    taken.insert(row.get("endpoint")?, seen + 1);
+                }
+            }
+            transaction.commit().await?;
+            Ok(taken)
+        };
+        take.await.map_err(Error::database(action))
     }
 
-    /// Gives a lease back, if it is still this one.
+    /// Gives leases back, if they are still this dispatcher's.
     ///
     /// # Errors
     /// If the database does not write.
-    pub async fn release(&self, endpoint: &str, id: &str, epoch: i64) -> Result<(), Error> {
-        let sql = Sql::new("UPDATE leases SET holder = '' WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND holder = ")
+    pub async fn release(&self, id: &str, endpoints: Vec<String>) -> Result<(), Error> {
+        let sql = Sql::new("UPDATE leases SET holder = '' WHERE holder = ")
             .bind(id)
-            .push(" AND epoch = ")
-            .bind(epoch);
-        self.run("release lease", &sql).await.map(drop)
+            .push(" AND endpoint")
+            .any_of(endpoints);
+        self.run("release leases", &sql).await.map(drop)
     }
 
     /// Says that a dispatcher is gone, and gives every lease back.

@@ -11,6 +11,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
+use super::system::{System, ask};
 use crate::domain::address::{Subnet, check};
 use crate::error::Error;
 
@@ -18,7 +19,7 @@ use crate::error::Error;
 #[derive(Clone)]
 pub enum Names {
     /// The system, as its own programs do: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
-    System,
+    System(Arc<System>),
     /// DNS servers of the configuration, and nobody else.
     Servers(Arc<TokioResolver>),
 }
@@ -51,7 +52,7 @@ impl Names {
     /// If there can be no such resolver.
     pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
         if servers.is_empty() {
-            return Ok(Self::System);
+            return Ok(Self::System(Arc::new(System::new(ask))));
         }
         let servers = servers.iter().map(|server| {
             let at = |mut connection: ConnectionConfig| {
@@ -78,13 +79,9 @@ impl Names {
             problem,
         };
         let found: Vec<IpAddr> = match self {
-            Self::System => {
-                let found = tokio::net::lookup_host((name, 0)).await;
-                let found = found.map_err(|error| {
-                    let problem = error.to_string();
-                    unresolved(is_unknown(&problem), problem)
-                })?;
-                found.map(|address| address.ip()).collect()
+            Self::System(system) => {
+                let found = system.addresses(name).await;
+                found.map_err(|problem| unresolved(is_unknown(&problem), problem))?
             }
             Self::Servers(resolver) => {
                 let found = resolver.lookup_ip(name).await.map_err(|error| {

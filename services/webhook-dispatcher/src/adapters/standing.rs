@@ -65,11 +65,14 @@ impl Store {
                 .any_of(endpoints.clone())
                 .push(" GROUP BY endpoint, state");
         let errors = Sql::new(
-            "SELECT endpoint, error FROM (SELECT endpoint, error, ROW_NUMBER() OVER (PARTITION BY endpoint ORDER BY updated_at DESC) AS n
-             FROM deliveries WHERE state IN ('waiting', 'dead') AND error <> '' AND endpoint",
+            "SELECT value AS endpoint, (SELECT error FROM deliveries WHERE deliveries.endpoint = given.value AND error <> ''",
         )
-        .any_of(endpoints.clone())
-        .push(") AS newest WHERE n = 1");
+        // The sign keeps SQLite from sorting everything that waits or is dead.
+        .either(" AND +state", " AND state")
+        .push(" IN ('waiting', 'dead') ORDER BY updated_at DESC LIMIT 1) AS error FROM ")
+        .either("json_each(", "UNNEST(")
+        .bind(endpoints.clone())
+        .either(") AS given", "::text[]) AS given(value)");
         let gates = Sql::new("SELECT endpoint, value FROM kept WHERE key = ")
             .bind(admission::KEY)
             .push(" AND endpoint")
@@ -87,7 +90,9 @@ impl Store {
                 *standing.counts.slot(state) = row.get::<i64>("count")?.unsigned_abs();
             }
             for row in &errors {
-                standings.entry(of(row)?).or_default().counts.last_error = row.get("error")?;
+                if let Some(error) = row.get("error")? {
+                    standings.entry(of(row)?).or_default().counts.last_error = error;
+                }
             }
             for row in &gates {
                 standings.entry(of(row)?).or_default().gate = row.get("value")?;

@@ -9,10 +9,12 @@ use chrono::{DateTime, Utc};
 use mesh_db::Location;
 use mesh_db::sql::{Row, Sql};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::database::Database;
 pub use super::delivery::{Attempt, Delivery, State};
 use super::delivery::{read, read_attempt, time};
+use super::lookup::Lookup;
 use super::redeliveries::Wanted;
 use super::writer::{Command, Writer};
 use crate::error::Error;
@@ -22,6 +24,7 @@ use crate::error::Error;
 pub struct Store {
     pub(super) database: Database,
     pub(super) writer: Writer,
+    lookup: Lookup,
 }
 
 impl Store {
@@ -35,14 +38,19 @@ impl Store {
         Ok(store)
     }
 
-    /// The database, not opened yet; starts the writer.
+    /// The database, not opened yet; starts the tasks that write and look up.
     ///
     /// # Errors
     /// If its file cannot be made, or another process uses it.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(location)?;
         let writer = Writer::start(database.writer.clone());
-        Ok(Self { database, writer })
+        let lookup = Lookup::start(database.reader.clone());
+        Ok(Self {
+            database,
+            writer,
+            lookup,
+        })
     }
 
     /// Makes the tables or brings them to this version.
@@ -79,13 +87,8 @@ impl Store {
     /// # Errors
     /// If the database does not read.
     pub async fn knows(&self, endpoint: &str, event_id: &str) -> Result<bool, Error> {
-        let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND event_id = ")
-            .bind(event_id);
-        self.first("look up delivery", &sql)
-            .await
-            .map(|row| row.is_some())
+        let known = self.lookup.knows(endpoint, event_id).await;
+        known.map_err(Error::database("look up delivery"))
     }
 
     /// Stores a delivery as it stands now; returns when it is on disk.
@@ -139,35 +142,29 @@ impl Store {
         self.writer.write(Some(epoch), command).await.map(drop)
     }
 
-    /// Ends what waits for an endpoint that is removed.
+    /// Ends what waits for an endpoint that is removed, a piece at a time, until nothing is left or it is told to stop; returns how much.
     ///
     /// # Errors
     /// If the database does not write, or the lease is another's.
-    pub async fn end(&self, epoch: i64, endpoint: &str, now: DateTime<Utc>) -> Result<u64, Error> {
-        let command = Command::End {
-            endpoint: endpoint.to_owned(),
-            now,
-        };
-        self.writer.write(Some(epoch), command).await
-    }
-
-    /// Notes that outcomes were announced.
-    ///
-    /// # Errors
-    /// If the database does not write.
-    pub async fn announced(&self, keys: Vec<(String, String)>) -> Result<(), Error> {
-        self.writer
-            .write(None, Command::Announced(keys))
-            .await
-            .map(drop)
-    }
-
-    /// Forgets outcomes older than this; returns how many.
-    ///
-    /// # Errors
-    /// If the database does not write.
-    pub async fn forget(&self, before: DateTime<Utc>) -> Result<u64, Error> {
-        self.writer.write(None, Command::Forget { before }).await
+    pub async fn end(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        now: DateTime<Utc>,
+        stop: &CancellationToken,
+    ) -> Result<u64, Error> {
+        let mut ended = 0;
+        while !stop.is_cancelled() {
+            let command = Command::End {
+                endpoint: endpoint.to_owned(),
+                now,
+            };
+            match self.writer.write(Some(epoch), command).await? {
+                0 => break,
+                some => ended += some,
+            }
+        }
+        Ok(ended)
     }
 
     /// Ids of deliveries that are due, longest waiting first.
@@ -319,11 +316,25 @@ impl Store {
         wanted: &Wanted,
         most: u32,
     ) -> Result<Vec<Delivery>, Error> {
-        let sql = Sql::new("SELECT * FROM deliveries WHERE endpoint = ").bind(endpoint);
-        let sql = wanted
-            .narrow(sql)
-            .push(" ORDER BY created_at DESC, stream_sequence DESC LIMIT ")
-            .bind(most);
+        const NEWEST: &str = " ORDER BY created_at DESC, stream_sequence DESC LIMIT ";
+        // Of each state the newest are found by an index, so that nothing else is read and sorted.
+        let states = wanted
+            .state
+            .map_or_else(|| State::ALL.to_vec(), |one| vec![one]);
+        let mut sql = Sql::default();
+        for (n, state) in states.into_iter().enumerate() {
+            sql = sql
+                .push(if n > 0 { " UNION ALL " } else { "" })
+                .push("SELECT * FROM (SELECT * FROM deliveries WHERE endpoint = ")
+                .bind(endpoint);
+            let wanted = Wanted {
+                state: Some(state),
+                ..wanted.clone()
+            };
+            let narrowed = wanted.narrow(sql).push(NEWEST).bind(most);
+            sql = narrowed.push(") AS found");
+        }
+        let sql = sql.push(NEWEST).bind(most);
         self.deliveries("read deliveries", &sql).await
     }
 
@@ -341,23 +352,6 @@ impl Store {
         let rows = self.rows(action, &sql).await?;
         let read: Result<_, _> = rows.iter().map(read_attempt).collect();
         read.map_err(Error::database(action))
-    }
-
-    /// Outcomes of these endpoints that were not announced yet, oldest first.
-    ///
-    /// # Errors
-    /// If the database does not read.
-    pub async fn outbox(&self, endpoints: Vec<String>, most: u32) -> Result<Vec<Delivery>, Error> {
-        if endpoints.is_empty() {
-            return Ok(Vec::new());
-        }
-        let sql = Sql::new(
-            "SELECT * FROM deliveries WHERE announced = 0 AND state <> 'waiting' AND endpoint",
-        )
-        .any_of(endpoints)
-        .push(" ORDER BY updated_at LIMIT ")
-        .bind(most);
-        self.deliveries("read outcomes", &sql).await
     }
 
     /// Finishes what was handed to the writer and closes the database.

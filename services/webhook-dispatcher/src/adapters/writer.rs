@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 pub(super) use super::command::Command;
+use super::saves::Group;
 use crate::error::Error;
 
 /// Writes per transaction.
@@ -148,15 +149,12 @@ impl Task {
             }
             let kept = kept.unwrap_or_default();
             let epochs = epochs(&mut transaction, kept.iter().chain(writes)).await?;
-            for write in kept {
-                if let Err(error) = write.apply(&mut transaction, &epochs).await? {
+            for result in apply(kept, &mut transaction, &epochs).await? {
+                if let Err(error) = result {
                     tracing::warn!(error = mesh_runtime::chain(&error), "outcome is not stored");
                 }
             }
-            let mut results = Vec::with_capacity(writes.len());
-            for write in writes {
-                results.push(write.apply(&mut transaction, &epochs).await?);
-            }
+            let results = apply(writes, &mut transaction, &epochs).await?;
             transaction.commit().await?;
             Ok(results)
         };
@@ -207,19 +205,43 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-impl Write {
-    /// Performs it, unless the lease is another's by now.
-    async fn apply(
-        &self,
-        transaction: &mut Transaction<'_>,
-        epochs: &HashMap<String, i64>,
-    ) -> Result<Result<u64, Error>, sqlx::Error> {
-        if let (Some(epoch), Some(endpoint)) = (self.epoch, self.command.endpoint())
-            && epochs.get(endpoint) != Some(&epoch)
-        {
-            return Ok(Err(Error::NotOurs(endpoint.to_owned())));
+/// Performs writes in their order, those that only store deliveries together; not those whose lease is another's by now.
+async fn apply(
+    writes: &[Write],
+    transaction: &mut Transaction<'_>,
+    epochs: &HashMap<String, i64>,
+) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
+    let mut results = Vec::with_capacity(writes.len());
+    let mut group = Group::default();
+    for write in writes {
+        if let Err(error) = write.check(epochs) {
+            results.push(Err(error));
+            continue;
         }
-        self.command.apply(transaction).await.map(Ok)
+        if let Command::Save(delivery) = &write.command {
+            if !group.add(delivery) {
+                group.store(transaction).await?;
+                group.add(delivery);
+            }
+            results.push(Ok(1));
+        } else {
+            group.store(transaction).await?;
+            results.push(Ok(write.command.apply(transaction).await?));
+        }
+    }
+    group.store(transaction).await?;
+    Ok(results)
+}
+
+impl Write {
+    /// Whether the lease is still that of whoever asked.
+    fn check(&self, epochs: &HashMap<String, i64>) -> Result<(), Error> {
+        match (self.epoch, self.command.endpoint()) {
+            (Some(epoch), Some(endpoint)) if epochs.get(endpoint) != Some(&epoch) => {
+                Err(Error::NotOurs(endpoint.to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     WebhookCircuit, WebhookDelivery, WebhookHold, WebhookRequest,
 };
 use mesh_events::{from_timestamp, timestamp};
+use mesh_runtime::api::grpc::{caller, internal, showing};
 use mesh_runtime::api::{Caller, Shown};
 use pbjson_types::Struct;
 use serde_json::Value;
@@ -49,7 +50,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             .into_iter()
             .map(message)
             .collect::<Result<_, _>>()?;
-        Ok(with(shown, ListWebhooksResponse { webhooks }))
+        Ok(showing(ListWebhooksResponse { webhooks }, shown))
     }
 
     async fn get_webhook(
@@ -59,7 +60,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let found = self.0.get(&caller, &request.into_inner().name).await;
         let (shown, webhook) = answer(&caller, found)?;
-        Ok(with(shown, GetWebhookResponse { webhook }))
+        Ok(showing(GetWebhookResponse { webhook }, shown))
     }
 
     async fn create_webhook(
@@ -71,7 +72,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let made = self.0.create(&caller, spec).await.map_err(status)?;
         let secret = made.secret.unwrap_or_default();
         let (shown, webhook) = answer(&caller, Ok(made.webhook))?;
-        Ok(with(shown, CreateWebhookResponse { webhook, secret }))
+        Ok(showing(CreateWebhookResponse { webhook, secret }, shown))
     }
 
     async fn update_webhook(
@@ -82,7 +83,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let UpdateWebhookRequest { name, patch } = request.into_inner();
         let changed = self.0.edit(&caller, &name, json(patch)?).await;
         let (shown, webhook) = answer(&caller, changed)?;
-        Ok(with(shown, UpdateWebhookResponse { webhook }))
+        Ok(showing(UpdateWebhookResponse { webhook }, shown))
     }
 
     async fn delete_webhook(
@@ -92,7 +93,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let removed = self.0.remove(&caller, &request.into_inner().name).await;
         removed.map_err(status)?;
-        Ok(with(Shown::nothing(), DeleteWebhookResponse {}))
+        Ok(showing(DeleteWebhookResponse {}, Shown::nothing()))
     }
 
     async fn pause_webhook(
@@ -103,7 +104,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let PauseWebhookRequest { name, reason } = request.into_inner();
         let paused = self.0.pause(&caller, &name, &reason).await;
         let (shown, webhook) = answer(&caller, paused)?;
-        Ok(with(shown, PauseWebhookResponse { webhook }))
+        Ok(showing(PauseWebhookResponse { webhook }, shown))
     }
 
     async fn resume_webhook(
@@ -113,7 +114,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let resumed = self.0.resume(&caller, &request.into_inner().name).await;
         let (shown, webhook) = answer(&caller, resumed)?;
-        Ok(with(shown, ResumeWebhookResponse { webhook }))
+        Ok(showing(ResumeWebhookResponse { webhook }, shown))
     }
 
     async fn test_webhook(
@@ -139,7 +140,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             error: tested.error,
             body: tested.body.unwrap_or_default(),
         };
-        Ok(with(Shown::nothing(), response))
+        Ok(showing(response, Shown::nothing()))
     }
 
     async fn preview_webhook(
@@ -169,7 +170,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             matches: shown.matches,
             requests: requests.collect(),
         };
-        Ok(with(Shown::nothing(), response))
+        Ok(showing(response, Shown::nothing()))
     }
 
     async fn rotate_secret(
@@ -194,7 +195,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let rotated = rotated.map_err(status)?;
         let secret = rotated.secret.unwrap_or_default();
         let (shown, webhook) = answer(&caller, Ok(rotated.webhook))?;
-        Ok(with(shown, RotateSecretResponse { webhook, secret }))
+        Ok(showing(RotateSecretResponse { webhook, secret }, shown))
     }
 
     async fn list_deliveries(
@@ -215,7 +216,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let (owner, deliveries) = found.map_err(status)?;
         let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
         let deliveries = deliveries.into_iter().map(delivery).collect();
-        Ok(with(shown, ListDeliveriesResponse { deliveries }))
+        Ok(showing(ListDeliveriesResponse { deliveries }, shown))
     }
 
     async fn get_delivery(
@@ -232,7 +233,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             delivery: Some(delivery(found)),
             attempts: attempts.into_iter().map(attempt).collect(),
         };
-        Ok(with(shown, response))
+        Ok(showing(response, shown))
     }
 
     async fn redeliver(
@@ -252,7 +253,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         };
         let job = self.0.redeliver(&caller, &request.name, again).await;
         let redelivery = Some(redelivery(job.map_err(status)?)?);
-        Ok(with(Shown::nothing(), RedeliverResponse { redelivery }))
+        Ok(showing(RedeliverResponse { redelivery }, Shown::nothing()))
     }
 
     async fn list_redeliveries(
@@ -267,19 +268,8 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let (owner, jobs) = found.map_err(status)?;
         let shown = shown(&caller, jobs.iter().map(|_| owner.as_str()));
         let redeliveries = jobs.into_iter().map(redelivery).collect::<Result<_, _>>()?;
-        Ok(with(shown, ListRedeliveriesResponse { redeliveries }))
+        Ok(showing(ListRedeliveriesResponse { redeliveries }, shown))
     }
-}
-
-fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| Status::unauthenticated("who are you?"))
-}
-
-fn with<T>(shown: Shown, message: T) -> Response<T> {
-    let mut response = Response::new(message);
-    response.extensions_mut().insert(shown);
-    response
 }
 
 fn answer(
@@ -406,10 +396,8 @@ fn status(error: ApiError) -> Status {
         ApiError::Forbidden(_) => Status::permission_denied(text),
         ApiError::Conflict(_) => Status::failed_precondition(text),
         ApiError::Invalid(_) => Status::invalid_argument(text),
+        ApiError::TooMany { .. } => Status::resource_exhausted(text),
         ApiError::Unprepared(_) => Status::unavailable(text),
-        ApiError::Internal(error) => {
-            tracing::error!(error = mesh_runtime::chain(error), "answer request");
-            Status::internal("the service could not answer; its log says why")
-        }
+        ApiError::Internal(error) => internal(error),
     }
 }

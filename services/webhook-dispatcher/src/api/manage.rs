@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
+use super::turn::Turns;
 use super::{
     ApiError, Draft, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret,
     trial,
@@ -45,6 +46,8 @@ pub struct Webhooks {
     pub fleet: Arc<Fleet>,
     /// Where endpoints of the operator are written.
     pub config_file: String,
+    /// Tests that are under way.
+    pub turns: Turns,
 }
 
 impl WebhooksApi for Webhooks {
@@ -214,7 +217,13 @@ impl WebhooksApi for Webhooks {
         let stored = self.changeable(caller, name).await?;
         let endpoint = self.registry.made_of(&stored)?;
         let sends = !trial.dry_run;
+        let turn = if sends {
+            Some(self.turn(&endpoint).await?)
+        } else {
+            None
+        };
         let tested = trial::run(&self.shared, caller, &endpoint, trial).await?;
+        drop(turn);
         if sends {
             let act = self.act(caller, &stored, "tested", Vec::new(), "", Utc::now());
             self.shared.store.note(act).await?;

@@ -12,6 +12,7 @@ mod patch;
 mod rest;
 mod rights;
 mod trial;
+mod turn;
 mod view;
 
 use std::future::Future;
@@ -31,6 +32,7 @@ use crate::domain::format::Previewed;
 use crate::error::Error;
 
 pub use manage::Webhooks;
+pub use turn::Turns;
 pub use view::{Circuit, Hold, Webhook};
 
 /// Endpoints and what was delivered to them.
@@ -268,6 +270,14 @@ pub enum ApiError {
     /// What was asked for is wrong.
     #[error("{}", faults(.0))]
     Invalid(Vec<Fault>),
+    /// It cannot be done right now.
+    #[error("{problem}; try again in {after} s")]
+    TooMany {
+        /// What there is too much of.
+        problem: String,
+        /// Seconds until it may be tried again.
+        after: u64,
+    },
     /// The operator has to do something first.
     #[error("{0}")]
     Unprepared(String),

@@ -260,6 +260,7 @@ pub(super) async fn rotate<A: WebhooksApi>(
     (status = 200, description = "What came of it", body = Tested), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 429, response = openapi::TooMany),
 ))]
 pub(super) async fn test<A: WebhooksApi>(
     State(api): State<Arc<A>>,
@@ -453,6 +454,7 @@ fn problem(error: ApiError) -> Problem {
         ApiError::Forbidden(_) => Problem::forbidden(text),
         ApiError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
         ApiError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),
+        ApiError::TooMany { after, .. } => Problem::too_many(text, *after),
         ApiError::Unprepared(_) => Problem::unavailable(text, 3600),
         ApiError::Internal(error) => Problem::internal(error),
     }

@@ -1,5 +1,7 @@
 //! An endpoint or a format is tried: with a sample, or with an event that is given. Nothing is stored.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Owner, Source};
@@ -30,7 +32,7 @@ pub(super) async fn run(
     let (told, event, is_given) = match given {
         Some(event) => {
             let told = Told::Event {
-                event: Box::new(event.clone()),
+                event: Arc::new(event.clone().into()),
                 cost: None,
                 replay: None,
             };
@@ -120,7 +122,7 @@ pub(super) fn preview(
         }
     };
     let told = Told::Event {
-        event: Box::new(event.clone()),
+        event: Arc::new(event.clone().into()),
         cost,
         replay: None,
     };

@@ -134,11 +134,13 @@ impl<'a> Check<'a> {
             );
         }
         // A channel takes about one message a second; one after the other they also keep their order.
-        let concurrency = written.concurrency.unwrap_or(if written.format.is_chat() {
-            1
-        } else {
-            config.concurrency
-        });
+        let concurrency = written
+            .concurrency
+            .unwrap_or(if written.format.is_ordered() {
+                1
+            } else {
+                config.concurrency
+            });
         if !(1..=1024).contains(&concurrency) {
             self.fault("concurrency", "from 1 to 1024");
         }
@@ -159,6 +161,7 @@ impl<'a> Check<'a> {
         let success = self.success();
         let mut endpoint = Endpoint {
             name: written.name.clone(),
+            owner: String::new(),
             url: url?,
             signer: signer?,
             format,

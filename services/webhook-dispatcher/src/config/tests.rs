@@ -1,4 +1,6 @@
 use super::*;
+use crate::domain::format::Format;
+use crate::domain::retry::Policy;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -39,7 +41,7 @@ fn the_default_file_says_what_the_defaults_are() {
     let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
     assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
     let keys = file["webhook-dispatcher"].as_table().unwrap().len();
-    assert_eq!(keys, 21, "every key is in the file");
+    assert_eq!(keys, 22, "every key is in the file");
 }
 
 #[test]

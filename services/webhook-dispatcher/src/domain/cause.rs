@@ -113,7 +113,8 @@ impl Cause {
             (Outcome::Gone { .. }, _) => Some(Self::Gone),
             (Outcome::Permanent { .. }, 0) => Some(Self::Content),
             (Outcome::Permanent { .. }, _) => Some(Self::Refused),
-            (Outcome::Retry { .. }, 429) => Some(Self::Limited),
+            // GitHub's 403 is one, too, where it says when to come again.
+            (Outcome::Retry { .. }, 403 | 429) => Some(Self::Limited),
             (Outcome::Retry { .. }, _) => Some(Self::Failing),
         }
     }
@@ -139,6 +140,9 @@ mod tests {
         assert_eq!(of(410), Some(("gone", Side::Owner)));
         assert_eq!(of(429), Some(("limited", Side::Receiver)));
         assert_eq!(of(503), Some(("failing", Side::Receiver)));
+        assert_eq!(of(403), Some(("refused", Side::Owner)));
+        let limited = Outcome::Retry { after: None };
+        assert_eq!(Cause::of_answer(&limited, 403), Some(Cause::Limited));
         let unsendable = Outcome::Permanent {
             reason: String::new(),
         };

@@ -67,6 +67,9 @@ impl Pace {
 /// What is known of one array at one endpoint. As JSON it survives restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Digest {
+    /// The replay that tells it once more.
+    #[serde(default)]
+    replay: Option<String>,
     array: u32,
     cluster: String,
     name: String,
@@ -111,8 +114,22 @@ pub fn key(kind: EventType, event: &Event) -> Option<String> {
 }
 
 impl Digest {
-    /// Takes an event in, and says what is to be told at once.
-    pub fn apply(&mut self, kind: EventType, event: &Event, now: DateTime<Utc>) -> Vec<Summary> {
+    /// Of an array that a replay tells once more.
+    pub fn replayed(replay: &str) -> Self {
+        Self {
+            replay: Some(replay.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Takes an event in, and says what is to be told at once to somebody who asks for these types.
+    pub fn apply(
+        &mut self,
+        kind: EventType,
+        event: &Event,
+        asked: impl Fn(EventType) -> bool,
+        now: DateTime<Utc>,
+    ) -> Vec<Summary> {
         let Some(job) = event.job() else {
             return Vec::new();
         };
@@ -141,7 +158,7 @@ impl Digest {
             self.told_first = true;
             told.push(self.tell(Moment::First));
         }
-        if !self.told_failure && self.first_failure.is_some() {
+        if !self.told_failure && self.has_failed(asked) {
             self.told_failure = true;
             told.push(self.tell(Moment::Failing));
         }
@@ -202,6 +219,7 @@ impl Digest {
         Summary {
             moment,
             number: self.messages,
+            replay: self.replay.clone(),
             array: self.array,
             cluster: self.cluster.clone(),
             name: self.name.clone(),
@@ -258,6 +276,13 @@ impl Digest {
             }
         }
         true
+    }
+
+    /// True if a task failed in a way that is asked for.
+    fn has_failed(&self, asked: impl Fn(EventType) -> bool) -> bool {
+        self.ended.iter().any(|(cause, tasks)| {
+            is_failure(cause) && !tasks.is_empty() && kind_of(cause).is_some_and(&asked)
+        })
     }
 
     fn has_ended(&self, task: u32) -> bool {
@@ -346,6 +371,16 @@ fn cause(kind: EventType, job: &Job) -> String {
         }
         _ => kind.event().replace('_', " "),
     }
+}
+
+/// The type of the events that have this cause.
+fn kind_of(cause: &str) -> Option<EventType> {
+    if cause.starts_with("signal ") || cause.starts_with("exit code ") {
+        return Some(EventType::JobFailed);
+    }
+    let mut ends = EventType::ALL.iter().filter(|kind| kind.is_end());
+    ends.find(|kind| kind.event().replace('_', " ") == cause)
+        .copied()
 }
 
 fn is_failure(cause: &str) -> bool {

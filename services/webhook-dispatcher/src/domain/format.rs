@@ -25,6 +25,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::fact::Fact;
 use super::message::{self, Message};
 
 pub use exchange::{Exchange, Keep, Kept, Method, Request, Response, Step, Unsendable, Verdict};
@@ -78,7 +79,7 @@ pub enum Content<'a> {
     /// An event, with its cost if that is known.
     Event {
         /// The event.
-        event: &'a Event,
+        event: &'a Fact,
         /// `cost.estimated` of a start, `cost.finalized` of an end.
         cost: Option<&'a CostEvent>,
         /// The replay that tells it once more.
@@ -149,6 +150,11 @@ impl Format {
 
     /// True if a test sends a greeting; pipelines get a sample.
     pub const fn greets(&self) -> bool {
+        self.is_chat() || matches!(self, Self::PagerDuty(_))
+    }
+
+    /// True if what comes later is not to overtake what came before: people read it in order, and an incident is closed after it was opened.
+    pub const fn is_ordered(&self) -> bool {
         self.is_chat() || matches!(self, Self::PagerDuty(_))
     }
 

@@ -135,6 +135,14 @@ impl Gate {
         Some(pass)
     }
 
+    /// Counts a request that the gate has no say in. Gives the time when it may come, if the rate is used up.
+    pub fn spend(&mut self, rules: &Rules, now: DateTime<Utc>) -> Result<(), DateTime<Utc>> {
+        match &rules.limit {
+            Some(limit) if !self.bucket.take(limit, now) => Err(self.bucket.next(limit, now)),
+            _ => Ok(()),
+        }
+    }
+
     /// What came of an attempt. True if there is something else to be known beyond a restart.
     pub fn ended(
         &mut self,

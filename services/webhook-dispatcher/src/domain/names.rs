@@ -1,18 +1,11 @@
 //! Ids and names that must be the same after every restart.
 
 use mesh_events::EventId;
+pub use mesh_events::catalogue::endpoint_consumer as consumer;
 use sha2::{Digest, Sha256};
 
 /// What ids of messages about other endpoints begin with.
 const NOTICE: &str = "notice-";
-
-/// Durable name of an endpoint's consumer: `wh-` and 12 hexadecimal digits of its name's SHA-256.
-///
-/// The name of an endpoint may be anything; durable names must be short and without dots, blanks and wildcards.
-pub fn consumer(endpoint: &str) -> String {
-    let digest = Sha256::digest(endpoint.as_bytes());
-    format!("wh-{}", hex::encode(&digest[..6]))
-}
 
 /// Id of the audit entry and of the dead letter of a delivery: one final outcome, one id, however often it is published.
 pub fn delivery_id(endpoint: &str, event_id: &str) -> String {

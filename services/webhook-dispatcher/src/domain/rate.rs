@@ -78,7 +78,7 @@ impl Limit {
 }
 
 /// How much of a limit is left.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// When the bucket will be full.
     full_at: Option<DateTime<Utc>>,

@@ -1,5 +1,7 @@
 //! Attempts are kept, dead letters delivered again, endpoints halted.
 
+use std::time::Duration;
+
 use axum::http::{Method, StatusCode};
 use mesh_api::webhook::webhooks_service_client::WebhooksServiceClient;
 use mesh_events::EventType;
@@ -16,10 +18,12 @@ use crate::harness::{DEADLINE, Kind, Mesh, event, ids, on_both, signed};
 
 on_both!(
     every_attempt_is_kept_and_shown,
+    of_very_many_attempts_the_last_are_kept,
     dead_letters_are_delivered_again_by_id_and_by_filter,
     a_redelivery_goes_on_after_a_restart,
     a_receiver_that_wants_no_more_is_sent_no_more_until_it_is_resumed,
     the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat,
+    an_endpoint_that_was_hardly_asked_is_not_paused,
     an_endpoint_to_which_nothing_arrives_is_paused,
 );
 
@@ -146,6 +150,31 @@ async fn every_attempt_is_kept_and_shown(kind: Kind) {
     };
     let twin = client.list_deliveries(request).await.unwrap().into_inner();
     assert!(twin.deliveries.is_empty());
+}
+
+async fn of_very_many_attempts_the_last_are_kept(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer::status(503));
+    let stubborn = signed(
+        "pipeline",
+        &receiver.url("/"),
+        "max_attempts = 55\ncircuit_after = 0",
+    );
+    let stubborn = stubborn.replace("\"100ms\"", "\"1ms\"");
+    let mesh = Mesh::start_on(kind, &[stubborn.replace("\"300ms\"", "\"1ms\"")]).await;
+    let event = event(EventType::JobStarted, 1);
+    mesh.publish(&event).await;
+    mesh.wait_for_count("pipeline", "dead", 1).await;
+    assert_eq!(receiver.received().len(), 55);
+    let path = format!("/v1/webhooks/pipeline/deliveries/{}", event.id);
+    let (_, full) = mesh.call(Method::GET, &path).await;
+    assert_eq!(full["attempts"], 55);
+    let tried = full["tried"].as_array().unwrap();
+    let numbers: Vec<u64> = tried
+        .iter()
+        .map(|it| it["number"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, (6..=55).collect::<Vec<u64>>());
 }
 
 async fn dead_letters_are_delivered_again_by_id_and_by_filter(kind: Kind) {
@@ -360,6 +389,28 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
     }
     let (_, listed) = mesh.call(Method::GET, "/v1/webhooks/his/deliveries").await;
     assert_eq!(listed["deliveries"], json!([]), "{listed}");
+}
+
+/// Two failures with nothing in between, however far apart, say little of a receiver.
+async fn an_endpoint_that_was_hardly_asked_is_not_paused(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer::status(503));
+    let mut mesh = Mesh::on(kind).await;
+    mesh.settings = "pause_after = \"1s\"".to_owned();
+    mesh.run(&[signed("pipeline", &receiver.url("/"), "max_attempts = 1")])
+        .await;
+    let shown = async || mesh.call(Method::GET, "/v1/webhooks/pipeline").await.1;
+    for job in 1..=9 {
+        mesh.publish(&event(EventType::JobStarted, job)).await;
+        mesh.wait_for_count("pipeline", "dead", job.into()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(shown().await["state"], "active", "after {job}");
+    }
+    mesh.publish(&event(EventType::JobStarted, 10)).await;
+    wait_until("it is paused after ten", DEADLINE, async || {
+        shown().await["state"] == "paused"
+    })
+    .await;
 }
 
 async fn an_endpoint_to_which_nothing_arrives_is_paused(kind: Kind) {

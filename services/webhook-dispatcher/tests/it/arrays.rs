@@ -1,16 +1,26 @@
 //! Arrays at a chat: a few messages whatever the number of tasks, through restarts.
 
 use chrono::Utc;
+use mesh_bus::Replayed;
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode};
-use mesh_events::{Event, EventId, EventType, RunKey, Slot, timestamp};
+use mesh_events::{Event, EventId, EventType, RunKey, Slot, subject, timestamp};
 use mesh_testkit::{Answer, Receiver, build, wait_until};
+use prost::Message as _;
 
 use crate::harness::{DEADLINE, Mesh, endpoint};
 
 const TASKS: u32 = 120;
+const MANY: u32 = 500;
 
 /// An event of the array 500 or of one of its tasks, as of now.
 fn task(kind: EventType, task: Option<u32>) -> Event {
+    task_of(TASKS, kind, task)
+}
+
+/// The same of an array with so many tasks.
+fn task_of(count: u32, kind: EventType, task: Option<u32>) -> Event {
+    let tasks = format!("0-{}", count - 1);
     let mut job = build::job(500 + task.unwrap_or(0));
     let run = RunKey {
         job_id: 500,
@@ -18,15 +28,11 @@ fn task(kind: EventType, task: Option<u32>) -> Event {
         ..build::run(500)
     };
     job.run = run.entity_key();
-    job.display_id = task.map_or("500_[0-119]".into(), |task| format!("500_{task}"));
+    job.display_id = task.map_or(format!("500_[{tasks}]"), |task| format!("500_{task}"));
     job.array = Some(ArrayInfo {
         job_id: 500,
         task_id: task,
-        tasks: if task.is_none() {
-            "0-119".into()
-        } else {
-            String::new()
-        },
+        tasks: if task.is_none() { tasks } else { String::new() },
         ..ArrayInfo::default()
     });
     if kind.is_end() {
@@ -154,4 +160,106 @@ async fn one_message_of_slacks_api_is_kept_current() {
             .all(|request| request.json()["ts"] == "7.7")
     );
     assert_eq!(received[0].header("authorization"), "Bearer xoxb-1");
+}
+
+/// What a chat was told, by title.
+fn titles(receiver: &Receiver) -> Vec<String> {
+    let received = receiver.received();
+    let titles = received
+        .iter()
+        .map(|it| it.json()["embeds"][0]["title"].to_string());
+    titles.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replayed_array_is_told_in_a_few_messages_too() {
+    let receiver = Receiver::start().await;
+    let mesh = Mesh::start(&[endpoint("chat", &receiver.url("/"), "format = \"discord\"")]).await;
+    let submitted = task(EventType::JobSubmitted, None);
+    let starts = (0..TASKS).map(|n| task(EventType::JobStarted, Some(n)));
+    let mut events: Vec<Event> = [submitted]
+        .into_iter()
+        .chain(starts)
+        .chain((0..TASKS).map(end))
+        .collect();
+    // Older than what chats are told of.
+    let old = timestamp(Utc::now() - chrono::TimeDelta::days(3));
+    events
+        .iter_mut()
+        .for_each(|event| event.occurred_at = Some(old));
+    for (n, replay) in (1..).zip(["r1", "r2"]) {
+        let events = events.iter().map(|event| Replayed {
+            original: subject::of(event).unwrap(),
+            event: event.clone(),
+            body: event.encode_to_vec().into(),
+        });
+        let published = mesh
+            .bus
+            .publish_replayed(replay, Some("chat"), events.collect());
+        published.await.unwrap();
+        wait_until("the summary", DEADLINE, async || {
+            let ended = |title: &&String| title.contains("3 of 120 tasks failed");
+            titles(&receiver).iter().filter(ended).count() == n
+        })
+        .await;
+    }
+    let titles = titles(&receiver);
+    assert_eq!(titles.len(), 6, "{titles:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_array_that_is_cancelled_as_a_whole_is_told_to_who_asks_for_that() {
+    let receiver = Receiver::start().await;
+    let types = |name: &str, types: &str| {
+        let more = format!("format = \"discord\"\ntypes = [{types:?}]");
+        endpoint(name, &receiver.url(&format!("/{name}")), &more)
+    };
+    let mesh = Mesh::start(&[
+        types("cancelled", "job.cancelled"),
+        types("failed", "job.failed"),
+    ])
+    .await;
+    let mut cancelled = task(EventType::JobCancelled, None);
+    if let Some(Payload::Job(payload)) = &mut cancelled.payload {
+        payload.array_tasks = "0-119".into();
+    }
+    publish(&mesh, vec![task(EventType::JobSubmitted, None), cancelled]).await;
+    wait_until("the summary", DEADLINE, async || {
+        titles(&receiver)
+            .iter()
+            .any(|title| title.contains("120 tasks, none failed"))
+    })
+    .await;
+    let received = receiver.received();
+    assert!(received.iter().all(|request| request.path == "/cancelled"));
+    assert_eq!(received.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_tasks_are_a_few_messages_and_each_is_counted() {
+    let receiver = Receiver::start().await;
+    let chat = endpoint("chat", &receiver.url("/"), "format = \"discord\"");
+    let mesh = Mesh::start(&[chat]).await;
+    let end = |n: u32| match n {
+        99 => EventType::JobOutOfMemory,
+        n if n % 1_000 == 7 => EventType::JobFailed,
+        _ => EventType::JobCompleted,
+    };
+    publish(&mesh, vec![task_of(MANY, EventType::JobSubmitted, None)]).await;
+    publish(&mesh, vec![task_of(MANY, EventType::JobStarted, Some(0))]).await;
+    let ends = (0..MANY).map(|n| task_of(MANY, end(n), Some(n)));
+    publish(&mesh, ends.collect()).await;
+    let last = "2 of 500 tasks failed";
+    wait_until("the summary", DEADLINE, async || {
+        titles(&receiver).iter().any(|title| title.contains(last))
+    })
+    .await;
+    let titles = titles(&receiver);
+    assert_eq!(titles.len(), 3, "{titles:?}");
+    assert!(titles[0].contains("the first of 500 tasks"), "{titles:?}");
+    assert!(titles[1].contains("a task failed"), "{titles:?}");
+    let body = receiver.received()[2].json().to_string();
+    for count in ["498 completed", "1 exit code 1", "1 out of memory"] {
+        assert!(body.contains(count), "{count}: {body}");
+    }
 }

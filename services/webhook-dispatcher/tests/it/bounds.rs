@@ -84,6 +84,38 @@ fn patient(name: &str, url: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_hang_use_up_what_all_have_together_and_keep_nobody_out() {
+    let (hang, good) = (Receiver::start().await, Receiver::start().await);
+    hang.answer_always(Answer {
+        delay: Duration::from_secs(60 * 60),
+        ..Answer::status(204)
+    });
+    let mut mesh = Mesh::without_dispatcher().await;
+    mesh.settings = "most_requests = 5".to_owned();
+    let hanging = ["one", "two", "three"]
+        .map(|name| signed(name, &hang.url("/"), "types = [\"job.started\"]"));
+    let healthy = signed("good", &good.url("/"), "types = [\"job.submitted\"]");
+    mesh.run(&[hanging.as_slice(), &[healthy]].concat()).await;
+    for job in 1..=20 {
+        mesh.publish(&event(EventType::JobStarted, job)).await;
+    }
+    wait_until("no more can be under way", DEADLINE, async || {
+        hang.received().len() >= 5 + 3
+    })
+    .await;
+    for job in 1..=20 {
+        mesh.publish(&event(EventType::JobSubmitted, job)).await;
+    }
+    mesh.wait_for_count("good", "delivered", 20).await;
+    // The first of them end after thirty seconds, and others are sent in their places.
+    let hung = hang.received();
+    let at_first = hung
+        .iter()
+        .filter(|request| request.at - hung[0].at < Duration::from_secs(15));
+    assert_eq!(at_first.count(), 5 + 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_do_not_notice() {
     let (hang, _) = bad_server(Badness::Hang).await;
     let (headers, _) = bad_server(Badness::DripHeaders).await;

@@ -1,17 +1,21 @@
 //! What arrives, and where.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use mesh_events::{EventType, cloudevents, subject};
-use mesh_testkit::{Receiver, wait_until};
+use axum::http::Method;
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::{Event, EventType, cloudevents, subject};
+use mesh_testkit::{Answer, Receiver, wait_until};
 use standardwebhooks::Webhook;
 
-use crate::harness::{DEADLINE, Kind, Mesh, SECRET, bytes, event, ids, on_both, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, SECRET, bytes, endpoint, event, ids, on_both, signed};
 
 on_both!(
     a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event,
     each_endpoint_gets_what_its_filter_says,
     an_event_that_is_on_the_bus_twice_is_sent_once,
+    an_incident_is_closed_after_it_was_opened,
 );
 
 async fn a_delivery_is_a_signed_cloudevent_with_the_id_of_the_event(kind: Kind) {
@@ -112,7 +116,7 @@ async fn each_endpoint_gets_what_its_filter_says(kind: Kind) {
             .map(|request| request.header("webhook-id").to_owned())
             .collect()
     };
-    let of = |events: &[&mesh_events::Event]| -> BTreeSet<String> {
+    let of = |events: &[&Event]| -> BTreeSet<String> {
         events.iter().map(|event| event.id.clone()).collect()
     };
     assert_eq!(at("/ends"), of(&[&completed]));
@@ -171,4 +175,45 @@ async fn an_event_that_is_on_the_bus_twice_is_sent_once(kind: Kind) {
     mesh.publish(&last).await;
     mesh.wait_for_count("pipeline", "delivered", 2).await;
     assert_eq!(ids(&receiver.received()), [twice.id, last.id]);
+}
+
+async fn an_incident_is_closed_after_it_was_opened(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer {
+        delay: Duration::from_millis(300),
+        ..Answer::status(202)
+    });
+    let more = "format = { type = \"pagerduty\", routing_key = \"key\" }\ntypes = [\"job.*\"]";
+    let mesh = Mesh::start_on(kind, &[endpoint("alerts", &receiver.url("/"), more)]).await;
+    let failed = event(EventType::JobFailed, 7);
+    // Of the next run: both are the end of theirs.
+    let completed = Event {
+        id: event(EventType::JobCompleted, 8).id,
+        ..event(EventType::JobCompleted, 7)
+    };
+    for event in [&failed, &completed] {
+        mesh.publish(event).await;
+    }
+    mesh.wait_for_count("alerts", "delivered", 2).await;
+    let mut tried = Vec::new();
+    for event in [&failed, &completed] {
+        let path = format!("/v1/webhooks/alerts/deliveries/{}", event.id);
+        let delivery = mesh.call(Method::GET, &path).await.1;
+        let attempt = delivery["tried"][0].clone();
+        let at: DateTime<Utc> = attempt["at"].as_str().unwrap().parse().unwrap();
+        tried.push((
+            at,
+            TimeDelta::milliseconds(attempt["latency_ms"].as_i64().unwrap()),
+        ));
+    }
+    let [(opened, took), (closed, _)] = tried[..] else {
+        panic!("{tried:?}")
+    };
+    assert!(closed >= opened + took, "one after the other: {tried:?}");
+    let actions = receiver
+        .received()
+        .iter()
+        .map(|it| it.json()["event_action"].to_string())
+        .collect::<Vec<_>>();
+    assert_eq!(actions, ["\"trigger\"", "\"resolve\""]);
 }

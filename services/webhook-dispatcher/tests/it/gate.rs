@@ -8,12 +8,13 @@ use mesh_runtime::api::Role;
 use mesh_testkit::{Answer, Receiver, wait_until};
 use serde_json::{Value, json};
 
-use crate::harness::{DEADLINE, Kind, Mesh, event, ids, on_both, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, ids, on_both, signed};
 
 on_both!(
     an_open_circuit_lets_one_probe_through_and_keeps_the_rest,
     an_open_circuit_stays_open_over_a_restart_until_somebody_resumes,
     who_asks_for_a_pause_gets_it_for_the_whole_endpoint,
+    github_asks_for_a_pause_with_403,
     a_limited_endpoint_gets_its_events_in_order_and_at_its_pace,
 );
 
@@ -154,6 +155,25 @@ async fn who_asks_for_a_pause_gets_it_for_the_whole_endpoint(kind: Kind) {
         [1],
         "it comes when its receiver said"
     );
+}
+
+async fn github_asks_for_a_pause_with_403(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_next([Answer {
+        headers: vec![("retry-after".into(), "3600".into())],
+        ..Answer::status(403)
+    }]);
+    let format =
+        "format = { type = \"github\", token = \"t\", repository = \"a/b\" }\nconcurrency = 1";
+    let mesh = Mesh::start_on(kind, &[endpoint("pipeline", &receiver.url("/"), format)]).await;
+    publish(&mesh, 1..=3).await;
+    mesh.wait_for_count("pipeline", "waiting", 3).await;
+    assert_eq!(receiver.received().len(), 1, "the others wait, too");
+    assert!(shown(&mesh).await["held"]["until"].is_string());
+    assert_eq!(shown(&mesh).await["circuit"]["state"], "closed");
+    let mut attempts = attempts(&mesh).await;
+    attempts.sort_unstable();
+    assert_eq!(attempts, [0, 0, 1]);
 }
 
 async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind) {

@@ -366,6 +366,16 @@ impl Mesh {
         store.close().await;
     }
 
+    /// How often an endpoint was taken over from whoever had it, on PostgreSQL.
+    pub async fn changes_of_hands(&self) -> usize {
+        let location = Location::parse(&self.database, Path::new("")).unwrap();
+        let store = Store::connect(&location).unwrap();
+        let leases = store.leases().await.unwrap();
+        store.close().await;
+        let changes = leases.values().map(|lease| lease.epoch - 1).sum::<i64>();
+        usize::try_from(changes).unwrap()
+    }
+
     /// What the API says about an endpoint's deliveries, e.g. `delivered`.
     pub async fn count(&self, name: &str, state: &str) -> u64 {
         self.call(Method::GET, &format!("/v1/webhooks/{name}"))

@@ -1,14 +1,17 @@
 //! Endpoints that are made, changed and removed by the API.
 
+use std::time::Duration;
+
 use axum::http::{Method, StatusCode};
+use futures_util::future::join_all;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{Event, EventType, cloudevents};
-use mesh_runtime::api::Role;
-use mesh_testkit::{Receiver, wait_until};
+use mesh_runtime::api::{Caller, Role};
+use mesh_testkit::{Answer, Receiver, wait_until};
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
-use crate::harness::{DEADLINE, Kind, Mesh, alice, event, ids, on_both};
+use crate::harness::{DEADLINE, FOR_API, Kind, Mesh, alice, event, ids, on_both, signed};
 
 on_both!(a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed,);
 
@@ -223,4 +226,63 @@ async fn a_real_event_shows_what_would_be_sent() {
     let body = json!({"event": {"id": "x"}});
     let (status, _) = alice(&mesh, Method::POST, "/v1/webhooks/mine/test", &body).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tests_are_bounded_as_deliveries_are() {
+    let receiver = Receiver::start().await;
+    let mut mesh = Mesh::on(Kind::Sqlite).await;
+    mesh.settings = FOR_API.to_owned();
+    mesh.run(&[
+        signed("slow", &receiver.url("/slow"), ""),
+        signed("limited", &receiver.url("/limited"), "rate_limit = \"2/h\""),
+    ])
+    .await;
+    let url = mesh.serve(Caller::peer("root", 1, Role::Admin)).await;
+    let client = reqwest::Client::new();
+    let test = async |name: &str| {
+        let request = client.post(format!("{url}/v1/webhooks/{name}/test"));
+        let answer = request.send().await.unwrap();
+        let after = answer.headers().get("retry-after").cloned();
+        let after = after.map(|after| after.to_str().unwrap().parse::<u64>().unwrap());
+        (
+            answer.status().as_u16(),
+            after,
+            answer.text().await.unwrap(),
+        )
+    };
+
+    receiver.answer_next([Answer {
+        delay: Duration::from_secs(3),
+        ..Answer::status(204)
+    }]);
+    let tests = join_all((0..40).map(|_| test("slow"))).await;
+    let sent = tests.iter().filter(|(status, ..)| *status == 200).count();
+    assert_eq!((sent, receiver.received().len()), (1, 1), "one at a time");
+    for (status, after, problem) in tests.iter().filter(|(status, ..)| *status != 200) {
+        assert_eq!((*status, *after), (429, Some(1)), "{problem}");
+    }
+    assert_eq!(test("slow").await.0, 200, "the next");
+
+    for _ in 0..2 {
+        assert_eq!(test("limited").await.0, 200);
+    }
+    let (status, after, problem) = test("limited").await;
+    assert_eq!(status, 429);
+    assert!(
+        after.is_some_and(|after| (1_000..=1_801).contains(&after)),
+        "{after:?}"
+    );
+    assert!(problem.contains("rate_limit"), "{problem}");
+    let of = |path: &str| {
+        receiver
+            .received()
+            .iter()
+            .filter(|it| it.path == path)
+            .count()
+    };
+    assert_eq!(of("/limited"), 2);
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    mesh.wait_for_count("limited", "waiting", 1).await;
+    assert_eq!(of("/limited"), 2, "tests count in the rate of deliveries");
 }

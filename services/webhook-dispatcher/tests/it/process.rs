@@ -1,9 +1,14 @@
-//! The dispatcher as a process of its own: misconfigured.
+//! The dispatcher as a process of its own: misconfigured, and with a key from its environment.
 
 use std::process::Stdio;
 
+use axum::http::{Method, StatusCode};
+use mesh_events::EventType;
+use mesh_testkit::{Receiver, wait_until};
+use serde_json::json;
+
 use crate::dispatcher::command;
-use crate::harness::{Mesh, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, alice, event, signed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_configuration_is_refused_with_every_fault() {
@@ -34,4 +39,39 @@ async fn a_wrong_configuration_is_refused_with_every_fault() {
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_of_secrets_may_be_in_the_environment() {
+    let receiver = Receiver::start().await;
+    let mut mesh = Mesh::for_api(Kind::Sqlite).await;
+    let spec = json!({"name": "mine", "url": receiver.url("/"), "types": ["job.started"]});
+    let (status, answer) = alice(&mesh, Method::POST, "/v1/webhooks", &spec).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    mesh.wait_for_consumers(1).await;
+    mesh.stop().await;
+    let file = mesh.folder.path().join("webhook-dispatcher.key");
+    let key = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+
+    let config = mesh.write_config(&[]);
+    let mut command = command(&config);
+    command
+        .env("MESH_WEBHOOK_DISPATCHER__SECRETS_KEY", key.trim())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let _dispatcher = tokio::process::Command::from(command)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let event = event(EventType::JobStarted, 1);
+    mesh.publish(&event).await;
+    wait_until("it is delivered", DEADLINE, async || {
+        receiver.received().len() == 1
+    })
+    .await;
+    let received = &receiver.received()[0];
+    assert_eq!(received.header("webhook-id"), event.id);
+    assert!(received.header("webhook-signature").starts_with("v1,"));
+    assert!(!file.exists(), "no other key was made");
 }

@@ -71,6 +71,17 @@ pub async fn until(
     }
 }
 
+/// Until what was sent is on disk everywhere: what is under way when an endpoint changes hands is sent again.
+async fn settled(mesh: &Mesh) {
+    for n in 0..ENDPOINTS {
+        let name = format!("endpoint-{n}");
+        wait_until("nothing is under way", DEADLINE, async || {
+            mesh.pending(&name).await + mesh.unacknowledged(&name).await == 0
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_again_and_again_they_lose_nothing() {
     const KILLS: usize = 6;
@@ -97,9 +108,12 @@ async fn killed_again_and_again_they_lose_nothing() {
     }
     until(&mesh, &receiver, "every event at every endpoint", &expected).await;
     let repeated = receiver.received().len() - expected.len();
+    // On a busy machine one that lives may be late, too, and lose its leases: what counts is how often an endpoint changed hands.
+    let changes = mesh.changes_of_hands().await;
+    assert!(changes > 0, "none was taken over");
     assert!(
-        repeated <= KILLS * ENDPOINTS * CONCURRENCY,
-        "{repeated} repeated, more than were under way"
+        repeated <= changes * CONCURRENCY,
+        "{repeated} repeated, more than were under way at {changes} changes"
     );
 }
 
@@ -113,21 +127,25 @@ async fn one_that_was_paused_sends_nothing_when_it_wakes_and_those_that_come_and
     mesh.wait_for_consumers(ENDPOINTS).await;
     let mut expected = publish(&mesh, 1..11).await;
     until(&mesh, &receiver, "the first dispatcher delivers", &expected).await;
+    settled(&mesh).await;
 
     // Nothing is under way while others come.
     let _second = Dispatcher::start(&config, 1);
     mesh.wait_for_replicas(2, ENDPOINTS).await;
     expected.append(&mut publish(&mesh, 11..21).await);
     until(&mesh, &receiver, "two deliver", &expected).await;
+    settled(&mesh).await;
 
     paused.signal("-STOP");
     mesh.wait_for_replicas(1, ENDPOINTS).await;
     expected.append(&mut publish(&mesh, 21..31).await);
     until(&mesh, &receiver, "the other one delivers", &expected).await;
+    settled(&mesh).await;
     paused.signal("-CONT");
     mesh.wait_for_replicas(2, ENDPOINTS).await;
     expected.append(&mut publish(&mesh, 31..41).await);
     until(&mesh, &receiver, "both deliver again", &expected).await;
+    settled(&mesh).await;
 
     // In order: it gives back what it holds.
     paused.signal("-TERM");

@@ -203,7 +203,7 @@ pub async fn send(http: &Http, endpoint: &Endpoint, url: &str) -> Result<u16, Fa
         traceparent: None,
         deadline: Instant::now() + endpoint.timeout,
     };
-    let answer = http.send(endpoint, &request, &attributes).await;
+    let answer = http.send(endpoint, request, &attributes).await;
     answer.map(|answer| answer.status)
 }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use mesh_events::EventType;
 use mesh_events::proto::mesh::cost::v1::Money;
 use serde::{Deserialize, Serialize};
 
+use super::{is_failure, kind_of};
 use crate::domain::message::{Message, Severity, Text};
 use crate::domain::text;
 
@@ -32,6 +34,9 @@ pub struct Summary {
     pub moment: Moment,
     /// Counts the messages of the array from 1.
     pub number: u32,
+    /// The replay that tells it once more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
     /// Id of the array.
     pub array: u32,
     /// Slurm's ClusterName.
@@ -65,9 +70,28 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// True if it is to be told to somebody who asks for these types: the start if starts are, a failure if such failures are, and how it
+    /// went if a task ended in one of these ways.
+    pub fn concerns(&self, asked: impl Fn(EventType) -> bool) -> bool {
+        match self.moment {
+            Moment::First => asked(EventType::JobStarted),
+            Moment::Failing | Moment::Progress | Moment::Done => {
+                let mut causes = self.causes.keys();
+                let failing = self.moment == Moment::Failing;
+                causes.any(|cause| {
+                    (!failing || is_failure(cause)) && kind_of(cause).is_some_and(&asked)
+                })
+            }
+        }
+    }
+
     /// The array, as one message about it is kept current.
     pub fn topic(&self) -> String {
-        format!("array/{}/{}", self.cluster, self.array)
+        let array = format!("array/{}/{}", self.cluster, self.array);
+        match &self.replay {
+            Some(replay) => format!("{array}/{replay}"),
+            None => array,
+        }
     }
 
     /// As people read it.

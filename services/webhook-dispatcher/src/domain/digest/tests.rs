@@ -3,6 +3,7 @@ use mesh_events::proto::mesh::job::v1::{ExitCode, JobEvent};
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::filter::{Filter, TypePattern};
 use crate::domain::message::{Dialect, Text};
 use crate::domain::sample;
 
@@ -54,7 +55,7 @@ fn submitted(tasks: &str) -> Event {
 fn apply(digest: &mut Digest, event: &Event, now: i64) -> Vec<Summary> {
     let kind = event.kind().unwrap();
     assert_eq!(key(kind, event).as_deref(), Some("digest/example/7"));
-    digest.apply(kind, event, at(now))
+    digest.apply(kind, event, |_| true, at(now))
 }
 
 /// Everything an array tells, if ticks come when they are due.
@@ -293,5 +294,76 @@ proptest! {
             prop_assert!(read.iter().eq(tasks.iter().copied()));
         }
         prop_assert!(set.ranges(20).len() <= 20 + '…'.len_utf8());
+    }
+}
+
+/// Types that are asked for, ends with their exit codes, and what is told.
+type Case<'a> = (&'a [&'a str], &'a [(EventType, u32)], &'a [Moment]);
+
+/// What an array of three tells somebody who asks for these types.
+fn told_to(types: &[&str], ends: &[(EventType, u32)]) -> Vec<Moment> {
+    let types: Vec<TypePattern> = types.iter().map(|text| text.parse().unwrap()).collect();
+    let filter = Filter::new(&types, &[], &[]);
+    let asked = |kind| filter.selects(kind);
+    let mut digest = Digest::default();
+    let mut told = digest.apply(EventType::JobSubmitted, &submitted("1-3"), asked, at(0));
+    for n in 1..=3 {
+        let start = task(EventType::JobStarted, Some(n), 0, 0);
+        told.extend(digest.apply(EventType::JobStarted, &start, asked, at(1)));
+    }
+    for (n, (kind, code)) in (1..).zip(ends) {
+        let end = task(*kind, Some(n), 0, *code);
+        told.extend(digest.apply(*kind, &end, asked, at(2)));
+    }
+    while let Some(due) = digest.due(&Pace::MESSAGES) {
+        told.extend(digest.tick(&Pace::MESSAGES, due));
+    }
+    told.retain(|summary| summary.concerns(asked));
+    told.iter().map(|summary| summary.moment).collect()
+}
+
+#[test]
+fn an_array_is_told_as_far_as_its_ends_are_asked_for() {
+    use Moment::{Done, Failing, First};
+    let all = |kind| [(kind, 0); 3];
+    let completed = all(EventType::JobCompleted);
+    let cancelled = all(EventType::JobCancelled);
+    let preempted = all(EventType::JobPreempted);
+    let failed = [
+        (EventType::JobCompleted, 0),
+        (EventType::JobFailed, 1),
+        (EventType::JobCompleted, 0),
+    ];
+    let out_of_memory = all(EventType::JobOutOfMemory);
+    let mixed = [
+        (EventType::JobNodeFail, 0),
+        (EventType::JobFailed, 137),
+        (EventType::JobCompleted, 0),
+    ];
+    let cases: [Case<'_>; 17] = [
+        (&["job.cancelled"], &cancelled, &[Done]),
+        (&["job.cancelled"], &completed, &[]),
+        (&["job.cancelled"], &failed, &[]),
+        (&["job.preempted"], &preempted, &[Done]),
+        (&["job.preempted"], &cancelled, &[]),
+        (&["job.started"], &failed, &[First]),
+        (
+            &["job.started", "job.cancelled"],
+            &cancelled,
+            &[First, Done],
+        ),
+        (&["job.completed"], &completed, &[Done]),
+        (&["job.completed"], &failed, &[Done]),
+        (&["job.completed"], &out_of_memory, &[]),
+        (&["job.failed"], &failed, &[Failing, Done]),
+        (&["job.failed"], &out_of_memory, &[]),
+        (&["job.failed"], &mixed, &[Failing, Done]),
+        (&["job.node_fail"], &mixed, &[Failing, Done]),
+        (&["job.out_of_memory"], &out_of_memory, &[Failing, Done]),
+        (&["job.*"], &cancelled, &[First, Done]),
+        (&["job.*"], &mixed, &[First, Failing, Done]),
+    ];
+    for (types, ends, expected) in cases {
+        assert_eq!(told_to(types, ends), expected, "{types:?} of {ends:?}");
     }
 }

@@ -10,14 +10,18 @@ pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsend
     let Content::Event { event, replay, .. } = content else {
         return Err(Unsendable::NotAnEvent);
     };
-    let mut body = to_json(event)?;
-    if let Some(replay) = replay {
-        // An extension attribute, beside those of the event.
-        body["replayid"] = (*replay).into();
-    }
+    let body = match replay {
+        None => event.json()?.to_owned(),
+        Some(replay) => {
+            let mut json = to_json(event)?;
+            // An extension attribute, beside those of the event.
+            json["replayid"] = (*replay).into();
+            json.to_string()
+        }
+    };
     let request = Request {
         content_type: CONTENT_TYPE_JSON.to_owned(),
-        ..Request::json(address, &body)
+        ..Request::post(address, body)
     };
     Ok(Step::once(request, Response::by_status))
 }

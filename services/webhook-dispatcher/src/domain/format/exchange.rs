@@ -41,12 +41,17 @@ pub struct Request {
 impl Request {
     /// A POST of JSON.
     pub fn json(url: &Url, body: &Value) -> Self {
+        Self::post(url, body.to_string())
+    }
+
+    /// A POST of what is JSON already.
+    pub fn post(url: &Url, body: String) -> Self {
         Self {
             method: Method::Post,
             url: url.clone(),
             headers: Vec::new(),
             content_type: "application/json".to_owned(),
-            body: body.to_string(),
+            body,
             answer_counts: false,
         }
     }

@@ -221,7 +221,7 @@ mod tests {
     fn request(settings: &GitHub, address: &str) -> Box<Request> {
         let event = sample::event(EventType::JobFailed);
         let content = Content::Event {
-            event: &event,
+            event: &event.into(),
             cost: None,
             replay: None,
         };

@@ -8,7 +8,8 @@
 //! | `capture.source_down`, `capture.gap_opened` | `capture.source_up`, `capture.gap_closed` |
 //!
 //! Deliveries come in any order, and a retry may be hours late. So the time of the last event told is kept for each incident, and what
-//! is older is not told any more: a late "down" does not open again what "recovered" has closed.
+//! is older is not told any more: a late "down" does not open again what "recovered" has closed. Two that are under way at once do not know
+//! of each other, so they go one after the other unless the endpoint says otherwise.
 //!
 //! Limits: 512 KB in all, summary 1,024 characters, `dedup_key` 255.
 
@@ -54,7 +55,7 @@ pub struct PagerDuty {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Incident {
-    /// Those of a job, over its requeues; of an array, those of all tasks.
+    /// Those of a job, over its requeues; of an array, those of each task.
     #[default]
     Job,
     /// Those of a user's jobs of one name: the next that completes closes it.
@@ -142,7 +143,14 @@ impl PagerDuty {
                     format!("slurm-mesh/{cluster}/jobs/{user}/{}", job.name)
                 }
                 (Some(job), Incident::Job) => {
-                    let id = job.array.as_ref().map_or(job.job_id, |array| array.job_id);
+                    // A task has a job id of its own only from its start on; what is told of the array itself is under the array's.
+                    let id = match job.array.as_ref() {
+                        Some(array) => match array.task_id {
+                            Some(task) => format!("{}_{task}", array.job_id),
+                            None => array.job_id.to_string(),
+                        },
+                        None => job.job_id.to_string(),
+                    };
                     format!("slurm-mesh/{cluster}/job/{id}")
                 }
                 (None, _) => format!("slurm-mesh/{cluster}/{}", event.entity_key()),
@@ -281,6 +289,7 @@ fn bounded(key: String) -> String {
 #[cfg(test)]
 mod tests {
     use chrono::{DateTime, TimeDelta};
+    use mesh_events::proto::mesh::job::v1::ArrayInfo;
     use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
     use mesh_events::timestamp;
     use serde_json::Value;
@@ -315,7 +324,7 @@ mod tests {
     fn tell(event: &Event, kept: &mut Kept) -> Option<(String, String)> {
         let address = Url::parse("https://events.pagerduty.com/v2/enqueue").unwrap();
         let content = Content::Event {
-            event,
+            event: &event.clone().into(),
             cost: None,
             replay: None,
         };
@@ -383,6 +392,34 @@ mod tests {
         assert_eq!(by_name.dedup_key(&failed), by_name.dedup_key(&completed));
         let by_job = settings(Incident::Job);
         assert_ne!(by_job.dedup_key(&failed), by_job.dedup_key(&completed));
+    }
+
+    #[test]
+    fn a_task_that_completes_does_not_close_the_incident_of_another() {
+        let event = |task: Option<u32>, kind: EventType| {
+            let mut event = message::tests::job_event(kind, message::tests::ended(5));
+            if let Some(Payload::Job(payload)) = &mut event.payload {
+                let job = payload.job.as_mut().unwrap();
+                job.job_id = 500 + task.unwrap_or(0);
+                job.array = Some(ArrayInfo {
+                    job_id: 500,
+                    task_id: task,
+                    ..ArrayInfo::default()
+                });
+            }
+            event
+        };
+        let keys = [
+            (Some(1), EventType::JobFailed),
+            (Some(2), EventType::JobCompleted),
+            (Some(1), EventType::JobCompleted),
+            (None, EventType::JobDeadline),
+        ]
+        .map(|(task, kind)| settings(Incident::Job).dedup_key(&event(task, kind)));
+        assert_ne!(keys[0], keys[1]);
+        assert_eq!(keys[0], keys[2]);
+        assert!(keys[3].ends_with("/job/500"), "{}", keys[3]);
+        assert!(keys[0].ends_with("/job/500_1"), "{}", keys[0]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn run(
 ) -> (Vec<(String, Value)>, Verdict) {
     let address = Url::parse("https://slack.com/api/").unwrap();
     let content = Content::Event {
-        event,
+        event: &event.clone().into(),
         cost: None,
         replay: None,
     };
@@ -139,7 +139,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     let mut stranger = event(1);
     stranger.owner.as_mut().unwrap().identity = None;
     let content = Content::Event {
-        event: &stranger,
+        event: &stranger.into(),
         cost: None,
         replay: None,
     };
@@ -247,7 +247,7 @@ fn limits_are_waited_for() {
     let address = Url::parse("https://slack.com/api/").unwrap();
     let event = event(1);
     let content = Content::Event {
-        event: &event,
+        event: &event.into(),
         cost: None,
         replay: None,
     };

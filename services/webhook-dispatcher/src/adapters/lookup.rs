@@ -1,0 +1,106 @@
+//! Which events are known: one query at a time, about as many events as were asked for while the last one ran.
+
+use mesh_db::pool::Pool;
+use mesh_db::sql::{Column, Sql};
+use tokio::sync::{mpsc, oneshot};
+
+/// Events per query.
+const BATCH: usize = 256;
+
+const KNOWN: &str = "SELECT n FROM given WHERE EXISTS (SELECT 1 FROM deliveries
+     WHERE deliveries.endpoint = given.endpoint AND deliveries.event_id = given.event_id)";
+
+/// An event of an endpoint, and who wants to know.
+struct Question {
+    endpoint: String,
+    event_id: String,
+    answer: oneshot::Sender<bool>,
+}
+
+/// Hands questions to the task, which ends with the last of these. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Lookup {
+    questions: mpsc::Sender<Question>,
+    pool: Pool,
+}
+
+impl Lookup {
+    /// Reads through connections of this pool, one at a time.
+    pub(super) fn start(pool: Pool) -> Self {
+        let (questions, asked) = mpsc::channel(2 * BATCH);
+        tokio::spawn(run(pool.clone(), asked));
+        Self { questions, pool }
+    }
+
+    /// True if the event is known for the endpoint, whatever became of it.
+    pub(super) async fn knows(&self, endpoint: &str, event_id: &str) -> Result<bool, sqlx::Error> {
+        let (answer, known) = oneshot::channel();
+        let question = Question {
+            endpoint: endpoint.to_owned(),
+            event_id: event_id.to_owned(),
+            answer,
+        };
+        if self.questions.send(question).await.is_ok()
+            && let Ok(known) = known.await
+        {
+            return Ok(known);
+        }
+        // The query for many failed: what is wrong is found out, and told, for each of them.
+        let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" AND event_id = ")
+            .bind(event_id);
+        Ok(self.pool.first(&sql).await?.is_some())
+    }
+}
+
+async fn run(pool: Pool, mut asked: mpsc::Receiver<Question>) {
+    let mut questions = Vec::with_capacity(BATCH);
+    while asked.recv_many(&mut questions, BATCH).await > 0 {
+        match known(&pool, &questions).await {
+            Ok(known) => questions
+                .drain(..)
+                .zip(known)
+                .for_each(|(question, known)| {
+                    // Who is gone needs no answer.
+                    question.answer.send(known).ok();
+                }),
+            Err(error) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "look up deliveries"
+                );
+                questions.clear();
+            }
+        }
+    }
+}
+
+async fn known(pool: &Pool, questions: &[Question]) -> Result<Vec<bool>, sqlx::Error> {
+    let texts = |of: fn(&Question) -> &str| {
+        Column::Texts(
+            questions
+                .iter()
+                .map(|question| Some(of(question)))
+                .collect(),
+        )
+    };
+    let given = [
+        (
+            "n",
+            Column::Ints((0_i64..).map(Some).take(questions.len()).collect()),
+        ),
+        ("endpoint", texts(|question| &question.endpoint)),
+        ("event_id", texts(|question| &question.event_id)),
+    ];
+    let mut connection = pool.acquire().await?;
+    let rows = connection.link().rows_given(&given, KNOWN).await?;
+    let mut known = vec![false; questions.len()];
+    for row in rows {
+        let n = usize::try_from(row.get::<i64>("n")?).unwrap_or(usize::MAX);
+        if let Some(known) = known.get_mut(n) {
+            *known = true;
+        }
+    }
+    Ok(known)
+}

@@ -1,0 +1,139 @@
+//! Outcomes of which the bus was not told yet.
+
+use chrono::{DateTime, Utc};
+use mesh_db::pool::{Link, Transaction};
+use mesh_db::sql::{Column, Row, Sql};
+
+use super::delivery::{State, time};
+use super::store::Store;
+use super::writer::Command;
+use crate::domain::cause::Cause;
+use crate::error::Error;
+
+/// Only what is given up has its event told.
+const COLUMNS: &str = "SELECT endpoint, event_id, event_type, state, attempts, status, error, updated_at, round, cause,
+     CASE WHEN state = 'dead' THEN subject END AS subject, stream_sequence, CASE WHEN state = 'dead' THEN body END AS body
+ FROM deliveries WHERE announced = 0 AND state <> 'waiting' AND ";
+
+/// What became of a delivery.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Name of the endpoint.
+    pub endpoint: String,
+    /// Id of the event.
+    pub event_id: String,
+    /// Type of the event.
+    pub event_type: String,
+    /// Delivered, dead or expired.
+    pub state: State,
+    /// Attempts that were made.
+    pub attempts: u32,
+    /// HTTP status of the last one.
+    pub status: u16,
+    /// Error of the last one.
+    pub error: String,
+    /// When it was over.
+    pub updated_at: DateTime<Utc>,
+    /// How often it was begun again.
+    pub round: u32,
+    /// Why the last attempt failed.
+    pub cause: Option<Cause>,
+    /// Subject of the event, if it is given up.
+    pub subject: String,
+    /// Its sequence in the stream.
+    pub stream_sequence: u64,
+    /// The event, if it is given up.
+    pub body: Vec<u8>,
+}
+
+/// Which outcome: a delivery that is begun again will have another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    endpoint: String,
+    event_id: String,
+    round: u32,
+}
+
+impl Outcome {
+    /// What it is known by.
+    pub fn key(&self) -> Key {
+        Key {
+            endpoint: self.endpoint.clone(),
+            event_id: self.event_id.clone(),
+            round: self.round,
+        }
+    }
+}
+
+impl Store {
+    /// Outcomes of these endpoints that were not announced yet, oldest first.
+    ///
+    /// # Errors
+    /// If the database does not read.
+    pub async fn outbox(&self, endpoints: Vec<String>, most: u32) -> Result<Vec<Outcome>, Error> {
+        if endpoints.is_empty() {
+            return Ok(Vec::new());
+        }
+        let action = "read outcomes";
+        // The sign keeps SQLite from going through all deliveries of these endpoints.
+        let sql = Sql::new(COLUMNS)
+            .either("+endpoint", "endpoint")
+            .any_of(endpoints)
+            .push(" ORDER BY updated_at LIMIT ")
+            .bind(most);
+        let rows = self.rows(action, &sql).await?;
+        let read: Result<_, _> = rows.iter().map(read).collect();
+        read.map_err(Error::database(action))
+    }
+
+    /// Notes that outcomes were announced.
+    ///
+    /// # Errors
+    /// If the database does not write.
+    pub async fn announced(&self, keys: Vec<Key>) -> Result<(), Error> {
+        let command = Command::Announced(keys);
+        self.writer.write(None, command).await.map(drop)
+    }
+}
+
+fn read(row: &Row) -> Result<Outcome, sqlx::Error> {
+    let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
+    Ok(Outcome {
+        endpoint: row.get("endpoint")?,
+        event_id: row.get("event_id")?,
+        event_type: row.get("event_type")?,
+        state: State::parse(&row.get::<String>("state")?),
+        attempts: number("attempts")?.try_into().unwrap_or(u32::MAX),
+        status: number("status")?.try_into().unwrap_or_default(),
+        error: row.get("error")?,
+        updated_at: time(row.get("updated_at")?),
+        round: number("round")?.try_into().unwrap_or(u32::MAX),
+        cause: Cause::parse(&row.get::<String>("cause")?),
+        subject: row.get::<Option<String>>("subject")?.unwrap_or_default(),
+        stream_sequence: number("stream_sequence")?,
+        body: row.get::<Option<Vec<u8>>>("body")?.unwrap_or_default(),
+    })
+}
+
+/// Notes it.
+pub(super) async fn note(
+    transaction: &mut Transaction<'_>,
+    keys: &[Key],
+) -> Result<u64, sqlx::Error> {
+    let texts =
+        |of: fn(&Key) -> &str| Column::Texts(keys.iter().map(|key| Some(of(key))).collect());
+    let rounds = keys.iter().map(|key| Some(key.round.into())).collect();
+    let given = [
+        ("endpoint", texts(|key| &key.endpoint)),
+        ("event_id", texts(|key| &key.event_id)),
+        ("round", Column::Ints(rounds)),
+    ];
+    if matches!(transaction.link(), Link::Postgres(_)) {
+        // In one order: while an endpoint changes hands two may announce the same.
+        let lock = "SELECT 1 FROM deliveries WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM given)
+             ORDER BY endpoint, event_id FOR UPDATE";
+        transaction.link().rows_given(&given, lock).await?;
+    }
+    let update = "UPDATE deliveries SET announced = 1 WHERE (endpoint, event_id, round) IN (SELECT endpoint, event_id, round FROM given)";
+    transaction.link().run_given(&given, update).await
+}

@@ -1,0 +1,239 @@
+//! Deliveries are stored many at a time: a statement for all of them costs little more than one for a single delivery.
+
+use std::collections::HashSet;
+
+use chrono::{DateTime, Utc};
+use mesh_db::pool::Transaction;
+use mesh_db::sql::{Column, Sql};
+
+use super::delivery::{Attempt, Delivery, State};
+use crate::domain::cause::Cause;
+
+/// So many attempts of a delivery are kept, the newest.
+const MOST_ATTEMPTS: u32 = 50;
+
+/// What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`](super::command::Command::JoinCost) alone.
+const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
+     subject, stream_sequence, trace, pair, body, cost, cause, began_at)
+ SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
+     subject, stream_sequence, trace, pair, body, cost, cause, began_at FROM given WHERE TRUE
+ ON CONFLICT (endpoint, event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
+     status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body,
+     cause = excluded.cause
+ WHERE deliveries.state = 'waiting'";
+
+/// Once however often it is written. The sign keeps SQLite from looking among all attempts of that time.
+const NOTE: &str = "INSERT INTO attempts (endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at, n)
+ SELECT endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at,
+     COALESCE((SELECT MAX(n) FROM attempts WHERE attempts.endpoint = given.endpoint AND attempts.event_id = given.event_id), 0) + 1
+ FROM given WHERE NOT EXISTS (SELECT 1 FROM attempts
+     WHERE attempts.endpoint = given.endpoint AND attempts.event_id = given.event_id AND +attempts.at = given.at)";
+
+const TRIM: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM given)
+ AND n <= (SELECT MAX(newest.n) FROM attempts AS newest WHERE newest.endpoint = attempts.endpoint AND newest.event_id = attempts.event_id)
+     - (SELECT MIN(most) FROM given)";
+
+/// Deliveries to be stored together: each another one, so that their order does not matter.
+#[derive(Default)]
+pub(super) struct Group<'a> {
+    deliveries: Vec<&'a Delivery>,
+    keys: HashSet<(&'a str, &'a str)>,
+}
+
+impl<'a> Group<'a> {
+    /// Adds one; false if it is there already, as it was before: then the others have to be stored first.
+    pub fn add(&mut self, delivery: &'a Delivery) -> bool {
+        let new = self.keys.insert((&delivery.endpoint, &delivery.event_id));
+        if new {
+            self.deliveries.push(delivery);
+        }
+        new
+    }
+
+    /// Stores them, and begins anew.
+    pub async fn store(&mut self, transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
+        save(transaction, &self.deliveries).await?;
+        self.deliveries.clear();
+        self.keys.clear();
+        Ok(())
+    }
+}
+
+/// Inserts or updates deliveries, of which no two are the same, with their attempts and what their formats keep; returns the number of rows.
+pub(super) async fn save(
+    transaction: &mut Transaction<'_>,
+    deliveries: &[&Delivery],
+) -> Result<u64, sqlx::Error> {
+    let texts = |of: fn(&Delivery) -> &str| {
+        let all = deliveries.iter().map(|delivery| Some(of(delivery)));
+        Column::Texts(all.collect())
+    };
+    let numbers = |of: fn(&Delivery) -> Option<i64>| {
+        Column::Ints(deliveries.iter().map(|delivery| of(delivery)).collect())
+    };
+    let times = |of: fn(&Delivery) -> DateTime<Utc>| {
+        let all = deliveries.iter();
+        Column::Ints(
+            all.map(|delivery| Some(of(delivery).timestamp_millis()))
+                .collect(),
+        )
+    };
+    let given = [
+        ("endpoint", texts(|delivery| &delivery.endpoint)),
+        ("event_id", texts(|delivery| &delivery.event_id)),
+        ("event_type", texts(|delivery| &delivery.event_type)),
+        ("state", texts(|delivery| delivery.state.as_str())),
+        (
+            "attempts",
+            numbers(|delivery| Some(delivery.attempts.into())),
+        ),
+        ("next_at", numbers(|delivery| millis(delivery.next_at))),
+        ("status", numbers(|delivery| Some(delivery.status.into()))),
+        ("error", texts(|delivery| &delivery.error)),
+        ("created_at", times(|delivery| delivery.created_at)),
+        ("updated_at", times(|delivery| delivery.updated_at)),
+        ("subject", texts(|delivery| &delivery.subject)),
+        (
+            "stream_sequence",
+            numbers(|delivery| Some(delivery.stream_sequence.cast_signed())),
+        ),
+        ("trace", texts(|delivery| &delivery.trace)),
+        (
+            "pair",
+            Column::Texts(
+                deliveries
+                    .iter()
+                    .map(|delivery| delivery.pair.as_deref())
+                    .collect(),
+            ),
+        ),
+        (
+            "body",
+            Column::Blobs(
+                deliveries
+                    .iter()
+                    .map(|delivery| needed_body(delivery))
+                    .collect(),
+            ),
+        ),
+        (
+            "cost",
+            Column::Blobs(
+                deliveries
+                    .iter()
+                    .map(|delivery| delivery.cost.as_deref())
+                    .collect(),
+            ),
+        ),
+        ("cause", texts(|delivery| word(delivery.cause))),
+        ("began_at", times(|delivery| delivery.began_at)),
+    ];
+    let rows = transaction.link().run_given(&given, STORE).await?;
+    note(transaction, deliveries).await?;
+    for delivery in deliveries {
+        for (key, value) in &delivery.keep {
+            let (endpoint, now) = (&delivery.endpoint, delivery.updated_at);
+            keep(transaction, endpoint, now, key, value.as_deref()).await?;
+        }
+    }
+    Ok(rows)
+}
+
+/// Notes the attempts, and forgets those that are too many.
+async fn note(
+    transaction: &mut Transaction<'_>,
+    deliveries: &[&Delivery],
+) -> Result<(), sqlx::Error> {
+    let noted: Vec<(&Delivery, &Attempt)> = deliveries
+        .iter()
+        .filter_map(|delivery| Some((*delivery, delivery.attempt.as_ref()?)))
+        .collect();
+    let texts = |of: for<'a> fn(&'a Delivery, &'a Attempt) -> &'a str| {
+        let all = noted
+            .iter()
+            .map(|(delivery, attempt)| Some(of(delivery, attempt)));
+        Column::Texts(all.collect())
+    };
+    let numbers = |of: fn(&Attempt) -> Option<i64>| {
+        Column::Ints(noted.iter().map(|(_, attempt)| of(attempt)).collect())
+    };
+    let given = [
+        ("endpoint", texts(|delivery, _| &delivery.endpoint)),
+        ("event_id", texts(|delivery, _| &delivery.event_id)),
+        ("at", numbers(|attempt| millis(Some(attempt.at)))),
+        ("status", numbers(|attempt| Some(attempt.status.into()))),
+        (
+            "latency_ms",
+            numbers(|attempt| Some(attempt.latency_ms.cast_signed())),
+        ),
+        ("cause", texts(|_, attempt| word(attempt.cause))),
+        ("error", texts(|_, attempt| &attempt.error)),
+        ("snippet", texts(|_, attempt| &attempt.snippet)),
+        ("next_at", numbers(|attempt| millis(attempt.next_at))),
+    ];
+    transaction.link().run_given(&given, NOTE).await?;
+    let many = noted
+        .iter()
+        .map(|(delivery, _)| delivery)
+        .filter(|delivery| {
+            // Attempts of earlier rounds count, too.
+            delivery.attempts > MOST_ATTEMPTS || delivery.round > 0
+        });
+    let (endpoints, events): (Vec<_>, Vec<_>) = many
+        .map(|delivery| {
+            (
+                Some(delivery.endpoint.as_str()),
+                Some(delivery.event_id.as_str()),
+            )
+        })
+        .unzip();
+    let given = [
+        (
+            "most",
+            Column::Ints(vec![Some(MOST_ATTEMPTS.into()); endpoints.len()]),
+        ),
+        ("endpoint", Column::Texts(endpoints)),
+        ("event_id", Column::Texts(events)),
+    ];
+    transaction.link().run_given(&given, TRIM).await?;
+    Ok(())
+}
+
+/// Only what may be sent again needs its event.
+fn needed_body(delivery: &Delivery) -> Option<&[u8]> {
+    let needed = matches!(delivery.state, State::Waiting | State::Dead);
+    needed.then_some(&*delivery.body)
+}
+
+fn millis(time: Option<DateTime<Utc>>) -> Option<i64> {
+    time.map(|time| time.timestamp_millis())
+}
+
+fn word(cause: Option<Cause>) -> &'static str {
+    cause.map_or("", Cause::as_str)
+}
+
+/// Keeps or forgets something of an endpoint.
+pub(super) async fn keep(
+    transaction: &mut Transaction<'_>,
+    endpoint: &str,
+    now: DateTime<Utc>,
+    key: &str,
+    value: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    let sql = match value {
+        Some(value) => Sql::new("INSERT INTO kept (endpoint, key, value, updated_at) VALUES (")
+            .list([
+                endpoint.into(),
+                key.into(),
+                value.into(),
+                now.timestamp_millis().into(),
+            ])
+            .push(") ON CONFLICT (endpoint, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at"),
+        None => Sql::new("DELETE FROM kept WHERE endpoint = ")
+            .bind(endpoint)
+            .push(" AND key = ")
+            .bind(key),
+    };
+    transaction.link().run(&sql).await.map(drop)
+}

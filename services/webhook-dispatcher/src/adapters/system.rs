@@ -1,0 +1,143 @@
+//! The system's resolver. What it is asked holds a thread until it answers, whoever has given up on it, and some names never get an
+//! answer; threads are few and everybody's. So a name is asked for once at a time, with one answer for all who wait, and of all names only
+//! so many.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Semaphore, watch};
+
+/// Names that are asked for at a time: half of the threads that tokio has for everything that blocks.
+const MOST: usize = 256;
+
+/// Addresses, or why there are none.
+type Found = Result<Vec<IpAddr>, String>;
+
+/// Asks the system.
+pub struct System {
+    ask: Box<dyn Fn(&str) -> Found + Send + Sync>,
+    under_way: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
+    slots: Semaphore,
+}
+
+/// As its own programs do.
+pub(super) fn ask(name: &str) -> Found {
+    let found = (name, 0)
+        .to_socket_addrs()
+        .map_err(|error| error.to_string())?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+impl System {
+    /// A function that blocks is asked.
+    pub fn new(ask: impl Fn(&str) -> Found + Send + Sync + 'static) -> Self {
+        Self {
+            ask: Box::new(ask),
+            under_way: Mutex::default(),
+            slots: Semaphore::new(MOST),
+        }
+    }
+
+    /// The addresses of a name. Who does not wait any more keeps nobody from the answer.
+    pub(super) async fn addresses(self: &Arc<Self>, name: &str) -> Found {
+        let mut answer = self.answer(name);
+        let found = answer.wait_for(Option::is_some).await;
+        let found = found.map(|found| found.clone());
+        found
+            .ok()
+            .flatten()
+            .unwrap_or_else(|| Err("nobody was asked: the dispatcher ends".to_owned()))
+    }
+
+    /// The answer that somebody waits for already, or a new one.
+    fn answer(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<Found>> {
+        let mut under_way = self.under_way();
+        if let Some(answer) = under_way.get(name) {
+            return answer.clone();
+        }
+        let (sender, answer) = watch::channel(None);
+        under_way.insert(name.to_owned(), answer.clone());
+        let (system, name) = (Arc::clone(self), name.to_owned());
+        tokio::spawn(async move {
+            let found = system.look_up(&name).await;
+            // Who comes from now on wants a new answer.
+            system.under_way().remove(&name);
+            sender.send_replace(Some(found));
+        });
+        answer
+    }
+
+    async fn look_up(self: &Arc<Self>, name: &str) -> Found {
+        let _slot = self.slots.acquire().await.map_err(|e| e.to_string())?;
+        let (system, name) = (Arc::clone(self), name.to_owned());
+        let asked = tokio::task::spawn_blocking(move || (system.ask)(&name));
+        asked.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<Found>>>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(100);
+
+    /// A system that is asked for names and answers when told to; how often it was asked.
+    fn hanging() -> (Arc<System>, mpsc::Sender<()>, Arc<AtomicUsize>) {
+        let (go, gone) = mpsc::channel::<()>();
+        let gone = Mutex::new(gone);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let system = System::new(move |name: &str| {
+            count.fetch_add(1, Ordering::SeqCst);
+            if name.starts_with("hangs") {
+                // Until the test tells so, or has ended.
+                gone.lock().unwrap().recv().ok();
+            }
+            Ok(vec![IpAddr::from([127, 0, 0, 1])])
+        });
+        (Arc::new(system), go, asked)
+    }
+
+    #[tokio::test]
+    async fn a_name_that_hangs_holds_one_thread_however_often_it_is_asked_for() {
+        let (system, go, asked) = hanging();
+        // More than tokio has threads; nobody waits for the end.
+        let waits = (0..600).map(|_| tokio::time::timeout(SOON, system.addresses("hangs")));
+        assert!(join_all(waits).await.iter().all(Result::is_err));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        let other = tokio::time::timeout(60 * SOON, system.addresses("other"));
+        assert_eq!(other.await.unwrap().unwrap().len(), 1, "others go on");
+        go.send(()).unwrap();
+        let found = tokio::time::timeout(60 * SOON, system.addresses("hangs"));
+        assert_eq!(found.await.unwrap().unwrap().len(), 1);
+        assert!(system.under_way().is_empty(), "the next asks anew");
+    }
+
+    #[tokio::test]
+    async fn threads_are_left_for_others_however_many_names_hang() {
+        let (system, go, asked) = hanging();
+        let names: Vec<String> = (0..600).map(|n| format!("hangs-{n}")).collect();
+        let waits = names
+            .iter()
+            .map(|name| tokio::time::timeout(SOON, system.addresses(name)));
+        assert!(join_all(waits).await.iter().all(Result::is_err));
+        assert!(asked.load(Ordering::SeqCst) <= MOST);
+        let other = tokio::task::spawn_blocking(|| 7);
+        let other = tokio::time::timeout(60 * SOON, other).await;
+        assert_eq!(other.unwrap().unwrap(), 7, "a thread is left");
+        drop(go);
+    }
+}

@@ -1,0 +1,77 @@
+//! An endpoint, checked.
+
+use std::time::Duration;
+
+use reqwest::header::{HeaderName, HeaderValue};
+use serde_json::Value;
+use url::Url;
+
+use crate::domain::address::Subnet;
+use crate::domain::circuit;
+use crate::domain::filter::Filter;
+use crate::domain::format::Format;
+use crate::domain::gate::Rules;
+use crate::domain::rate::Limit;
+use crate::domain::retry::Policy;
+use crate::domain::success::Codes;
+use crate::signature::Signer;
+
+/// An endpoint, checked.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// Its name.
+    pub name: String,
+    /// Unix user it belongs to; empty for those of `mesh.toml`.
+    pub owner: String,
+    /// Where to send.
+    pub url: Url,
+    /// Signs what is sent; `None` for formats that know no signatures.
+    pub signer: Option<Signer>,
+    /// What is sent.
+    pub format: Format,
+    /// Which events.
+    pub filter: Filter,
+    /// Whether arrays are told as digests.
+    pub digest: bool,
+    /// Headers of every request.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What may be shown of it.
+    pub public: Value,
+    /// Older events are not sent.
+    pub max_event_age: Option<Duration>,
+    /// Subnets it may be in although they are private.
+    pub allowed: Vec<Subnet>,
+    /// Deadline of one attempt.
+    pub timeout: Duration,
+    /// Requests under way.
+    pub concurrency: usize,
+    /// How often and when it is tried.
+    pub policy: Policy,
+    /// Statuses that mean success.
+    pub success: Codes,
+    /// So many failures in a row open its circuit; 0: never.
+    pub circuit_after: u32,
+    /// How fast; `None`: as fast as it goes.
+    pub limit: Option<Limit>,
+}
+
+impl Endpoint {
+    /// When it may be sent something. Probes wait as retries do, but never for hours.
+    pub fn rules(&self) -> Rules {
+        let policy = self.policy;
+        Rules {
+            circuit: circuit::Policy {
+                after: self.circuit_after,
+                first: policy.first_wait,
+                growth: policy.growth,
+                longest: policy.longest_wait.min(circuit::LONGEST),
+            },
+            limit: self.limit,
+        }
+    }
+
+    /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.
+    pub fn shown_url(&self) -> String {
+        self.format.shown(&self.url)
+    }
+}

@@ -1,0 +1,101 @@
+//! Events that are on their way: read once, to however many endpoints they go, and however often it is tried.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use mesh_events::{DecodeError, Event};
+
+use crate::domain::fact::Fact;
+
+/// So many are remembered, the last ones.
+const MOST: usize = 256;
+/// Larger ones are not.
+const LARGEST: usize = 8 * 1024;
+
+/// Events by their bytes: what is the same is read the same, wherever it comes from.
+#[derive(Default)]
+pub struct Facts(Mutex<Recent>);
+
+#[derive(Default)]
+struct Recent {
+    facts: HashMap<Bytes, Arc<Fact>>,
+    order: VecDeque<Bytes>,
+}
+
+impl Facts {
+    /// The event of these bytes.
+    ///
+    /// # Errors
+    /// If they are none of the contract.
+    pub fn read(&self, body: &[u8]) -> Result<Arc<Fact>, DecodeError> {
+        if body.len() > LARGEST {
+            return Ok(Arc::new(Event::from_bytes(body)?.into()));
+        }
+        if let Some(fact) = self.with(|recent| recent.facts.get(body).cloned()) {
+            return Ok(fact);
+        }
+        let fact = Arc::new(Fact::from(Event::from_bytes(body)?));
+        // Bytes of their own: those of a message hold all that was received with it.
+        let body = Bytes::copy_from_slice(body);
+        self.with(|recent| {
+            if recent
+                .facts
+                .insert(body.clone(), Arc::clone(&fact))
+                .is_none()
+            {
+                recent.order.push_back(body);
+            }
+            if recent.order.len() > MOST
+                && let Some(oldest) = recent.order.pop_front()
+            {
+                recent.facts.remove(&oldest);
+            }
+        });
+        Ok(fact)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Recent) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::EventType;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::domain::sample;
+
+    fn body(n: usize, detail: usize) -> Vec<u8> {
+        let event = Event {
+            run_seq: n as u64,
+            source_detail: "x".repeat(detail),
+            ..sample::event(EventType::JobStarted)
+        };
+        event.encode_to_vec()
+    }
+
+    #[test]
+    fn the_last_ones_are_read_once() {
+        let facts = Facts::default();
+        let read = |n| facts.read(&body(n, 0)).unwrap();
+        let first = read(0);
+        assert!(Arc::ptr_eq(&first, &read(0)));
+        for n in 1..=MOST {
+            assert_eq!(read(n).run_seq, n as u64);
+        }
+        assert!(!Arc::ptr_eq(&first, &read(0)), "too long ago");
+        let recent = facts.0.lock().unwrap();
+        assert_eq!((recent.facts.len(), recent.order.len()), (MOST, MOST));
+    }
+
+    #[test]
+    fn large_ones_are_not_remembered_and_what_is_none_is_an_error() {
+        let facts = Facts::default();
+        assert_eq!(facts.read(&body(7, LARGEST)).unwrap().run_seq, 7);
+        assert!(facts.read(b"no event").is_err());
+        assert!(facts.0.lock().unwrap().facts.is_empty());
+    }
+}

@@ -31,6 +31,15 @@ pub fn styled(text: &str, style: Style) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// A value of an answer; of null nothing.
+pub fn value(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// The event of an entry of the ledger; `None` for audit entries.
 pub fn event(entry: &Value) -> Option<Event> {
     cloudevents::from_json(&entry["event"]).ok()

@@ -68,14 +68,14 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     } else {
         None
     };
-    let mut result = serve(
+    let serving = serve(
         context.clone(),
         &telemetry,
         child.as_ref(),
         &data,
         &slurm_user,
-    )
-    .await;
+    );
+    let mut result = Box::pin(serving).await;
     shutdown.cancel();
     // Last, so that the services could acknowledge what they held.
     if let Some(child) = child {

@@ -151,7 +151,7 @@ Tells what the filter chooses, oldest first, up to the end of the ledger as it i
 id. After a crash, what was under way is told again within seconds; NATS drops what it has already.
 
 A webhook endpoint gets the events that its own filter lets through, whatever their age, each again although it had it before; its
-requests have the attribute replayid. Only administrators have events told to an endpoint.
+requests have the attribute replayid. It has to be one of your own; administrators have events told to any.
 
 Examples:
   smesh replay start --job 123_4

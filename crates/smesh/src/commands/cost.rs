@@ -33,19 +33,6 @@ pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, E
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(
-        || {
-            if value.is_null() {
-                String::new()
-            } else {
-                value.to_string()
-            }
-        },
-        str::to_owned,
-    )
-}
-
 fn amount(value: &Value, currency: &str) -> String {
     value
         .as_str()
@@ -64,7 +51,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
     ];
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for row in answer["rows"].as_array().into_iter().flatten() {
-        let currency = text(&row["currency"]);
+        let currency = show::value(&row["currency"]);
         let money = |key: &str| {
             if currency.is_empty() {
                 "no price".to_owned()
@@ -72,13 +59,13 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
                 amount(&row[key], &currency)
             }
         };
-        let key = [text(&row["key"]), "(none)".to_owned()]
+        let key = [show::value(&row["key"]), "(none)".to_owned()]
             .into_iter()
             .find(|key| !key.is_empty())
             .unwrap_or_default();
         rows.push(vec![
             key,
-            text(&row["runs"]),
+            show::value(&row["runs"]),
             money("completed_micros"),
             money("not_completed_micros"),
             money("open_micros"),
@@ -93,7 +80,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
 }
 
 fn live(answer: &Value) -> String {
-    let currency = text(&answer["currency"]);
+    let currency = show::value(&answer["currency"]);
     let mut rows = vec![
         [
             "job",
@@ -109,7 +96,7 @@ fn live(answer: &Value) -> String {
         .to_vec(),
     ];
     for job in answer["jobs"].as_array().into_iter().flatten() {
-        let problem = text(&job["problem"]);
+        let problem = show::value(&job["problem"]);
         let money = |key: &str| {
             if problem.is_empty() {
                 amount(&job[key], &currency)
@@ -118,14 +105,14 @@ fn live(answer: &Value) -> String {
             }
         };
         rows.push(vec![
-            text(&job["job"]),
-            text(&job["user"]),
-            text(&job["account"]),
-            text(&job["partition"]),
+            show::value(&job["job"]),
+            show::value(&job["user"]),
+            show::value(&job["account"]),
+            show::value(&job["partition"]),
             money("burn_rate_micros"),
             money("accrued_micros"),
             money("estimated_micros"),
-            text(&job["name"]),
+            show::value(&job["name"]),
         ]);
     }
     if rows.len() == 1 {

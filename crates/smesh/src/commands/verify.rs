@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ledger::adapters::KeyFile;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::note::PublicKey;
@@ -24,7 +25,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
     } else if let Some(path) = &args.export {
         export(path, &trust, &bar)
     } else {
-        database(global, args.database.as_deref(), &trust, &bar).await
+        database(global, args.database.as_deref(), trust, &bar).await
     };
     bar.finish_and_clear();
     report(global, &args, result?)
@@ -33,7 +34,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
 async fn database(
     global: &Global,
     file: Option<&Path>,
-    trust: &Trust,
+    mut trust: Trust,
     bar: &ProgressBar,
 ) -> Result<Result<Verified, FirstBad>, Error> {
     let location = match file {
@@ -41,14 +42,23 @@ async fn database(
         None => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
-            let failed = |error: ledger::Error| Error::Failed(error.to_string());
+            let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+            // Who may write the database may take checkpoints out of it, but not what was signed last on this host.
+            let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
+            if let Some(note) = key.last_note().map_err(failed)? {
+                let last = Checkpoint::unverified(&note).map_err(|error| {
+                    let (file, error) = (key.path().display(), mesh_runtime::chain(&error));
+                    Error::Failed(format!("{file}.last: {error}"))
+                })?;
+                trust.kept.push(last);
+            }
             match config.reader().map_err(failed)? {
                 Some(reader) => reader,
                 None => config.database(&context.mesh.data_dir).map_err(failed)?,
             }
         }
     };
-    let result = verify_database_with(&location, trust, |progress| {
+    let result = verify_database_with(&location, &trust, |progress| {
         bar.set_length(progress.of);
         bar.set_position(progress.verified);
     })
@@ -214,14 +224,23 @@ fn report(
                     "signed": verified.signed, "archived": verified.archived, "unaudited_archives": verified.unaudited,
                 }))?;
             } else {
-                let signed = match verified.signed {
-                    0 => "no checkpoint is signed yet".to_owned(),
-                    signed => format!("signed up to {signed}"),
+                let signed = match (verified.signed, args.key.is_empty()) {
+                    (0, _) => "no checkpoint is signed yet".to_owned(),
+                    (signed, false) => format!("signed up to {signed}"),
+                    (signed, true) => {
+                        format!("signed up to {signed} by keys that it names itself")
+                    }
                 };
                 show::line(format!(
                     "{} entries are as they were written, {signed}; head {head}",
                     verified.count
                 ))?;
+                let unsigned = verified.count.saturating_sub(verified.signed);
+                if verified.signed > 0 && unsigned > 0 {
+                    show::line(format!(
+                        "no signature covers the last {unsigned} of them yet: should that stay so, the ledger does not sign, or checkpoints were taken out"
+                    ))?;
+                }
                 if verified.archived > 0 {
                     show::line(format!(
                         "of {} of them only the hashes are here: their content is archived or erased (smesh ledger archives)",

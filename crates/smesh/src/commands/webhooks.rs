@@ -11,7 +11,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use self::fields::{add, edit, read};
-use self::view::{endpoint, list, text};
+use self::view::{endpoint, list};
 use crate::cli::{Global, Webhooks, WhichDeliveries};
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
@@ -184,7 +184,7 @@ fn tested(answer: &Value, dry_run: bool) -> String {
     if let Some(body) = answer["body"].as_str() {
         lines.push(show::clean(body));
     }
-    let name = text(&answer["webhook"]);
+    let name = show::value(&answer["webhook"]);
     if answer["matches"] != true {
         lines.push(format!(
             "{name} does not get such events: its filter or format leaves them out"
@@ -197,16 +197,19 @@ fn tested(answer: &Value, dry_run: bool) -> String {
 }
 
 fn sent(answer: &Value) -> String {
-    let (name, latency) = (text(&answer["webhook"]), text(&answer["latency_ms"]));
+    let (name, latency) = (
+        show::value(&answer["webhook"]),
+        show::value(&answer["latency_ms"]),
+    );
     if answer["delivered"] == true {
         format!(
             "{name} took the test event: HTTP {} after {latency} ms",
-            text(&answer["status"])
+            show::value(&answer["status"])
         )
     } else {
         format!(
             "{name} did not take the test event: {}",
-            show::clean(&text(&answer["error"]))
+            show::clean(&show::value(&answer["error"]))
         )
     }
 }

@@ -41,6 +41,11 @@ const ADMINS: [u16; 9] = [401, 401, 403, 403, 403, 403, 200, 403, 200];
 /// Everybody is told that something is missing in what they sent.
 const WITHOUT_BODY: [u16; 9] = [401, 401, 400, 400, 400, 400, 400, 400, 400];
 const OPEN: [u16; 9] = [200; 9];
+/// Who has events told once more to the operator's endpoint; for users it does not exist.
+const TO_THE_OPERATORS: [u16; 9] = [401, 401, 400, 400, 400, 403, 201, 400, 201];
+/// An endpoint of the operator that is never told anything by itself.
+const PIPELINE: &str = "[[webhook-dispatcher.endpoints]]\nname = 'pipeline'\nurl = 'http://127.0.0.1:1/'\nallow_http = true\n\
+    allow_private = ['127.0.0.0/8']\nsecret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'\ntypes = ['job.boot_fail']\n";
 
 /// Path of the route, what is asked, what is answered. Every route of the routers has a line here, or this test fails.
 const MATRIX: &[(&str, Row)] = &[
@@ -200,6 +205,7 @@ async fn every_route_answers_everybody_as_they_may() {
                 "[[mesh.api.tokens]]\nname = '{name}'\nfile = {file:?}\n{role}\n"
             ));
         }
+        api.push_str(PIPELINE);
         configure(mesh, &api);
     })
     .await;
@@ -228,28 +234,35 @@ async fn every_route_answers_everybody_as_they_may() {
         request.send().await.unwrap().status().is_success()
     })
     .await;
+    let ask = async |name: &str, method: &str, path: &str, body: &'static str| -> u16 {
+        let request = match name {
+            "unix nobody" => return curl(&mesh, method, path, body),
+            "unix root" => unix.request(method.parse().unwrap(), format!("http://mesh{path}")),
+            name => {
+                let method = method.parse().unwrap();
+                let request = http.request(method, format!("http://{address}{path}"));
+                match tokens.get(name) {
+                    Some(token) => request.bearer_auth(token),
+                    None => request,
+                }
+            }
+        };
+        let request = match body {
+            "" => request,
+            body => request.body(body),
+        };
+        request.send().await.unwrap().status().as_u16()
+    };
+    let told = ("POST", "/v1/replays", TO_THE_OPERATORS);
+    let with_a_body = [(told, "{\"endpoint\": \"pipeline\"}")];
+    let without = MATRIX.iter().map(|(_, row)| (*row, ""));
     let mut wrong = Vec::new();
-    for (_, (method, path, expected)) in MATRIX {
+    for ((method, path, expected), body) in without.chain(with_a_body) {
         for (name, expected) in CALLERS.iter().zip(expected) {
-            let status = match *name {
-                "unix nobody" => curl(&mesh, method, path),
-                "unix root" => {
-                    let method = method.parse().unwrap();
-                    let request = unix.request(method, format!("http://mesh{path}"));
-                    request.send().await.unwrap().status().as_u16()
-                }
-                name => {
-                    let method = method.parse().unwrap();
-                    let mut request = http.request(method, format!("http://{address}{path}"));
-                    if let Some(token) = tokens.get(name) {
-                        request = request.bearer_auth(token);
-                    }
-                    request.send().await.unwrap().status().as_u16()
-                }
-            };
-            if status != *expected {
+            let status = ask(name, method, path, body).await;
+            if status != expected {
                 wrong.push(format!(
-                    "{method} {path} as {name}: {status}, not {expected}"
+                    "{method} {path} {body} as {name}: {status}, not {expected}"
                 ));
             }
         }
@@ -346,7 +359,7 @@ fn configure(mesh: &Mesh, api: &str) {
     std::fs::write(&path, format!("{before}{api}\n[{after}")).unwrap();
 }
 
-fn curl(mesh: &Mesh, method: &str, path: &str) -> u16 {
+fn curl(mesh: &Mesh, method: &str, path: &str, body: &str) -> u16 {
     let socket = mesh.path("data/api.sock");
     let url = format!("http://mesh{path}");
     let output = as_other(
@@ -359,6 +372,8 @@ fn curl(mesh: &Mesh, method: &str, path: &str) -> u16 {
             "%{http_code}",
             "-X",
             method,
+            "--data",
+            body,
             "--unix-socket",
             socket.to_str().unwrap(),
             &url,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use mesh_bus::Bus;
-use mesh_events::EventType;
+use mesh_events::{Event, EventType};
 use mesh_testkit::{build, copy_program};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,17 @@ pub async fn with_an_event_of_alice(configure: impl FnOnce(&Mesh)) -> Mesh {
     let mut mesh = Mesh::init();
     configure(&mesh);
     mesh.start();
+    let event = build::job_event(EventType::JobStarted, build::job(7));
+    publish(&mesh, &event).await;
+    mesh.wait_until("alice's event is in the ledger", || {
+        stdout(&mesh.run(&["events", "--job", "7"])).contains("job.started")
+    });
+    copy_program(Path::new(env!("CARGO_BIN_EXE_smesh")), &mesh.path("smesh"));
+    mesh
+}
+
+/// Publishes an event as ingest does.
+pub async fn publish(mesh: &Mesh, event: &Event) {
     let port = std::fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
     let config = mesh_bus::Config {
         url: format!("nats://127.0.0.1:{}", port.trim()),
@@ -39,17 +50,9 @@ pub async fn with_an_event_of_alice(configure: impl FnOnce(&Mesh)) -> Mesh {
         ..mesh_bus::Config::default()
     };
     let bus = Bus::connect(&config, "ingest").await.unwrap();
-    bus.publish_until_done(
-        &build::job_event(EventType::JobStarted, build::job(7)),
-        &CancellationToken::new(),
-    )
-    .await
-    .unwrap();
-    mesh.wait_until("alice's event is in the ledger", || {
-        stdout(&mesh.run(&["events", "--job", "7"])).contains("job.started")
-    });
-    copy_program(Path::new(env!("CARGO_BIN_EXE_smesh")), &mesh.path("smesh"));
-    mesh
+    bus.publish_until_done(event, &CancellationToken::new())
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

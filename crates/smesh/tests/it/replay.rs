@@ -1,10 +1,11 @@
 //! `smesh replay`: what a person sees of a replay, with the rights of the services on NATS as `smesh up` gives them.
 
-use mesh_testkit::{Received, Receiver};
+use mesh_events::EventType;
+use mesh_testkit::{Received, Receiver, build};
 use serde_json::Value;
 
 use crate::mesh::{SOON, stderr, stdout};
-use crate::others::{as_other, with_an_event_of_alice};
+use crate::others::{as_other, publish, with_an_event_of_alice};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_is_begun_waited_for_and_in_the_audit() {
@@ -40,7 +41,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     assert!(stderr(&ended).contains("it has ended already: done"));
     let absent = mesh.run(&["replay", "start", "--to-endpoint", "absent"]);
     assert!(
-        stderr(&absent).contains("there is no webhook endpoint absent"),
+        stderr(&absent).contains("there is no webhook endpoint \"absent\""),
         "{}",
         stderr(&absent)
     );
@@ -88,6 +89,78 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     let (own, problem) = other(&["replay", "start", "--wait", "--json"]);
     let own: Value = serde_json::from_str(&own).unwrap_or_else(|_| panic!("{problem}"));
     assert_eq!((&own["state"], &own["sent"]), (&"done".into(), &0.into()));
-    let (_, refused) = other(&["replay", "start", "--to-endpoint", "absent"]);
-    assert!(refused.contains("you may see none"), "{refused}");
+    for endpoint in ["absent", "pipeline"] {
+        let (_, refused) = other(&["replay", "start", "--to-endpoint", endpoint]);
+        let expected = format!("no webhook endpoint \"{endpoint}\", or it is not yours");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_their_events_told_to_an_endpoint_of_theirs() {
+    let receiver = Receiver::start().await;
+    let mesh = with_an_event_of_alice(|mesh| {
+        let path = mesh.path("mesh.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let allow = "[webhook-dispatcher]\nallow_http = true\nallow_subnets = [\"127.0.0.0/8\"]\n";
+        let text = match text.contains("[webhook-dispatcher]\n") {
+            true => text.replacen("[webhook-dispatcher]\n", allow, 1),
+            false => text + "\n" + allow,
+        };
+        std::fs::write(&path, text).unwrap();
+    })
+    .await;
+    let mut own = build::job_event(EventType::JobStarted, build::job(8));
+    own.owner.as_mut().unwrap().user = "nobody".into();
+    publish(&mesh, &own).await;
+    mesh.wait_until("nobody's event is in the ledger", || {
+        stdout(&mesh.run(&["events", "--job", "8"])).contains("job.started")
+    });
+
+    let socket = mesh.path("data/api.sock");
+    let nobody = |args: &[&str]| {
+        let socket = ["--socket", socket.to_str().unwrap()];
+        let output = as_other(&mesh.path("smesh"), &[&socket, args].concat());
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let address = receiver.url("/mine");
+    nobody(&["webhooks", "add", "mine", &address, "--type", "job.started"]);
+    let start = [
+        "--json",
+        "replay",
+        "start",
+        "--wait",
+        "--to-endpoint",
+        "mine",
+    ];
+    let done = nobody(&[&start[..], &["--type", "job.started"]].concat());
+    let done: Value = serde_json::from_str(&done).unwrap();
+    assert_eq!((&done["state"], &done["sent"]), (&"done".into(), &1.into()));
+    mesh_testkit::wait_until("their endpoint is told", SOON, async || {
+        !receiver.received().is_empty()
+    })
+    .await;
+    // An administrator may see more, and tells their endpoint no more than its filter lets through.
+    let all: Value = serde_json::from_str(&stdout(&mesh.run(&start))).unwrap();
+    assert!(all["sent"].as_u64().unwrap() >= 2, "{all}");
+    mesh_testkit::wait_until("it is told again", SOON, async || {
+        receiver.received().len() == 2
+    })
+    .await;
+    let told = receiver.received();
+    let replays = told.iter().map(|request| request.header("webhook-replay"));
+    assert_eq!(
+        replays.collect::<Vec<_>>(),
+        [&done, &all].map(|replay| replay["id"].as_str().unwrap())
+    );
+    let owner = |request: &Received| request.json()["data"]["owner"]["user"].clone();
+    assert!(told.iter().all(|request| owner(request) == "nobody"));
+
+    nobody(&["webhooks", "remove", "mine"]);
+    mesh_testkit::wait_until("it is not there any more", SOON, async || {
+        let gone = mesh.run(&["replay", "start", "--to-endpoint", "mine"]);
+        stderr(&gone).contains("no webhook endpoint \"mine\"")
+    })
+    .await;
 }

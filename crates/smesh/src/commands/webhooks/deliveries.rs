@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::view::{clock, text};
+use super::view::clock;
 use crate::cli::WhichDeliveries;
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
@@ -60,7 +60,7 @@ pub(super) fn again(
 }
 
 fn status(answer: &Value) -> String {
-    match text(&answer["status"]).as_str() {
+    match show::value(&answer["status"]).as_str() {
         "0" => "-".into(),
         status => status.into(),
     }
@@ -81,13 +81,13 @@ pub(super) fn rows(answer: &Value) -> Vec<Vec<String>> {
     for delivery in answer["deliveries"].as_array().into_iter().flatten() {
         rows.push(vec![
             clock(&delivery["updated_at"]),
-            text(&delivery["event_type"]),
-            text(&delivery["event_id"]),
-            text(&delivery["state"]),
-            text(&delivery["attempts"]),
+            show::value(&delivery["event_type"]),
+            show::value(&delivery["event_id"]),
+            show::value(&delivery["state"]),
+            show::value(&delivery["attempts"]),
             status(delivery),
-            text(&delivery["cause"]),
-            show::clean(&text(&delivery["error"])),
+            show::value(&delivery["cause"]),
+            show::clean(&show::value(&delivery["error"])),
         ]);
     }
     rows
@@ -97,9 +97,9 @@ pub(super) fn rows(answer: &Value) -> Vec<Vec<String>> {
 pub(super) fn one(answer: &Value) -> String {
     let mut lines = vec![format!(
         "{} {}: {}",
-        text(&answer["event_type"]),
-        text(&answer["event_id"]),
-        text(&answer["state"])
+        show::value(&answer["event_type"]),
+        show::value(&answer["event_id"]),
+        show::value(&answer["state"])
     )];
     if !answer["next_at"].is_null() {
         lines.push(format!("  tried next at {}", clock(&answer["next_at"])));
@@ -110,10 +110,10 @@ pub(super) fn one(answer: &Value) -> String {
         rows.push(vec![
             clock(&attempt["at"]),
             status(attempt),
-            format!("{} ms", text(&attempt["latency_ms"])),
-            text(&attempt["cause"]),
-            show::clean(&text(&attempt["error"])),
-            show::clean(&text(&attempt["snippet"])),
+            format!("{} ms", show::value(&attempt["latency_ms"])),
+            show::value(&attempt["cause"]),
+            show::clean(&show::value(&attempt["error"])),
+            show::clean(&show::value(&attempt["snippet"])),
         ]);
     }
     if rows.len() > 1 {
@@ -130,10 +130,10 @@ pub(super) fn one(answer: &Value) -> String {
 pub(super) fn job(job: &Value) -> String {
     format!(
         "redelivery {} to {} is {}; `smesh webhooks redeliver {}` shows how far it is",
-        text(&job["id"]),
-        text(&job["webhook"]),
-        text(&job["state"]),
-        text(&job["webhook"])
+        show::value(&job["id"]),
+        show::value(&job["webhook"]),
+        show::value(&job["state"]),
+        show::value(&job["webhook"])
     )
 }
 
@@ -143,11 +143,11 @@ pub(super) fn jobs(answer: &Value) -> String {
     for job in answer["redeliveries"].as_array().into_iter().flatten() {
         rows.push(vec![
             clock(&job["created_at"]),
-            text(&job["id"]),
-            show::clean(&text(&job["by"])),
-            text(&job["state"]),
-            text(&job["queued"]),
-            show::clean(&text(&job["filter"])),
+            show::value(&job["id"]),
+            show::clean(&show::value(&job["by"])),
+            show::value(&job["state"]),
+            show::value(&job["queued"]),
+            show::clean(&show::value(&job["filter"])),
         ]);
     }
     if rows.len() == 1 {

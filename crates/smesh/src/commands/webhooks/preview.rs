@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::fields::format;
-use super::text as plain;
 use crate::cli::WebhookPreview;
 use crate::error::Error;
 use crate::show;
@@ -47,10 +46,14 @@ pub(super) fn text(answer: &Value, name: Option<&str>) -> String {
     let mut lines = Vec::new();
     for request in requests {
         if requests.len() > 1 {
-            let heading = format!("{} {}", plain(&request["method"]), plain(&request["url"]));
+            let heading = format!(
+                "{} {}",
+                show::value(&request["method"]),
+                show::value(&request["url"])
+            );
             lines.push(show::bold(&show::clean(&heading)));
         }
-        let body = plain(&request["body"]);
+        let body = show::value(&request["body"]);
         if !body.is_empty() {
             // Lines and tabs are the template's own.
             let pieces = body.split_inclusive(['\n', '\t']).map(|piece| {

@@ -5,26 +5,12 @@ use serde_json::{Value, json};
 use super::deliveries;
 use crate::show;
 
-/// A value of an answer; of null nothing.
-pub(super) fn text(value: &Value) -> String {
-    value.as_str().map_or_else(
-        || {
-            if value.is_null() {
-                String::new()
-            } else {
-                value.to_string()
-            }
-        },
-        str::to_owned,
-    )
-}
-
 fn types(endpoint: &Value) -> String {
     let types: Vec<String> = endpoint["types"]
         .as_array()
         .into_iter()
         .flatten()
-        .map(text)
+        .map(show::value)
         .collect();
     if types.is_empty() {
         "all".into()
@@ -35,16 +21,17 @@ fn types(endpoint: &Value) -> String {
 
 /// Numbers of deliveries, and their names.
 fn counts(endpoint: &Value) -> [(&'static str, String); 4] {
-    ["waiting", "delivered", "dead", "expired"].map(|name| (name, text(&endpoint["counts"][name])))
+    ["waiting", "delivered", "dead", "expired"]
+        .map(|name| (name, show::value(&endpoint["counts"][name])))
 }
 
 /// Why little or nothing is sent; empty where everything is as it should be.
 fn trouble(endpoint: &Value) -> String {
-    let clean = |value: &Value| show::clean(&text(value));
+    let clean = |value: &Value| show::clean(&show::value(value));
     let (circuit, held) = (&endpoint["circuit"], &endpoint["held"]);
     if endpoint["state"] != "active" {
         let since = clock(&endpoint["since"]);
-        let state = format!("{} since {since}", text(&endpoint["state"]));
+        let state = format!("{} since {since}", show::value(&endpoint["state"]));
         return match clean(&endpoint["reason"]) {
             reason if reason.is_empty() => state,
             reason => format!("{state}: {reason}"),
@@ -60,7 +47,7 @@ fn trouble(endpoint: &Value) -> String {
     if !circuit["since"].is_null() {
         return format!(
             "circuit is {} since {}, tried next at {}: {}",
-            text(&circuit["state"]),
+            show::value(&circuit["state"]),
             clock(&circuit["since"]),
             clock(&circuit["probe_at"]),
             clean(&circuit["reason"])
@@ -98,14 +85,14 @@ pub(super) fn list(answer: &Value) -> String {
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for endpoint in endpoints {
         let mut row = vec![
-            text(&endpoint["name"]),
-            text(&endpoint["owner"]),
-            text(&endpoint["state"]),
+            show::value(&endpoint["name"]),
+            show::value(&endpoint["owner"]),
+            show::value(&endpoint["state"]),
             format(endpoint),
             types(endpoint),
         ];
         row.extend(counts(endpoint).into_iter().map(|(_, count)| count));
-        row.push(text(&endpoint["url"]));
+        row.push(show::value(&endpoint["url"]));
         row.push(trouble(endpoint));
         rows.push(row);
     }
@@ -115,11 +102,11 @@ pub(super) fn list(answer: &Value) -> String {
 /// An endpoint, and its deliveries if they are there.
 pub(super) fn endpoint(answer: &Value) -> String {
     let mut lines = vec![
-        show::bold(&text(&answer["name"])),
+        show::bold(&show::value(&answer["name"])),
         format!(
             "  {} to {}, types {}",
             format(answer),
-            text(&answer["url"]),
+            show::value(&answer["url"]),
             types(answer)
         ),
         state(answer),
@@ -131,7 +118,7 @@ pub(super) fn endpoint(answer: &Value) -> String {
     ] {
         let value = &answer[key];
         if !value.is_null() && *value != "" && *value != json!([]) {
-            lines.push(format!("  {name} {}", show::clean(&text(value))));
+            lines.push(format!("  {name} {}", show::clean(&show::value(value))));
         }
     }
     let counts = counts(answer).map(|(name, count)| format!("{count} {name}"));
@@ -180,7 +167,7 @@ fn settings(answer: &Value) -> String {
     ];
     let given = keys.into_iter().filter(|key| !answer[key].is_null());
     let settings: Vec<String> = given
-        .map(|key| format!("{key} {}", show::clean(&text(&answer[key]))))
+        .map(|key| format!("{key} {}", show::clean(&show::value(&answer[key]))))
         .collect();
     settings.join(", ")
 }
@@ -191,5 +178,5 @@ pub(super) fn clock(time: &Value) -> String {
 }
 
 fn format(endpoint: &Value) -> String {
-    text(&endpoint["format"]["type"])
+    show::value(&endpoint["format"]["type"])
 }

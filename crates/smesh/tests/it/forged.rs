@@ -1,0 +1,115 @@
+//! Somebody with every right puts an old ledger back and goes on from there, with the signing key: kept checkpoints tell, and the doctor says
+//! what the streams no longer have.
+
+use std::path::Path;
+
+use mesh_events::EventType;
+use mesh_testkit::build;
+use serde_json::Value;
+
+use crate::mesh::{Mesh, stderr, stdout};
+use crate::others::{publish, with_an_event_of_alice};
+
+/// A ledger on SQLite.
+const DATABASE: [&str; 3] = ["ledger.db", "ledger.db-wal", "ledger.db-shm"];
+/// Its key, and what that signed last.
+const KEY: [&str; 2] = ["ledger-checkpoint.key", "ledger-checkpoint.key.last"];
+
+fn copy(from: &Path, to: &Path, files: &[&str]) {
+    for file in files {
+        let (from, to) = (from.join(file), to.join(file));
+        match from.exists() {
+            true => drop(std::fs::copy(from, to).unwrap()),
+            false if to.exists() => std::fs::remove_file(to).unwrap(),
+            false => {}
+        }
+    }
+}
+
+/// Publishes a job, and waits until a checkpoint signs more than that many entries. Gives the checkpoint.
+async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
+    let event = build::job_event(EventType::JobStarted, build::job(job));
+    publish(mesh, &event).await;
+    let job = job.to_string();
+    mesh.wait_until("the job is in the ledger", || {
+        stdout(&mesh.run(&["events", "--job", &job])).contains("job.started")
+    });
+    let newest = || stdout(&mesh.run(&["ledger", "checkpoint"]));
+    mesh.wait_until("it is signed", || size_of(&newest()) > size);
+    newest()
+}
+
+/// The second line of a checkpoint.
+fn size_of(note: &str) -> u64 {
+    let size = note.lines().nth(1);
+    size.and_then(|size| size.parse().ok()).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
+    let mut mesh = with_an_event_of_alice(|_| {}).await;
+    let before = size_of(&signed_beyond(&mesh, 8, 0).await);
+    mesh.end("-TERM");
+    let backup = mesh.path("backup");
+    std::fs::create_dir(&backup).unwrap();
+    let all = [DATABASE.as_slice(), &KEY].concat();
+    copy(&mesh.path("data"), &backup, &all);
+    mesh.start();
+    let kept = signed_beyond(&mesh, 9, before).await;
+    std::fs::write(mesh.path("kept.note"), &kept).unwrap();
+    let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
+    std::fs::write(mesh.path("keys"), &keys).unwrap();
+    mesh.end("-TERM");
+
+    // Who writes the database but has no key leaves what was signed last, and nothing else has to be kept to see it.
+    copy(&backup, &mesh.path("data"), &DATABASE);
+    let found: Value = serde_json::from_str(&stdout(&mesh.run(&["verify", "--json"]))).unwrap();
+    assert_eq!(found["verified"], false, "{found}");
+    let reason = found["reason"].as_str().unwrap();
+    assert!(reason.contains("cut off"), "{found}");
+
+    // Back to what it was, and on in another way: of job 9 nothing is left, neither in the ledger nor on the bus.
+    copy(&backup, &mesh.path("data"), &all);
+    std::fs::remove_dir_all(mesh.path("data/private/jetstream")).unwrap();
+    mesh.start();
+    let mut newest = signed_beyond(&mesh, 10, before).await;
+    for job in 11.. {
+        if size_of(&newest) >= size_of(&kept) {
+            break;
+        }
+        newest = signed_beyond(&mesh, job, size_of(&newest)).await;
+    }
+    std::fs::write(mesh.path("export"), mesh.run(&["ledger", "export"]).stdout).unwrap();
+
+    let verify = |args: &[&str]| -> Value {
+        let output = mesh.run(&[&["verify", "--json", "--key", "keys"], args].concat());
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)))
+    };
+    for way in [&[][..], &["--remote"], &["--export", "export"]] {
+        assert_eq!(verify(way)["verified"], true, "signed as it should be");
+        let found = verify(&[way, &["--checkpoint", "kept.note"]].concat());
+        let reason = found["reason"].as_str().unwrap_or_default();
+        let expected = format!(
+            "the checkpoint of {} entries that was kept has another root",
+            size_of(&kept)
+        );
+        assert!(
+            found["verified"] == false && reason.contains(&expected),
+            "{way:?}: {found}"
+        );
+        let bad = found["first_bad_sequence"].as_u64().unwrap();
+        // In the database are checkpoints from before, which still fit; an export has none but its own.
+        let good = if way.is_empty() { before } else { 0 };
+        assert!(good < bad && bad <= size_of(&kept), "{way:?}: {found}");
+    }
+
+    // The streams begin anew, which ingest cannot make good without Slurm.
+    mesh.wait_until("the doctor says what is missing", || {
+        let doctor = stdout(&mesh.run(&["doctor"]));
+        doctor.lines().any(|line| {
+            line.starts_with("look")
+                && line.contains("ledger.holes: ")
+                && line.contains("SLURM_EVENTS")
+        })
+    });
+}

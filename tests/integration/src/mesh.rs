@@ -353,6 +353,18 @@ impl Mesh {
         })
     }
 
+    /// Asks again, as a client should, while the answer is that the time is not good: a busy disk keeps NATS from taking the audit of a read.
+    async fn get_patiently(&self, path: &str) -> Result<Answer, Error> {
+        let started = tokio::time::Instant::now();
+        loop {
+            let answer = self.get(path).await?;
+            if answer.status != 503 || started.elapsed() > PATIENCE {
+                return Ok(answer);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
     /// Everything the ledger holds of these types (`job.*,cost.finalized`; empty for all), in its order.
     ///
     /// # Errors
@@ -367,7 +379,7 @@ impl Mesh {
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/events?limit=1000{filter}{cursor}");
-            let answer = self.get(&path).await?;
+            let answer = self.get_patiently(&path).await?;
             let page = answer.json();
             let Some(entries) = page["entries"].as_array() else {
                 return Err(Error::Api {
@@ -386,7 +398,7 @@ impl Mesh {
     /// Waits until the facts of these types are enough.
     ///
     /// # Errors
-    /// [`Error::Deadline`] with `what`.
+    /// [`Error::Deadline`] with `what` and the end of the log.
     pub async fn wait_facts<T>(
         &self,
         what: &str,
@@ -394,10 +406,16 @@ impl Mesh {
         types: &str,
         enough: impl Fn(&[Fact]) -> Option<T>,
     ) -> Result<T, Error> {
-        wait_for(what, patience, async || {
+        let found = wait_for(what, patience, async || {
             Ok(enough(&self.facts(types).await?))
-        })
-        .await
+        });
+        match found.await {
+            Err(Error::Deadline { what, patience }) => Err(Error::Deadline {
+                what: format!("{what}; its log ends with: {}", self.log_tail()),
+                patience,
+            }),
+            done => done,
+        }
     }
 
     /// Runs `smesh verify`; gives what it prints.

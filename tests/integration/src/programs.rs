@@ -37,8 +37,8 @@ impl Programs {
             .map_err(Error::Machine)
     }
 
-    /// The folder with the services as programs of their own, built first: `make test` has built them, `cargo test -p integration`
-    /// alone has not.
+    /// The folder with the services as programs of their own, built first if they are missing or older than their sources: `make test` has
+    /// built them, `cargo test -p integration` alone has not.
     ///
     /// # Errors
     /// If they cannot be built.
@@ -49,8 +49,9 @@ impl Programs {
                 Some(folder) => return Ok(folder.into()),
                 None => build_folder()?,
             };
-            let built =
-                tokio::task::spawn_blocking(move || build(&folder, &Service::ALL).map(|()| folder));
+            let built = tokio::task::spawn_blocking(move || {
+                build_unless_current(&folder, &Service::ALL).map(|()| folder)
+            });
             let failed = |error| Error::Machine(format!("build the services: {error}"));
             built.await.map_err(failed)?
         });
@@ -68,18 +69,7 @@ impl Programs {
         }
         let folder = build_folder()?;
         let (smesh, hook) = (folder.join("smesh"), folder.join("mesh-hook"));
-        let newest = SOURCES
-            .iter()
-            .map(|name| newest(&root().join(name)))
-            .max()
-            .flatten();
-        let is_current = |path: &Path| {
-            let built = path.metadata().and_then(|file| file.modified()).ok();
-            built.is_some() && built >= newest
-        };
-        if !is_current(&smesh) || !is_current(&hook) {
-            build(&folder, &["smesh", "mesh-hook"])?;
-        }
+        build_unless_current(&folder, &["smesh", "mesh-hook"])?;
         Ok(Self { smesh, hook, nats })
     }
 }
@@ -99,6 +89,25 @@ fn build_folder() -> Result<PathBuf, Error> {
         folder
     };
     Ok(folder.to_owned())
+}
+
+/// Builds programs, each called as its package, unless all are there and newer than what they are built from. What `cargo test` has built is not
+/// built again: for some packages alone, features of what they depend on are others.
+fn build_unless_current(folder: &Path, packages: &[&str]) -> Result<(), Error> {
+    let newest = SOURCES
+        .iter()
+        .map(|name| newest(&root().join(name)))
+        .max()
+        .flatten();
+    let is_current = |program: &&str| {
+        let built = folder.join(program).metadata();
+        let built = built.and_then(|file| file.modified()).ok();
+        built.is_some() && built >= newest
+    };
+    match packages.iter().all(is_current) {
+        true => Ok(()),
+        false => build(folder, packages),
+    }
 }
 
 fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {

@@ -149,15 +149,30 @@ pub(super) async fn rows(stage: &Stage, jobs: &BTreeSet<u32>) -> Result<Vec<Row>
         for line in text.lines().filter(|line| !is_step(line)) {
             let row =
                 Row::read(line).ok_or_else(|| Error::Machine(format!("sacct printed {line:?}")))?;
-            found.insert(line.to_owned(), row);
+            found.insert(key(line), row);
         }
     }
     Ok(found.into_values().collect())
 }
 
+/// Both ids and the time of submission, by which accounting keeps its rows. That of a run whose end it has lost is another line every second.
+fn key(line: &str) -> Vec<String> {
+    let columns = line.split('|').enumerate();
+    let kept = columns.filter(|(at, _)| [0, 1, 4].contains(at));
+    kept.map(|(_, column)| column.to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_grows_is_one() {
+        let at = |elapsed| format!("9|9|bob|RUNNING|100|101|Unknown|n1|0:0|{elapsed}|00:00:00");
+        assert_eq!(key(&at(943)), key(&at(944)));
+        let again = "9|9|bob|RUNNING|200|201|Unknown|n1|0:0|1|00:00:00";
+        assert_ne!(key(&at(943)), key(again));
+    }
 
     #[test]
     fn cpu_time_is_read() {

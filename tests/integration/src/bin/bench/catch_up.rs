@@ -10,12 +10,11 @@ use anyhow::ensure;
 use async_nats::jetstream;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use futures_util::TryStreamExt as _;
-use mesh_bus::Bus;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_testkit::{NatsServer, build};
-use tokio_util::sync::CancellationToken;
+use mesh_testkit::build;
 
 use crate::Arguments;
+use crate::load::server;
 use crate::printed::{Phase, Printed};
 use crate::process::{Memory, Running, cpu_time, program};
 use crate::report::{Line, Section};
@@ -73,13 +72,7 @@ BEGIN {
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let jobs = arguments.ended;
-    let nats = NatsServer::start().await;
-    let config = mesh_bus::Config {
-        url: nats.url(),
-        ..mesh_bus::Config::default()
-    };
-    let bus = Bus::connect(&config, "admin").await?;
-    bus.ready(&CancellationToken::new()).await?;
+    let (nats, _) = server().await?;
     let jetstream = jetstream::new(async_nats::connect(nats.url()).await?);
     let folder = tempfile::tempdir()?;
     let slurm = Printed::new(folder.path())?;

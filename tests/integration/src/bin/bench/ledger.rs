@@ -3,8 +3,9 @@
 
 mod append;
 mod commit;
-mod database;
+pub mod database;
 mod export;
+mod fill;
 mod history;
 pub mod past;
 mod queries;

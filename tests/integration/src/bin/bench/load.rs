@@ -1,4 +1,4 @@
-//! Job events at a steady rate onto the bus, and the receiver that notes when each arrives.
+//! A bus, job events at a steady rate onto it, and the receiver that notes when each arrives.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,13 +12,26 @@ use axum::http::{HeaderMap, StatusCode};
 use chrono::Utc;
 use mesh_bus::Bus;
 use mesh_events::{Event, EventType, timestamp};
-use mesh_testkit::build;
+use mesh_testkit::{NatsServer, build};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::stats::Sorted;
 
 /// Signs deliveries. Any key will do.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// A server of its own, with everything declared, and a connection that may do everything.
+pub async fn server() -> anyhow::Result<(NatsServer, Bus)> {
+    let nats = NatsServer::start().await;
+    let config = mesh_bus::Config {
+        url: nats.url(),
+        ..mesh_bus::Config::default()
+    };
+    let bus = Bus::connect(&config, "admin").await?;
+    bus.ready(&CancellationToken::new()).await?;
+    Ok((nats, bus))
+}
 
 /// A start of a job that never was.
 pub fn event(job_id: u32) -> Event {

@@ -78,6 +78,9 @@ pub(crate) struct Arguments {
     /// Events of the ledger that is verified, asked and exported.
     #[arg(long, default_value_t = 1_000_000)]
     history: u32,
+    /// Keep that ledger in this database only.
+    #[arg(long, value_enum)]
+    database: Option<ledger::database::Kind>,
     /// Rounds of publishing and of appending; the median counts.
     #[arg(long, default_value_t = 5)]
     rounds: u32,

@@ -6,15 +6,13 @@ use std::time::Instant;
 use async_nats::HeaderMap;
 use async_nats::jetstream;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use mesh_bus::Bus;
 use mesh_events::cloudevents::Attributes;
 use mesh_events::{Event, subject};
-use mesh_testkit::NatsServer;
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::Arguments;
-use crate::load::event;
+use crate::load::{event, server};
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
@@ -22,14 +20,8 @@ use crate::stats::Sorted;
 const WINDOW: usize = 256;
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
-    let nats = NatsServer::start().await;
-    let config = mesh_bus::Config {
-        url: nats.url(),
-        ..mesh_bus::Config::default()
-    };
-    let bus = Bus::connect(&config, "admin").await?;
+    let (nats, bus) = server().await?;
     let shutdown = CancellationToken::new();
-    bus.ready(&shutdown).await?;
     let raw_context = jetstream::new(async_nats::connect(nats.url()).await?);
     let count = arguments.events;
     let (mut ours, mut raw) = (Vec::new(), Vec::new());

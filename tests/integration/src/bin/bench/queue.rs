@@ -7,12 +7,11 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use mesh_bus::Bus;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_testkit::{NatsServer, build};
-use tokio_util::sync::CancellationToken;
+use mesh_testkit::build;
 
 use crate::Arguments;
+use crate::load::server;
 use crate::printed::{Phase, Printed};
 use crate::process::{Memory, Running, cpu_time, program, wait_until};
 use crate::report::{Line, Section};
@@ -45,13 +44,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
 
 /// What is measured of one length.
 async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
-    let nats = NatsServer::start().await;
-    let config = mesh_bus::Config {
-        url: nats.url(),
-        ..mesh_bus::Config::default()
-    };
-    let bus = Bus::connect(&config, "admin").await?;
-    bus.ready(&CancellationToken::new()).await?;
+    let (nats, _) = server().await?;
     let jetstream = jetstream::new(async_nats::connect(nats.url()).await?);
     let folder = tempfile::tempdir()?;
     let slurm = Printed::new(folder.path())?;

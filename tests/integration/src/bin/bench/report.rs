@@ -110,6 +110,19 @@ impl Line {
     }
 }
 
+/// Says what was measured while more is: of a run that takes an hour and fails, so much is known.
+#[allow(clippy::print_stderr, reason = "beside the report on standard output")]
+pub fn told(line: Line) -> Line {
+    let Line {
+        what, value, unit, ..
+    } = &line;
+    match line.p99 {
+        Some(p99) => eprintln!("{what}: {value:.1}, p99 {p99:.1} {unit}"),
+        None => eprintln!("{what}: {value:.1} {unit}"),
+    }
+    line
+}
+
 impl Report {
     pub fn new() -> anyhow::Result<Self> {
         let cpu = std::fs::read_to_string("/proc/cpuinfo")?

@@ -9,14 +9,12 @@ mod world;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use mesh_bus::Bus;
 use mesh_events::cloudevents;
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::build;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::Arguments;
-use crate::load::{Receiver, at_rate, deliver, event};
+use crate::load::{Receiver, at_rate, deliver, event, server};
 use crate::process::{Memory, Running, program, wait_until};
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
@@ -30,13 +28,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     direct(&receiver, rate, WARM_UP).await?;
     let raw = direct(&receiver, rate, seconds).await?;
 
-    let nats = NatsServer::start().await;
-    let config = mesh_bus::Config {
-        url: nats.url(),
-        ..mesh_bus::Config::default()
-    };
-    let bus = Bus::connect(&config, "admin").await?;
-    bus.ready(&CancellationToken::new()).await?;
+    let (nats, bus) = server().await?;
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("mesh.toml");
     let text = format!(

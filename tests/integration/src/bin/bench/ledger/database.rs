@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use clap::ValueEnum;
 use ledger::Location;
 use mesh_testkit::Postgres;
 use sqlx::postgres::PgConnectOptions;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 /// What PostgreSQL has by itself; the servers of tests have less, and are not durable.
 const DEFAULTS: &str = "shared_buffers = 128MB\nmax_wal_size = 1GB\nsynchronous_commit = on";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     Sqlite,
     Postgres,

@@ -3,72 +3,40 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use ledger::domain::fact::Fact;
-use ledger::{Location, Store, verify_database};
-use mesh_events::catalogue::SLURM_EVENTS;
-use sqlx::{ConnectOptions as _, Connection as _};
+use ledger::{Location, verify_database};
 
-use super::append::message;
-use super::database::{Databases, Kind, location, postgres};
-use super::history::{self, History};
-use super::{BATCH, export, queries};
+use super::database::{Databases, Kind, location};
+use super::fill::{NOTE, fill};
+use super::history::History;
+use super::{export, queries};
 use crate::Arguments;
 use crate::process::cpu_time;
-use crate::report::{Line, Section};
+use crate::report::{Line, Section, told};
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Section>> {
     let count = arguments.history;
     let mut lines = Vec::new();
     let mut asked = Vec::new();
-    for kind in Kind::BOTH {
+    let wanted = |kind: &Kind| arguments.database.is_none_or(|only| only == *kind);
+    for kind in Kind::BOTH.into_iter().filter(wanted) {
         let name = kind.name();
         let mut databases = Databases::of(kind).await?;
         let url = databases.create();
         let location = location(&url)?;
-        lines.push(fill(name, &location, count).await?);
-        lines.extend(verify(name, &location).await?);
+        lines.extend(fill(name, &location, count).await?.map(told));
+        lines.extend(verify(name, &location).await?.map(told));
         asked.push(queries::measure(kind, &location, History::of(count)).await?);
-        lines.extend(export::measure(name, &url, count).await?);
+        lines.extend(export::measure(name, &url, count).await?.map(told));
     }
     let mut sections = vec![Section {
         title: "a year in the ledger",
         lines,
         notes: vec![format!(
-            "{count} events; verifying on one core, without PostgreSQL's own; the export is read over the socket of a ledger of its own"
+            "{count} events, {NOTE}; verifying on one core, without PostgreSQL's own; the export is read over the socket of a ledger of its own"
         )],
     }];
     sections.extend(asked);
     Ok(sections)
-}
-
-/// Appends a history as the service does.
-async fn fill(name: &str, location: &Location, count: u32) -> anyhow::Result<Line> {
-    let store = Store::open(location, 1).await?;
-    let start = Instant::now();
-    let (mut facts, mut sequence) = (Vec::with_capacity(BATCH), 0);
-    for event in history::events(count) {
-        let (subject, body) = message(&event)?;
-        facts.push(Fact::event(&subject, body)?);
-        sequence += 1;
-        if facts.len() == BATCH {
-            let batch = std::mem::take(&mut facts);
-            store.append(SLURM_EVENTS, sequence, batch).await?;
-        }
-    }
-    store.append(SLURM_EVENTS, sequence, facts).await?;
-    let rate = f64::from(count) / start.elapsed().as_secs_f64();
-    store.close().await;
-    if let Location::Postgres(_) = location {
-        // As autovacuum would by and by: tables without statistics are looked into in any way.
-        let mut connection = postgres(location)?.connect().await?;
-        sqlx::query("ANALYZE").execute(&mut connection).await?;
-        connection.close().await?;
-    }
-    Ok(Line::value(
-        format!("{name}: made and appended"),
-        "facts/s",
-        rate,
-    ))
 }
 
 async fn verify(name: &str, location: &Location) -> anyhow::Result<[Line; 2]> {

@@ -12,7 +12,7 @@ use mesh_runtime::api::{Caller, Role};
 
 use super::database::Kind;
 use super::history::{Dice, History, Life, subject_of};
-use crate::report::{Line, Section};
+use crate::report::{Line, Section, told};
 use crate::stats::Sorted;
 
 /// Questions of each kind.
@@ -158,39 +158,39 @@ pub async fn measure(kind: Kind, location: &Location, history: History) -> anyho
         let times = admin
             .ask(history, &mut dice, |job, dice| page(&ask(job, dice), dice))
             .await?;
-        lines.push(Line::times(format!("by {name}"), &times));
+        lines.push(told(Line::times(format!("by {name}"), &times)));
     }
     let head = store.head().await?.seq;
     let by_seq =
         |_: &Life, dice: &mut Dice| page(&format!("from_seq={}", dice.roll(head) + 1), dice);
-    lines.push(Line::times(
+    lines.push(told(Line::times(
         "by sequence",
         &admin.ask(history, &mut dice, by_seq).await?,
-    ));
+    )));
     let story = |job: &Life, _: &mut Dice| format!("/v1/jobs/{}/{}", job.cluster, job.id);
-    lines.push(Line::times(
+    lines.push(told(Line::times(
         "a job's story",
         &admin.ask(history, &mut dice, story).await?,
-    ));
+    )));
     let node = |_: &Life, dice: &mut Dice| format!("/v1/nodes/alpha/{}", History::node(dice));
-    lines.push(Line::times(
+    lines.push(told(Line::times(
         "a node's story",
         &admin.ask(history, &mut dice, node).await?,
-    ));
+    )));
     let user = Asker::new(&store, Caller::peer("user007", 7, Role::User)).await?;
     let all = |_: &Life, dice: &mut Dice| page("", dice);
-    lines.push(Line::times(
+    lines.push(told(Line::times(
         "a user's own",
         &user.ask(history, &mut dice, all).await?,
-    ));
+    )));
     let coordinator = Caller::peer("user400", 7, Role::User)
         .coordinating("alpha", "account01")
         .coordinating("beta", "account02");
     let coordinator = Asker::new(&store, coordinator).await?;
-    lines.push(Line::times(
+    lines.push(told(Line::times(
         "a coordinator's",
         &coordinator.ask(history, &mut dice, all).await?,
-    ));
+    )));
     for (name, _, nothing) in PATHS {
         let mut times = Vec::new();
         for order in ["asc", "desc"] {
@@ -199,10 +199,10 @@ pub async fn measure(kind: Kind, location: &Location, history: History) -> anyho
             admin.get(&url).await?;
             times.push(start.elapsed());
         }
-        lines.push(Line::times(
+        lines.push(told(Line::times(
             format!("by {name}, nothing there"),
             &Sorted::milliseconds(times),
-        ));
+        )));
     }
     store.close().await;
     Ok(Section {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use mesh_events::cloudevents;
 use tokio::task::JoinSet;
 
@@ -22,7 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let mut world = World::start(&[Kind::Healthy; ENDPOINTS], |_| "types = [\"job.*\"]").await?;
     let deliveries = ENDPOINTS * arguments.fanned as usize;
-    let (mut raw, mut ours, mut settled, mut cpu) = (vec![], vec![], vec![], vec![]);
+    let (mut raw, mut ours, mut settled) = (vec![], vec![], vec![]);
+    let (mut cpu, mut nats_cpu) = (vec![], vec![]);
+    let nats = world.nats.pid().context("nats-server runs")?;
     // The first round opens connections and counts for neither.
     for round in 0..=arguments.rounds {
         let first = 1 + round * arguments.fanned;
@@ -34,7 +37,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         let took = post(&world.receivers, bodies).await?;
         raw.push(deliveries as f64 / took.as_secs_f64());
 
-        let before = cpu_time(world.dispatcher.pid())?;
+        let before = (cpu_time(world.dispatcher.pid())?, cpu_time(nats)?);
         let start = Instant::now();
         world.bus.publish_all(events, &Default::default()).await?;
         world.receivers.wait_for(deliveries, PATIENCE).await?;
@@ -45,8 +48,9 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             .announced(u64::from(round + 1) * deliveries as u64)
             .await?;
         settled.push(deliveries as f64 / start.elapsed().as_secs_f64());
-        let spent = cpu_time(world.dispatcher.pid())? - before;
-        cpu.push(deliveries as f64 / spent.as_secs_f64());
+        let of_second = |spent: Duration| deliveries as f64 / spent.as_secs_f64();
+        cpu.push(of_second(cpu_time(world.dispatcher.pid())? - before.0));
+        nats_cpu.push(of_second(cpu_time(nats)? - before.1));
     }
     world.stop().await?;
     let median = |samples: Vec<f64>| Sorted::new(samples.into_iter().skip(1)).median();
@@ -61,6 +65,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
                 .budget("≥ 0.60", rate >= 0.6 * raw),
             Line::value("the same until all are audited", "1/s", median(settled)),
             Line::value("of a second of the dispatcher's CPU", "1/s", median(cpu)),
+            Line::value("of a second of nats-server's CPU", "1/s", median(nats_cpu)),
         ],
         notes: vec![format!(
             "{} rounds of {} events to each, by turns; none lost, none twice; each delivery and its attempt on disk before its event is acknowledged",

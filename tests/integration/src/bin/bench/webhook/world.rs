@@ -17,9 +17,8 @@ use mesh_testkit::{NatsServer, Port, build};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::load::SECRET;
+use crate::load::{SECRET, server};
 use crate::process::{Running, program, wait_until};
 
 /// How a receiver behaves.
@@ -158,13 +157,7 @@ impl World {
         settings: impl Fn(Kind) -> &'static str,
     ) -> anyhow::Result<Self> {
         let receivers = Receivers::start(kinds).await?;
-        let nats = NatsServer::start().await;
-        let config = mesh_bus::Config {
-            url: nats.url(),
-            ..mesh_bus::Config::default()
-        };
-        let bus = Bus::connect(&config, "admin").await?;
-        bus.ready(&CancellationToken::new()).await?;
+        let (nats, bus) = server().await?;
         let folder = tempfile::tempdir()?;
         let mut text = format!(
             "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n",

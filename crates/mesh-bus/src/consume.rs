@@ -78,27 +78,29 @@ impl Bus {
                 let span = message.span(self.role());
                 tasks.spawn(
                     async move {
-                        let outcome = keep_alive(&message, handler.handle(&message)).await;
+                        let one = std::slice::from_ref(&message);
+                        let outcome = keep_alive(one, handler.handle(&message)).await;
                         bus.answer(&message, outcome).await;
                         drop(permit);
                     }
                     .instrument(span),
                 );
             }
-            // What was pulled and not begun is handed to whoever goes on, now and not after the ack wait.
-            while let Some(Some(message)) = messages.next().now_or_never() {
-                self.answer(
-                    &message,
-                    Outcome::Retry {
-                        after: Duration::ZERO,
-                    },
-                )
-                .await;
-            }
+            self.hand_back(&mut messages).await;
         }
         tasks.close();
         tasks.wait().await;
         Ok(())
+    }
+
+    /// What was pulled and not begun is handed to whoever goes on, now and not after the ack wait.
+    async fn hand_back(&self, messages: &mut stream::BoxStream<'static, Message>) {
+        let now = Outcome::Retry {
+            after: Duration::ZERO,
+        };
+        while let Some(Some(message)) = messages.next().now_or_never() {
+            self.answer(&message, now.clone()).await;
+        }
     }
 
     /// Consumes a durable consumer in batches of up to `most` messages: whatever is there, without waiting for more.
@@ -124,7 +126,7 @@ impl Bus {
                 for message in &mut batch {
                     message.handling = message.span(self.role());
                 }
-                let outcomes = handler.handle(&batch).await;
+                let outcomes = keep_alive(&batch, handler.handle(&batch)).await;
                 debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
                 stream::iter(batch.iter().zip(outcomes))
                     .for_each_concurrent(64, |(message, outcome)| {
@@ -132,6 +134,7 @@ impl Bus {
                     })
                     .await;
             }
+            self.hand_back(batches.get_mut()).await;
         }
         Ok(())
     }
@@ -262,16 +265,20 @@ impl Bus {
     }
 }
 
-/// Tells the server that work goes on while a handler is slow, so that the message is not delivered a second time meanwhile.
-async fn keep_alive(message: &Message, work: impl Future<Output = Outcome>) -> Outcome {
+/// Tells the server that work goes on while a handler is slow, so that the messages are not delivered a second time meanwhile.
+async fn keep_alive<T>(messages: &[Message], work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     loop {
         tokio::select! {
             outcome = &mut work => return outcome,
-            () = tokio::time::sleep(Duration::from_secs(20)) => {
-                if let Err(error) = message.acknowledge(AckKind::Progress).await {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "tell that work goes on");
-                }
+            () = tokio::time::sleep(Duration::from_secs(20)) => {}
+        }
+        for message in messages {
+            if let Err(error) = message.acknowledge(AckKind::Progress).await {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "tell that work goes on"
+                );
             }
         }
     }

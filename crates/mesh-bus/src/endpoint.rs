@@ -6,9 +6,11 @@ use std::time::Duration;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::ConsumerErrorKind;
+use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::{self, MESH_REPLAY, SLURM_EVENTS};
 
+use crate::follow::Start;
 use crate::{Bus, Error};
 
 /// Prefix of the durable names of endpoint consumers.
@@ -34,17 +36,19 @@ pub struct EndpointConsumer {
     pub max_ack_pending: i64,
     /// After this time without an answer a message is delivered again.
     pub ack_wait: Duration,
+    /// When the endpoint was made: it gets what NATS took then or later, although its consumer is only made a moment afterwards.
+    pub since: DateTime<Utc>,
 }
 
 impl Bus {
-    /// Creates or updates the consumer of an endpoint. A new one begins with events that come after its creation. Who calls is the only one
-    /// to consume it, and does not yet: what was given to somebody and not answered comes again at once, and not after the ack wait.
+    /// Creates or updates the consumer of an endpoint. A new one begins where the endpoint does. Who calls is the only one to consume it, and
+    /// does not yet: what was given to somebody and not answered comes again at once, and not after the ack wait.
     ///
     /// # Errors
     /// If NATS refuses.
     pub async fn endpoint_consumer(&self, endpoint: &EndpointConsumer) -> Result<(), Error> {
-        self.declare_endpoint(SLURM_EVENTS, endpoint, DeliverPolicy::New)
-            .await
+        let begin = Start::Since(endpoint.since).policy(SLURM_EVENTS)?;
+        self.declare_endpoint(SLURM_EVENTS, endpoint, begin).await
     }
 
     /// Creates or updates the consumer of what is told once more to an endpoint. A new one begins with what is there.

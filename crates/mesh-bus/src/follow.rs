@@ -18,6 +18,24 @@ pub enum Start {
     Since(DateTime<Utc>),
 }
 
+impl Start {
+    pub(crate) fn policy(self, stream: &str) -> Result<DeliverPolicy, Error> {
+        Ok(match self {
+            Self::New => DeliverPolicy::New,
+            Self::Sequence(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
+            Self::Since(time) => {
+                let nanos = i128::from(time.timestamp()) * 1_000_000_000
+                    + i128::from(time.timestamp_subsec_nanos());
+                let start_time =
+                    time::OffsetDateTime::from_unix_timestamp_nanos(nanos).map_err(|source| {
+                        Error::jetstream("begin at a time in", stream)(source.into())
+                    })?;
+                DeliverPolicy::ByStartTime { start_time }
+            }
+        })
+    }
+}
+
 impl Bus {
     /// Follows the public bus in order; nothing is acknowledged. The stream recovers from reconnects by itself.
     ///
@@ -28,20 +46,9 @@ impl Bus {
         filters: Vec<String>,
         start: Start,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
-        let deliver_policy = match start {
-            Start::New => DeliverPolicy::New,
-            Start::Sequence(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
-            Start::Since(time) => {
-                let nanos = i128::from(time.timestamp()) * 1_000_000_000
-                    + i128::from(time.timestamp_subsec_nanos());
-                let start_time = time::OffsetDateTime::from_unix_timestamp_nanos(nanos)
-                    .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
-                DeliverPolicy::ByStartTime { start_time }
-            }
-        };
         let config = pull::OrderedConfig {
             filter_subjects: filters,
-            deliver_policy,
+            deliver_policy: start.policy(SLURM_EVENTS)?,
             ..Default::default()
         };
         let consumer = self

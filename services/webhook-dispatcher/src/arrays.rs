@@ -6,14 +6,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use mesh_events::{Event, EventType};
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::EventType;
 use tokio::sync::Mutex;
 
 use crate::adapters::store::Delivery;
 use crate::domain::digest::{self, Digest, Pace, Summary};
 use crate::domain::names;
 use crate::error::Error;
+use crate::handlers::Read;
 use crate::lane::Lane;
 
 /// Nothing is due for so long.
@@ -23,48 +24,85 @@ const LONG: Duration = Duration::from_secs(60);
 pub type Arrays = Mutex<Option<BTreeMap<String, Digest>>>;
 
 impl Lane {
-    /// Takes an event of an array in; what a replay tells once more has a digest of its own. False if it is to be told by itself.
+    /// True if events of arrays go into digests here.
+    pub fn makes_digests(&self) -> bool {
+        self.endpoint.digest && !self.array_companions.is_empty()
+    }
+
+    /// Takes in those events that belong to arrays, all that are at hand with one write; what a replay tells once more has a digest of its
+    /// own. Says of each event whether it was taken in: the others are to be told by themselves.
     ///
     /// # Errors
-    /// If the database does not read or write; the event comes again.
-    pub async fn digest(
-        &self,
-        kind: EventType,
-        event: &Event,
-        replay: Option<&str>,
-    ) -> Result<bool, Error> {
-        let Some(key) = digest::key(kind, event).filter(|_| self.makes_digests()) else {
-            return Ok(false);
-        };
-        let key = match replay {
-            Some(replay) => format!("{key}/{replay}"),
-            None => key,
-        };
-        let filter = &self.endpoint.filter;
-        let beside = matches!(kind, EventType::JobSubmitted | EventType::CostFinalized);
-        if !filter.concerns(kind, event) || !(beside || filter.meets(event)) {
-            return Ok(true);
+    /// If the database does not read or write; the events come again.
+    pub async fn digest(&self, events: &[&Read<'_>]) -> Result<Vec<bool>, Error> {
+        let keys: Vec<Option<String>> = events.iter().map(|read| self.digest_of(read)).collect();
+        if keys.iter().all(Option::is_none) {
+            return Ok(vec![false; events.len()]);
         }
         let now = Utc::now();
+        let filter = &self.endpoint.filter;
         let mut arrays = self.arrays.lock().await;
         let live = self.live(&mut arrays).await?;
-        let mut digest = match live.get(&key) {
-            Some(digest) => digest.clone(),
-            None => match self.stored(&key).await? {
-                Some(digest) => digest,
-                None => match replay {
-                    Some(replay) => Digest::replayed(replay),
-                    // Of an array nobody was told of, what is too old is counted as any other event.
-                    None if self.is_too_old(event, now) => return Ok(false),
-                    None => Digest::default(),
-                },
-            },
-        };
-        let told = digest.apply(kind, event, |kind| filter.selects(kind), now);
-        self.tell(&key, &digest, told, now).await?;
-        live.insert(key, digest);
+        let mut changed = BTreeMap::new();
+        let mut told = Vec::new();
+        let mut taken = Vec::with_capacity(events.len());
+        for (read, key) in events.iter().zip(keys) {
+            let Some(key) = key else {
+                taken.push(false);
+                continue;
+            };
+            let (kind, event) = (read.kind, &*read.event);
+            let beside = matches!(kind, EventType::JobSubmitted | EventType::CostFinalized);
+            if !filter.concerns(kind, event) || !(beside || filter.meets(event)) {
+                taken.push(true);
+                continue;
+            }
+            if !changed.contains_key(&key)
+                && let Some(digest) = self.begun(live, &key, read, now).await?
+            {
+                changed.insert(key.clone(), digest);
+            }
+            let digest = changed.get_mut(&key);
+            taken.push(digest.is_some());
+            if let Some(digest) = digest {
+                let summaries = digest.apply(kind, event, |kind| filter.selects(kind), now);
+                told.extend(summaries.into_iter().map(|summary| (key.clone(), summary)));
+            }
+        }
+        self.tell(&changed, told, now).await?;
+        live.extend(changed);
         self.wake();
-        Ok(true)
+        Ok(taken)
+    }
+
+    fn digest_of(&self, read: &Read<'_>) -> Option<String> {
+        let key = digest::key(read.kind, &read.event).filter(|_| self.makes_digests())?;
+        Some(match read.replay {
+            Some(replay) => format!("{key}/{replay}"),
+            None => key,
+        })
+    }
+
+    /// How far the digest of an event is; `None` if there is none, and the event is too old to begin one.
+    async fn begun(
+        &self,
+        live: &BTreeMap<String, Digest>,
+        key: &str,
+        read: &Read<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Digest>, Error> {
+        if let Some(digest) = live.get(key) {
+            return Ok(Some(digest.clone()));
+        }
+        if let Some(digest) = self.stored(key).await? {
+            return Ok(Some(digest));
+        }
+        Ok(match read.replay {
+            Some(replay) => Some(Digest::replayed(replay)),
+            // Of an array nobody was told of, what is too old is counted as any other event.
+            None if self.is_too_old(&read.event, now) => None,
+            None => Some(Digest::default()),
+        })
     }
 
     /// Tells what digests have to tell; returns how long nothing else will be due.
@@ -79,28 +117,25 @@ impl Lane {
         let mut arrays = self.arrays.lock().await;
         let live = self.live(&mut arrays).await?;
         let mut pause = LONG;
-        let due: Vec<String> = live
-            .iter()
-            .filter(|(_, digest)| digest.due(&pace).is_some_and(|due| due <= now))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in due {
-            let Some(mut digest) = live.get(&key).cloned() else {
-                continue;
-            };
-            let told = digest.tick(&pace, now);
-            self.tell(&key, &digest, told, now).await?;
-            live.insert(key, digest);
+        let mut changed = BTreeMap::new();
+        let mut told = Vec::new();
+        let due = |digest: &Digest| digest.due(&pace).is_some_and(|due| due <= now);
+        for (key, digest) in live.iter().filter(|(_, digest)| due(digest)) {
+            let mut digest = digest.clone();
+            told.extend(
+                digest
+                    .tick(&pace, now)
+                    .map(|summary| (key.clone(), summary)),
+            );
+            changed.insert(key.clone(), digest);
         }
+        self.tell(&changed, told, now).await?;
+        live.extend(changed);
         live.retain(|_, digest| !digest.is_over());
         for due in live.values().filter_map(|digest| digest.due(&pace)) {
             pause = pause.min((due - now).to_std().unwrap_or_default());
         }
         Ok(pause)
-    }
-
-    fn makes_digests(&self) -> bool {
-        self.endpoint.digest && !self.array_companions.is_empty()
     }
 
     fn pace(&self) -> Pace {
@@ -111,25 +146,33 @@ impl Lane {
         }
     }
 
-    /// Writes a digest and what it tells: the messages first, so that a crash in between repeats them instead of losing them.
+    /// Writes digests and what they tell: the messages first, so that a crash in between repeats them instead of losing them.
     async fn tell(
         &self,
-        key: &str,
-        digest: &Digest,
-        told: impl IntoIterator<Item = Summary>,
+        digests: &BTreeMap<String, Digest>,
+        told: Vec<(String, Summary)>,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        let (store, epoch) = (&self.shared.store, self.lease.epoch);
-        let asked = |kind| self.endpoint.filter.selects(kind);
-        for summary in told.into_iter().filter(|summary| summary.concerns(asked)) {
-            let id = names::digest_id(&self.endpoint.name, key, summary.number);
-            let body = serde_json::json!(summary).to_string().into_bytes();
-            let message = Delivery::message(&self.endpoint.name, id, body, now);
-            store.save(epoch, message).await?;
+        if digests.is_empty() {
+            return Ok(());
         }
-        let state = serde_json::json!(digest).to_string();
-        let keep = vec![(key.to_owned(), Some(state))];
-        store.keep(epoch, &self.endpoint.name, keep, now).await
+        let (store, epoch, endpoint) = (&self.shared.store, self.lease.epoch, &self.endpoint.name);
+        let asked = |kind| self.endpoint.filter.selects(kind);
+        // Each a moment after the one before it, so that they go out in this order.
+        let mut at = now;
+        for (key, summary) in told.iter().filter(|(_, told)| told.concerns(asked)) {
+            let id = names::digest_id(endpoint, key, summary.number);
+            let body = serde_json::json!(summary).to_string().into_bytes();
+            store
+                .save(epoch, Delivery::message(endpoint, id, body, at))
+                .await?;
+            at += TimeDelta::milliseconds(1);
+        }
+        let state = |digest: &Digest| Some(serde_json::json!(digest).to_string());
+        let keep = digests
+            .iter()
+            .map(|(key, digest)| (key.clone(), state(digest)));
+        store.keep(epoch, endpoint, keep.collect(), now).await
     }
 
     async fn live<'a>(

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::endpoints::{Activity, Outline, Source, Stored};
 use crate::adapters::replicas::TTL;
-use crate::config::Endpoint;
 use crate::domain::ownership::{Lease as Held, Step, Wanted, plan};
 use crate::error::Error;
 use crate::lane::{Lane, Shared};
@@ -297,13 +296,15 @@ impl Fleet {
     fn start(&self, name: &str, epoch: i64, outline: &Outline, stored: Option<Stored>) {
         let lease = Lease::new(name, epoch, self.validity.clone());
         let stop = CancellationToken::new();
-        let endpoint = match outline.activity {
+        let made = match outline.activity {
             Activity::Removed => None,
             Activity::Active | Activity::Paused | Activity::Disabled => {
                 let unknown = || Error::Unknown(name.to_owned());
                 let endpoint = stored.ok_or_else(unknown);
-                match endpoint.and_then(|stored| self.registry.made_of(&stored)) {
-                    Ok(endpoint) => Some(endpoint),
+                let made =
+                    |stored: Stored| Ok((self.registry.made_of(&stored)?, stored.created_at));
+                match endpoint.and_then(made) {
+                    Ok(made) => Some(made),
                     Err(error) => {
                         tracing::error!(
                             endpoint = name,
@@ -315,9 +316,9 @@ impl Fleet {
                 }
             }
         };
-        let lane = endpoint.map(|endpoint: Endpoint| {
-            let shared = Arc::clone(&self.shared);
-            Arc::new(Lane::new(shared, endpoint, outline.revision, lease.clone()))
+        let lane = made.map(|(endpoint, since)| {
+            let (shared, revision) = (Arc::clone(&self.shared), outline.revision);
+            Arc::new(Lane::new(shared, endpoint, since, revision, lease.clone()))
         });
         let work = match (&lane, outline.activity) {
             (Some(lane), Activity::Active) => {

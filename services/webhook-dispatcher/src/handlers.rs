@@ -6,13 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
-use mesh_bus::{Handler, Message, Outcome};
+use futures_util::{StreamExt as _, stream};
+use mesh_bus::{BatchHandler, Handler, Message, Outcome};
+use mesh_events::catalogue::MESH_REPLAY;
+use mesh_events::cloudevents::HEADER_REPLAY;
 use mesh_events::{Event, EventType, from_timestamp};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::adapters::store::{Delivery, State};
+use crate::domain::fact::Fact;
 use crate::domain::pairing;
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::replays;
 
 /// While the database does not work, messages stay on the bus.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -20,55 +27,129 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// An event that the bus gives out again while it is handled is looked at again so soon.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Handles the messages of one endpoint.
-pub struct Intake(pub Arc<Lane>);
+/// Handles the messages of one endpoint: events, and what replays tell once more.
+pub struct Intake {
+    lane: Arc<Lane>,
+    /// Cancelled when what was not begun is another's.
+    stop: CancellationToken,
+}
+
+/// A message that was understood.
+pub struct Read<'a> {
+    /// As the bus gave it.
+    pub message: &'a Message,
+    /// Its type.
+    pub kind: EventType,
+    /// What it tells.
+    pub event: Arc<Fact>,
+    /// The replay that tells it once more.
+    pub replay: Option<&'a str>,
+}
 
 impl Handler for Intake {
     async fn handle(&self, message: &Message) -> Outcome {
-        let event = match self.0.shared.facts.read(&message.body) {
-            Ok(event) => event,
-            Err(error) => {
-                return Outcome::Reject {
-                    reason: mesh_runtime::chain(&error),
-                };
-            }
-        };
-        let kind = match event.kind() {
-            Ok(kind) => kind,
-            Err(error) => {
-                return Outcome::Reject {
-                    reason: error.to_string(),
-                };
-            }
-        };
-        if self.0.may_send().is_err() {
-            // Readiness says why; once per message would say it a thousand times.
-            return Outcome::Retry { after: PAUSE };
+        match self.read(message) {
+            Ok(read) => self.tell(&read).await,
+            Err(outcome) => outcome,
         }
-        let Some(_under_way) = self.0.begin(&event.id) else {
+    }
+}
+
+/// Of endpoints that are told of arrays in digests: what is there of them is counted and written at once, the rest is told as ever.
+impl BatchHandler for Intake {
+    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+        let read: Vec<_> = messages.iter().map(|message| self.read(message)).collect();
+        let understood: Vec<&Read<'_>> = read.iter().flatten().collect();
+        let digested = self.lane.digest(&understood).await;
+        let mut digested = match digested {
+            Ok(digested) => digested.into_iter(),
+            Err(error) => {
+                let later = self.outcome(Err(error));
+                let outcomes = read.into_iter().map(Result::err);
+                return outcomes
+                    .map(|outcome| outcome.unwrap_or_else(|| later.clone()))
+                    .collect();
+            }
+        };
+        let outcomes = read.iter().map(|read| {
+            let digested = read.is_ok() && digested.next() == Some(true);
+            async move {
+                match read {
+                    Err(outcome) => outcome.clone(),
+                    Ok(_) if digested => Outcome::Done,
+                    Ok(_) if self.stop.is_cancelled() => Outcome::Retry {
+                        after: Duration::ZERO,
+                    },
+                    Ok(read) => self.tell(read).instrument(read.message.handling()).await,
+                }
+            }
+        });
+        let outcomes: Vec<_> = outcomes.collect();
+        stream::iter(outcomes)
+            .buffered(self.lane.endpoint.concurrency)
+            .collect()
+            .await
+    }
+}
+
+impl Intake {
+    /// Of this endpoint, until told to stop.
+    pub fn new(lane: Arc<Lane>, stop: CancellationToken) -> Self {
+        Self { lane, stop }
+    }
+
+    /// Reads a message, if this is the time for it.
+    fn read<'a>(&self, message: &'a Message) -> Result<Read<'a>, Outcome> {
+        let reject = |reason: String| Outcome::Reject { reason };
+        let event = self.lane.shared.facts.read(&message.body);
+        let event = event.map_err(|error| reject(mesh_runtime::chain(&error)))?;
+        let kind = event.kind().map_err(|error| reject(error.to_string()))?;
+        let replay = match message.header(HEADER_REPLAY) {
+            _ if message.stream != MESH_REPLAY => None,
+            None => return Err(reject(format!("no header {HEADER_REPLAY}"))),
+            replay => replay,
+        };
+        if self.lane.may_send().is_err() {
+            // Readiness says why; once per message would say it a thousand times.
+            return Err(Outcome::Retry { after: PAUSE });
+        }
+        Ok(Read {
+            message,
+            kind,
+            event,
+            replay,
+        })
+    }
+
+    /// Tells an event by itself.
+    async fn tell(&self, read: &Read<'_>) -> Outcome {
+        if let Some(replay) = read.replay {
+            return self.outcome(replays::take(&self.lane, read, replay).await);
+        }
+        let Some(_under_way) = self.lane.begin(&read.event.id) else {
             return Outcome::Retry { after: BUSY };
         };
-        match self.take(kind, &event, message).await {
+        self.outcome(self.take(read).await)
+    }
+
+    fn outcome(&self, result: Result<(), Error>) -> Outcome {
+        match result {
             Ok(()) => Outcome::Done,
             Err(Error::NotOurs(_) | Error::Halted(_)) => Outcome::Retry { after: PAUSE },
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    endpoint = self.0.endpoint.name,
+                    endpoint = self.lane.endpoint.name,
                     "delivery stays on the bus"
                 );
                 Outcome::Retry { after: PAUSE }
             }
         }
     }
-}
 
-impl Intake {
-    async fn take(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
-        let lane = &self.0;
-        if lane.digest(kind, event, None).await? {
-            return Ok(());
-        }
+    async fn take(&self, read: &Read<'_>) -> Result<(), Error> {
+        let lane = &self.lane;
+        let (kind, event, message) = (read.kind, &*read.event, read.message);
         if lane.companions.contains(&kind) {
             return self.join(kind, event, message).await;
         }
@@ -107,7 +188,7 @@ impl Intake {
 
     /// Lets a message wait for its cost.
     async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
-        let lane = &self.0;
+        let lane = &self.lane;
         let wait = TimeDelta::from_std(lane.shared.cost_wait).unwrap_or_default();
         delivery.next_at = Some(delivery.created_at + wait);
         delivery.pair = Some(pair.clone());
@@ -124,7 +205,7 @@ impl Intake {
     /// Hands a cost to the message that waits for it. If that is not there yet it will look for the cost; if there is none (sent already,
     /// or not the endpoint's) the cost is forgotten after a while.
     async fn join(&self, kind: EventType, event: &Event, message: &Message) -> Result<(), Error> {
-        let lane = &self.0;
+        let lane = &self.lane;
         let Some(pair) = pairing::completes(kind, event) else {
             return Ok(());
         };

@@ -76,6 +76,8 @@ pub struct Lane {
     pub shared: Arc<Shared>,
     /// The endpoint.
     pub endpoint: Endpoint,
+    /// When it was made.
+    pub since: DateTime<Utc>,
     /// The right to be at work on it.
     pub lease: Lease,
     /// Cost types that only complete its messages.
@@ -113,7 +115,13 @@ impl Drop for UnderWay<'_> {
 
 impl Lane {
     /// An endpoint, not yet at work.
-    pub fn new(shared: Arc<Shared>, endpoint: Endpoint, revision: i64, lease: Lease) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        endpoint: Endpoint,
+        since: DateTime<Utc>,
+        revision: i64,
+        lease: Lease,
+    ) -> Self {
         let companions = if endpoint.format.is_chat() {
             pairing::companions(&endpoint.filter)
         } else {
@@ -142,6 +150,7 @@ impl Lane {
             wake: Notify::new(),
             under_way: Mutex::default(),
             endpoint,
+            since,
             lease,
         }
     }

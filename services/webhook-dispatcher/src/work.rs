@@ -14,11 +14,12 @@ use crate::error::Error;
 use crate::handlers::Intake;
 use crate::lane::{Lane, Shared};
 use crate::lease::Lease;
-use crate::replays::Replayed;
 use crate::{metrics, redeliver};
 
 /// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
+/// So many messages are taken in at a time where many become one write: those of arrays.
+const AT_ONCE: usize = 256;
 /// Between looks whether everything about a removed endpoint was announced.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -89,15 +90,29 @@ async fn consume(lane: Arc<Lane>, stop: CancellationToken) {
     if !declare(&lane, &stop).await {
         return;
     }
-    let concurrency = lane.endpoint.concurrency;
     let name = names::consumer(&lane.endpoint.name);
-    let bus = lane.shared.bus.clone();
-    let endpoint = lane.endpoint.name.clone();
-    let consumed = bus
-        .consume(SLURM_EVENTS, &name, concurrency, Intake(lane), &stop)
-        .await;
+    take_in(lane, SLURM_EVENTS, &name, &stop).await;
+}
+
+/// Handles what comes from a consumer of the endpoint until told to stop.
+async fn take_in(lane: Arc<Lane>, stream: &str, consumer: &str, stop: &CancellationToken) {
+    let (bus, endpoint) = (lane.shared.bus.clone(), lane.endpoint.name.clone());
+    let (concurrency, makes_digests) = (lane.endpoint.concurrency, lane.makes_digests());
+    let intake = Intake::new(lane, stop.clone());
+    let consumed = if makes_digests {
+        bus.consume_batches(stream, consumer, AT_ONCE, intake, stop)
+            .await
+    } else {
+        bus.consume(stream, consumer, concurrency, intake, stop)
+            .await
+    };
     if let Err(error) = consumed {
-        tracing::error!(error = mesh_runtime::chain(&error), endpoint, "consume");
+        tracing::error!(
+            error = mesh_runtime::chain(&error),
+            endpoint,
+            stream,
+            "consume"
+        );
     }
 }
 
@@ -122,36 +137,26 @@ async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
             return;
         }
     }
-    let concurrency = lane.endpoint.concurrency;
-    let consumed = bus
-        .consume(
-            MESH_REPLAY,
-            &consumer.name,
-            concurrency,
-            Replayed(lane),
-            &stop,
-        )
-        .await;
-    if let Err(error) = consumed {
-        tracing::error!(
-            error = mesh_runtime::chain(&error),
-            endpoint,
-            "consume replays"
-        );
-    }
+    take_in(lane, MESH_REPLAY, &consumer.name, &stop).await;
 }
 
 fn consumer(lane: &Lane) -> EndpointConsumer {
     let endpoint = &lane.endpoint;
+    let at_once = if lane.makes_digests() {
+        AT_ONCE
+    } else {
+        endpoint.concurrency
+    };
     EndpointConsumer {
         name: names::consumer(&endpoint.name),
         endpoint: endpoint.name.clone(),
         owner: endpoint.owner.clone(),
         filters: lane.subjects(),
         // As many again as are handled wait at hand, so that the next is there when one is done.
-        max_ack_pending: i64::try_from(2 * endpoint.concurrency).unwrap_or(i64::MAX),
+        max_ack_pending: i64::try_from(2 * at_once).unwrap_or(i64::MAX),
         // A message may wait for the requests before it, then for its own.
         ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
+        since: lane.since,
     }
 }
 

@@ -147,10 +147,13 @@ async fn a_rejected_message_is_parked_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
+async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "webhook-dispatcher").await;
     bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
+    let since = chrono::Utc::now();
+    // Its consumer is made a moment later than the endpoint.
+    bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
     let endpoint = EndpointConsumer {
         name: "wh-0123456789ab".into(),
         endpoint: "chat".into(),
@@ -158,9 +161,10 @@ async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
         filters: vec!["slurm.*.job.>".into()],
         max_ack_pending: 64,
         ack_wait: Duration::from_secs(30),
+        since,
     };
     bus.endpoint_consumer(&endpoint).await.unwrap();
-    bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
+    bus.publish(&job_event(JobStarted, job(3))).await.unwrap();
     // Declared again, as at every start: its place stays.
     bus.endpoint_consumer(&endpoint).await.unwrap();
     assert_eq!(bus.endpoint_consumers().await.unwrap(), ["wh-0123456789ab"]);
@@ -173,11 +177,14 @@ async fn an_endpoint_begins_with_new_events_and_remembers_its_place() {
         &shutdown,
     );
     let done = async {
-        wait_until("the new event", PATIENCE, async || recorder.jobs() > 0).await;
+        wait_until("the new events", PATIENCE, async || recorder.jobs() > 1).await;
         shutdown.cancel();
     };
     tokio::join!(consuming, done).0.unwrap();
-    assert_eq!(*recorder.seen.lock().unwrap(), HashMap::from([(2, 1)]));
+    assert_eq!(
+        *recorder.seen.lock().unwrap(),
+        HashMap::from([(2, 1), (3, 1)])
+    );
     bus.delete_endpoint_consumer(&endpoint.name).await.unwrap();
     assert!(bus.delete_endpoint_consumer("ledger").await.is_err());
 }

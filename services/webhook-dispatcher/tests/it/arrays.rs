@@ -11,7 +11,7 @@ use prost::Message as _;
 use crate::harness::{DEADLINE, Mesh, endpoint};
 
 const TASKS: u32 = 120;
-const MANY: u32 = 500;
+const MANY: u32 = 10_000;
 
 /// An event of the array 500 or of one of its tasks, as of now.
 fn task(kind: EventType, task: Option<u32>) -> Event {
@@ -236,7 +236,7 @@ async fn an_array_that_is_cancelled_as_a_whole_is_told_to_who_asks_for_that() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_of_tasks_are_a_few_messages_and_each_is_counted() {
+async fn ten_thousand_tasks_are_a_few_messages_and_each_is_counted() {
     let receiver = Receiver::start().await;
     let chat = endpoint("chat", &receiver.url("/"), "format = \"discord\"");
     let mesh = Mesh::start(&[chat]).await;
@@ -249,17 +249,17 @@ async fn hundreds_of_tasks_are_a_few_messages_and_each_is_counted() {
     publish(&mesh, vec![task_of(MANY, EventType::JobStarted, Some(0))]).await;
     let ends = (0..MANY).map(|n| task_of(MANY, end(n), Some(n)));
     publish(&mesh, ends.collect()).await;
-    let last = "2 of 500 tasks failed";
+    let last = "11 of 10000 tasks failed";
     wait_until("the summary", DEADLINE, async || {
         titles(&receiver).iter().any(|title| title.contains(last))
     })
     .await;
     let titles = titles(&receiver);
     assert_eq!(titles.len(), 3, "{titles:?}");
-    assert!(titles[0].contains("the first of 500 tasks"), "{titles:?}");
+    assert!(titles[0].contains("the first of 10000 tasks"), "{titles:?}");
     assert!(titles[1].contains("a task failed"), "{titles:?}");
     let body = receiver.received()[2].json().to_string();
-    for count in ["498 completed", "1 exit code 1", "1 out of memory"] {
+    for count in ["9989 completed", "10 exit code 1", "1 out of memory"] {
         assert!(body.contains(count), "{count}: {body}");
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::Router;
 use chrono::Utc;
 use mesh_runtime::api::Caller;
+use tokio::sync::Mutex;
 
 use super::{ApiError, may_ask};
 use crate::adapters::Store;
@@ -31,6 +32,8 @@ pub struct Replays {
     store: Store,
     replayer: Replayer,
     limits: Limits,
+    /// Held while one begins: nobody has more than they may by asking several times at once.
+    beginning: Arc<Mutex<()>>,
 }
 
 /// Why a replay is not begun, told of or ended.
@@ -68,11 +71,12 @@ impl From<Refused> for ReplayError {
 
 impl Replays {
     /// Takes orders for a replayer.
-    pub const fn new(store: Store, replayer: Replayer, limits: Limits) -> Self {
+    pub fn new(store: Store, replayer: Replayer, limits: Limits) -> Self {
         Self {
             store,
             replayer,
             limits,
+            beginning: Arc::default(),
         }
     }
 
@@ -107,6 +111,7 @@ impl Replays {
             let owner = owner.map_err(ReplayError::Bus)?;
             check_endpoint(caller, endpoint, owner.as_deref())?;
         }
+        let _turn = self.beginning.lock().await;
         let most = self.limits.max_running;
         let running = self
             .store

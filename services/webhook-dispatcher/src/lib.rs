@@ -53,7 +53,7 @@ use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use secrecy::ExposeSecret as _;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -127,6 +127,7 @@ impl Service for WebhookDispatcherService {
             fleet: Arc::clone(&fleet),
             config_file: context.config_file(),
             turns: Turns::default(),
+            making: Mutex::default(),
         }));
         let dispatcher = Dispatcher {
             shared,

@@ -13,13 +13,14 @@ use mesh_events::timestamp;
 use mesh_runtime::api::Caller;
 use prost::Message as _;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
 use super::turn::Turns;
 use super::{
-    ApiError, Draft, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi, WithSecret,
-    trial,
+    ApiError, Draft, Listed, Page, Preview, Rotation, Tested, Trial, Webhook, WebhooksApi,
+    WithSecret, trial,
 };
 use crate::adapters::endpoints::{Act, Activity, Source, Stored};
 use crate::adapters::redeliveries::{Again, Job};
@@ -48,6 +49,8 @@ pub struct Webhooks {
     pub config_file: String,
     /// Tests that are under way.
     pub turns: Turns,
+    /// Held while an endpoint is made: nobody has more than they may by asking several times at once.
+    pub making: Mutex<()>,
 }
 
 impl WebhooksApi for Webhooks {
@@ -69,6 +72,7 @@ impl WebhooksApi for Webhooks {
             )));
         };
         let owner = owner(caller, &mut spec)?;
+        let _turn = self.making.lock().await;
         self.within_quota(caller, &owner).await?;
         own_events_only(caller, &owner, &mut spec)?;
         let (definition, endpoint) = self.complete(spec)?;
@@ -252,7 +256,7 @@ impl WebhooksApi for Webhooks {
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> Result<(String, Vec<Delivery>), ApiError> {
+    ) -> Result<Listed, ApiError> {
         self.list_deliveries(caller, name, page).await
     }
 

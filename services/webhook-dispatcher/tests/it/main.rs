@@ -21,6 +21,7 @@ mod killed;
 mod listing;
 mod manage;
 mod many;
+mod matrix;
 mod openapi;
 mod preview;
 mod process;

@@ -1,6 +1,7 @@
 //! Who may do what by the API, and what is refused.
 
 use axum::http::{Method, StatusCode};
+use futures_util::future::join_all;
 use mesh_events::EventType;
 use mesh_runtime::api::Role;
 use mesh_testkit::{Receiver, wait_until};
@@ -270,6 +271,25 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
         .map(|webhook| webhook["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["mine", "others", "pipeline", "wide"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_makes_more_than_they_may_by_asking_at_once() {
+    let mut mesh = Mesh::for_api(Kind::Sqlite).await;
+    mesh.stop().await;
+    mesh.settings.push_str("\nmost_per_user = 2");
+    mesh.run(&[]).await;
+    let specs: Vec<Value> = (0..8)
+        .map(|n| json!({"name": format!("alices-{n}"), "url": "https://example.org/"}))
+        .collect();
+    let asked = specs
+        .iter()
+        .map(|spec| alice(&mesh, Method::POST, "/v1/webhooks", spec));
+    let answers = join_all(asked).await;
+    let made = answers
+        .iter()
+        .filter(|(status, _)| *status == StatusCode::CREATED);
+    assert_eq!(made.count(), 2, "{answers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@
 //! - [`digest`]: an array's tasks as a few messages.
 //! - [`pairing`]: which messages wait a moment for their cost.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
-//! - [`moment`]: times as people write them.
+//! - [`moment`]: times as people write them; [`place`]: where a list goes on.
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
@@ -30,6 +30,7 @@ pub mod moment;
 pub mod names;
 pub mod ownership;
 pub mod pairing;
+pub mod place;
 pub mod rate;
 pub mod retry;
 pub mod sample;

@@ -353,6 +353,9 @@ pub struct ListDeliveriesRequest {
     /// Only those that changed before. Absent for all.
     #[prost(message, optional, tag = "7")]
     pub until: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// `next_cursor` of the page before. Empty for the first.
+    #[prost(string, tag = "8")]
+    pub cursor: ::prost::alloc::string::String,
 }
 /// Deliveries.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -360,6 +363,9 @@ pub struct ListDeliveriesResponse {
     /// The newest first.
     #[prost(message, repeated, tag = "1")]
     pub deliveries: ::prost::alloc::vec::Vec<WebhookDelivery>,
+    /// Where the next page begins. Empty behind the last.
+    #[prost(string, tag = "2")]
+    pub next_cursor: ::prost::alloc::string::String,
 }
 /// Which delivery to show.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1471,6 +1477,9 @@ impl serde::Serialize for ListDeliveriesRequest {
         if self.until.is_some() {
             len += 1;
         }
+        if !self.cursor.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.ListDeliveriesRequest", len)?;
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
@@ -1493,6 +1502,9 @@ impl serde::Serialize for ListDeliveriesRequest {
         if let Some(v) = self.until.as_ref() {
             struct_ser.serialize_field("until", v)?;
         }
+        if !self.cursor.is_empty() {
+            struct_ser.serialize_field("cursor", &self.cursor)?;
+        }
         struct_ser.end()
     }
 }
@@ -1510,6 +1522,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
             "cause",
             "since",
             "until",
+            "cursor",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -1521,6 +1534,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
             Cause,
             Since,
             Until,
+            Cursor,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1549,6 +1563,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
                             "cause" => Ok(GeneratedField::Cause),
                             "since" => Ok(GeneratedField::Since),
                             "until" => Ok(GeneratedField::Until),
+                            "cursor" => Ok(GeneratedField::Cursor),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1575,6 +1590,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
                 let mut cause__ = None;
                 let mut since__ = None;
                 let mut until__ = None;
+                let mut cursor__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Name => {
@@ -1621,6 +1637,12 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
                             }
                             until__ = map_.next_value()?;
                         }
+                        GeneratedField::Cursor => {
+                            if cursor__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cursor"));
+                            }
+                            cursor__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(ListDeliveriesRequest {
@@ -1631,6 +1653,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesRequest {
                     cause: cause__.unwrap_or_default(),
                     since: since__,
                     until: until__,
+                    cursor: cursor__.unwrap_or_default(),
                 })
             }
         }
@@ -1648,9 +1671,15 @@ impl serde::Serialize for ListDeliveriesResponse {
         if !self.deliveries.is_empty() {
             len += 1;
         }
+        if !self.next_cursor.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.ListDeliveriesResponse", len)?;
         if !self.deliveries.is_empty() {
             struct_ser.serialize_field("deliveries", &self.deliveries)?;
+        }
+        if !self.next_cursor.is_empty() {
+            struct_ser.serialize_field("nextCursor", &self.next_cursor)?;
         }
         struct_ser.end()
     }
@@ -1663,11 +1692,14 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesResponse {
     {
         const FIELDS: &[&str] = &[
             "deliveries",
+            "next_cursor",
+            "nextCursor",
         ];
 
         #[allow(clippy::enum_variant_names)]
         enum GeneratedField {
             Deliveries,
+            NextCursor,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1690,6 +1722,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesResponse {
                     {
                         match value {
                             "deliveries" => Ok(GeneratedField::Deliveries),
+                            "nextCursor" | "next_cursor" => Ok(GeneratedField::NextCursor),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1710,6 +1743,7 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesResponse {
                     V: serde::de::MapAccess<'de>,
             {
                 let mut deliveries__ = None;
+                let mut next_cursor__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Deliveries => {
@@ -1718,10 +1752,17 @@ impl<'de> serde::Deserialize<'de> for ListDeliveriesResponse {
                             }
                             deliveries__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::NextCursor => {
+                            if next_cursor__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("nextCursor"));
+                            }
+                            next_cursor__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(ListDeliveriesResponse {
                     deliveries: deliveries__.unwrap_or_default(),
+                    next_cursor: next_cursor__.unwrap_or_default(),
                 })
             }
         }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::domain::cause::Cause;
 use crate::domain::fact::Fact;
 use crate::domain::names;
+use crate::domain::place::Place;
 use crate::error::Error;
 use crate::facts::Facts;
 
@@ -128,6 +129,15 @@ pub struct Attempt {
 }
 
 impl Delivery {
+    /// Where it is in the list of its endpoint.
+    pub fn place(&self) -> Place {
+        Place {
+            created_at: self.created_at.timestamp_millis(),
+            stream_sequence: self.stream_sequence.cast_signed(),
+            event_id: self.event_id.clone(),
+        }
+    }
+
     /// An event as it came, without a trace: a replay has none of its own.
     pub fn of(
         endpoint: &str,

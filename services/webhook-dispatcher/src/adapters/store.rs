@@ -17,6 +17,7 @@ use super::delivery::{read, read_attempt, time};
 use super::lookup::Lookup;
 use super::redeliveries::Wanted;
 use super::writer::{Command, Writer};
+use crate::domain::place::Place;
 use crate::error::Error;
 
 /// The database. Cheap to clone.
@@ -306,7 +307,7 @@ impl Store {
             .map_err(Error::database(action))
     }
 
-    /// The newest deliveries of an endpoint that are wanted.
+    /// The newest deliveries of an endpoint that are wanted, or those that follow them.
     ///
     /// # Errors
     /// If the database does not read.
@@ -314,9 +315,11 @@ impl Store {
         &self,
         endpoint: &str,
         wanted: &Wanted,
+        after: Option<&Place>,
         most: u32,
     ) -> Result<Vec<Delivery>, Error> {
-        const NEWEST: &str = " ORDER BY created_at DESC, stream_sequence DESC LIMIT ";
+        const NEWEST: &str =
+            " ORDER BY created_at DESC, stream_sequence DESC, event_id DESC LIMIT ";
         // Of each state the newest are found by an index, so that nothing else is read and sorted.
         let states = wanted
             .state
@@ -331,8 +334,18 @@ impl Store {
                 state: Some(state),
                 ..wanted.clone()
             };
-            let narrowed = wanted.narrow(sql).push(NEWEST).bind(most);
-            sql = narrowed.push(") AS found");
+            sql = wanted.narrow(sql);
+            if let Some(place) = after {
+                sql = sql
+                    .push(" AND (created_at, stream_sequence, event_id) < (")
+                    .list([
+                        place.created_at.into(),
+                        place.stream_sequence.into(),
+                        place.event_id.as_str().into(),
+                    ])
+                    .push(")");
+            }
+            sql = sql.push(NEWEST).bind(most).push(") AS found");
         }
         let sql = sql.push(NEWEST).bind(most);
         self.deliveries("read deliveries", &sql).await

@@ -5,10 +5,11 @@ use std::fmt::Display;
 use chrono::Utc;
 use mesh_runtime::api::Caller;
 
-use super::{ApiError, Page, Webhooks};
+use super::{ApiError, Listed, Page, Webhooks};
 use crate::adapters::redeliveries::{Again, Job, Wanted};
 use crate::adapters::store::{Attempt, Delivery, State};
 use crate::domain::cause::Cause;
+use crate::domain::place::Place;
 
 /// So many redeliveries of an endpoint may be under way.
 const MOST_JOBS: i64 = 10;
@@ -21,7 +22,7 @@ impl Webhooks {
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> Result<(String, Vec<Delivery>), ApiError> {
+    ) -> Result<Listed, ApiError> {
         let stored = self.visible(caller, name).await?;
         let states = "waiting, delivered, dead, expired";
         let wanted = Wanted {
@@ -31,9 +32,23 @@ impl Webhooks {
             since: page.since,
             until: page.until,
         };
+        let cursors = "next_cursor of the page before, unchanged";
+        let after = known("cursor", cursors, page.cursor.as_deref(), Place::parse)?;
         let most = page.limit.unwrap_or(50).clamp(1, 500);
-        let found = self.shared.store.recent(name, &wanted, most).await?;
-        Ok((stored.owner, found))
+        // One more, to know whether there are more.
+        let found = self
+            .shared
+            .store
+            .recent(name, &wanted, after.as_ref(), most + 1);
+        let mut deliveries = found.await?;
+        let more = deliveries.len() > most as usize;
+        deliveries.truncate(most as usize);
+        let last = deliveries.last().filter(|_| more);
+        Ok(Listed {
+            owner: stored.owner,
+            next_cursor: last.map(|delivery| delivery.place().cursor()),
+            deliveries,
+        })
     }
 
     pub(super) async fn show_delivery(

@@ -206,6 +206,7 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let request = request.into_inner();
         let page = Page {
             limit: (request.limit > 0).then_some(request.limit),
+            cursor: given(request.cursor),
             state: given(request.state),
             kind: given(request.r#type),
             cause: given(request.cause),
@@ -213,10 +214,14 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
             until: request.until.as_ref().and_then(from_timestamp),
         };
         let found = self.0.deliveries(&caller, &request.name, page).await;
-        let (owner, deliveries) = found.map_err(status)?;
-        let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
-        let deliveries = deliveries.into_iter().map(delivery).collect();
-        Ok(showing(ListDeliveriesResponse { deliveries }, shown))
+        let listed = found.map_err(status)?;
+        let owners = listed.deliveries.iter().map(|_| listed.owner.as_str());
+        let shown = shown(&caller, owners);
+        let list = ListDeliveriesResponse {
+            deliveries: listed.deliveries.into_iter().map(delivery).collect(),
+            next_cursor: listed.next_cursor.unwrap_or_default(),
+        };
+        Ok(showing(list, shown))
     }
 
     async fn get_delivery(

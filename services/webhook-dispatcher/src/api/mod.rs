@@ -107,13 +107,13 @@ pub trait WebhooksApi: Send + Sync + 'static {
         draft: Draft,
     ) -> impl Future<Output = Result<Preview, ApiError>> + Send;
 
-    /// The newest deliveries of an endpoint, and whose endpoint it is.
+    /// Deliveries of an endpoint, the newest first.
     fn deliveries(
         &self,
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> impl Future<Output = Result<(String, Vec<Delivery>), ApiError>> + Send;
+    ) -> impl Future<Output = Result<Listed, ApiError>> + Send;
 
     /// A delivery with its attempts, and whose endpoint it is.
     fn delivery(
@@ -139,6 +139,17 @@ pub trait WebhooksApi: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(String, Vec<Job>), ApiError>> + Send;
 }
 
+/// Deliveries of an endpoint.
+#[derive(Debug)]
+pub struct Listed {
+    /// Whose endpoint it is.
+    pub owner: String,
+    /// The newest first.
+    pub deliveries: Vec<Delivery>,
+    /// Where the next page begins; `None` behind the last.
+    pub next_cursor: Option<String>,
+}
+
 /// Which deliveries are listed.
 #[derive(Clone, Debug, Default, serde::Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -147,6 +158,8 @@ pub struct Page {
     /// How many, at most 500; 50 if not given.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
     /// Only those in this state: `waiting`, `delivered`, `dead` or `expired`.
     pub state: Option<String>,
     /// Only those of this type; `job.*` for all of a category.

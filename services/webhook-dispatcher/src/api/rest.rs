@@ -61,6 +61,9 @@ pub(super) struct WebhookList {
 pub(super) struct DeliveryList {
     /// The newest first.
     deliveries: Vec<DeliveryJson>,
+    /// Where the next page begins: `cursor` of the next request, with all else as in this one. Absent behind the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// One event on its way to an endpoint.
@@ -303,10 +306,14 @@ pub(super) async fn deliveries<A: WebhooksApi>(
     Query(page): Query<Page>,
 ) -> Answer<DeliveryList> {
     let found = api.deliveries(&caller, &name, page).await;
-    let (owner, deliveries) = found.map_err(problem)?;
-    let deliveries: Vec<DeliveryJson> = deliveries.into_iter().map(Into::into).collect();
-    let shown = shown(&caller, deliveries.iter().map(|_| owner.as_str()));
-    Ok((shown.extension(), Json(DeliveryList { deliveries })))
+    let listed = found.map_err(problem)?;
+    let owners = listed.deliveries.iter().map(|_| listed.owner.as_str());
+    let shown = shown(&caller, owners);
+    let list = DeliveryList {
+        deliveries: listed.deliveries.into_iter().map(Into::into).collect(),
+        next_cursor: listed.next_cursor,
+    };
+    Ok((shown.extension(), Json(list)))
 }
 
 /// A delivery with its attempts.

@@ -6,7 +6,7 @@
 //! messages double, up to a day.
 //!
 //! - A task's last run counts. Runs are ordered by their submit time (docs/job-events.md, 1), so what is older than what is known is ignored.
-//! - A run that ended `requeued` is no end of its task.
+//! - A run that ended `requeued` is no end of its task; tasks that went back to the queue are counted beside the ends.
 //! - Tasks are kept as bitmaps, and the run of a task only where it differs from the array's first: a digest of 100,000 tasks that ran
 //!   once takes some hundred bytes, and never more than a few MB.
 //! - Whether all tasks have ended is known only if their list came whole: Slurm cuts long ones. Otherwise a quiet while ends it.
@@ -86,6 +86,9 @@ pub struct Digest {
     started: Tasks,
     /// By cause.
     ended: BTreeMap<String, Tasks>,
+    /// Tasks of which a run went back to the queue, whatever came of them since.
+    #[serde(default)]
+    requeued: Tasks,
     /// The last run of each task whose cost is in the sums.
     costed: Runs,
     micros: BTreeMap<String, i64>,
@@ -233,6 +236,7 @@ impl Digest {
             causes,
             failed: failed.len(),
             failed_tasks: failed.ranges(300),
+            requeued: self.requeued.len(),
             first_failure: self.first_failure.clone(),
             micros: self.micros.clone(),
         }
@@ -297,6 +301,10 @@ impl Digest {
     }
 
     fn end(&mut self, task: u32, kind: EventType, job: &Job) {
+        if kind == EventType::JobRequeued {
+            self.touched |= !self.requeued.contains(task);
+            self.requeued.insert(task);
+        }
         if !self.enter(task, job) || self.has_ended(task) {
             return;
         }

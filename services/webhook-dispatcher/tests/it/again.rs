@@ -34,7 +34,7 @@ fn said(status: u16, body: &str) -> Answer {
     }
 }
 
-async fn client(mesh: &Mesh) -> WebhooksServiceClient<Channel> {
+pub async fn client(mesh: &Mesh) -> WebhooksServiceClient<Channel> {
     let url = mesh.serve(Caller::peer("root", 1, Role::Admin)).await;
     let endpoint = Endpoint::from_shared(url).unwrap();
     WebhooksServiceClient::new(endpoint.connect().await.unwrap())

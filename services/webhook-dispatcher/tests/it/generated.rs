@@ -229,6 +229,7 @@ pub fn summary(rng: &mut StdRng) -> Summary {
             .collect(),
         failed: rng.random_range(0..3),
         failed_tasks: hosts(rng),
+        requeued: rng.random_range(0..3),
         first_failure: rng.random_bool(0.5).then(|| words(rng)),
         micros: (0..rng.random_range(0..5))
             .map(|_| (words(rng), rng.random_range(0..i64::MAX)))

@@ -1,14 +1,81 @@
-//! The list of webhooks: what it asks the database does not grow with their number.
+//! Lists: what that of webhooks asks the database does not grow with their number, and that of deliveries is read to its end.
+
+use std::collections::HashSet;
 
 use axum::http::{Method, StatusCode};
-use mesh_testkit::{Receiver, wait_until};
+use mesh_events::EventType;
+use mesh_events::proto::mesh::webhook::v1::ListDeliveriesRequest;
+use mesh_testkit::{Answer, Receiver, wait_until};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::harness::{DEADLINE, Kind, Mesh, signed};
+use crate::again::client;
+use crate::harness::{DEADLINE, Kind, Mesh, event, on_both, signed};
 
 const ENDPOINTS: usize = 40;
 const LISTS: i64 = 50;
+const DEAD: u32 = 23;
+const PAGE: usize = 5;
+
+on_both!(dead_letters_are_listed_to_the_last_while_more_come,);
+
+async fn dead_letters_are_listed_to_the_last_while_more_come(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer::status(404));
+    let mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), "")]).await;
+    for n in 0..DEAD {
+        mesh.publish(&event(EventType::JobStarted, n)).await;
+    }
+    mesh.wait_for_count("pipeline", "dead", DEAD.into()).await;
+    let path = format!("/v1/webhooks/pipeline/deliveries?state=dead&limit={PAGE}");
+    let mut sizes = Vec::new();
+    let mut listed = HashSet::new();
+    let mut next = Some(String::new());
+    while let Some(cursor) = next.take() {
+        let at = if cursor.is_empty() {
+            path.clone()
+        } else {
+            format!("{path}&cursor={cursor}")
+        };
+        let (status, page) = mesh.call(Method::GET, &at).await;
+        assert_eq!(status, StatusCode::OK, "{page}");
+        let deliveries = page["deliveries"].as_array().unwrap();
+        sizes.push(deliveries.len());
+        listed.extend(deliveries.iter().map(|one| one["event_id"].to_string()));
+        next = page["next_cursor"].as_str().map(str::to_owned);
+        // What comes meanwhile is newer than all that is listed yet.
+        let more = DEAD + u32::try_from(sizes.len()).unwrap();
+        mesh.publish(&event(EventType::JobStarted, more)).await;
+        mesh.wait_for_count("pipeline", "dead", more.into()).await;
+    }
+    assert_eq!((sizes, listed.len()), (vec![5, 5, 5, 5, 3], DEAD as usize));
+
+    let mut client = client(&mesh).await;
+    let mut request = ListDeliveriesRequest {
+        name: "pipeline".into(),
+        limit: 20,
+        ..ListDeliveriesRequest::default()
+    };
+    let mut sizes = Vec::new();
+    loop {
+        let page = client.list_deliveries(request.clone()).await.unwrap();
+        let page = page.into_inner();
+        sizes.push(page.deliveries.len());
+        request.cursor = page.next_cursor;
+        if request.cursor.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(sizes, [20, 8]);
+
+    let (status, problem) = mesh.call(Method::GET, &format!("{path}&cursor=x")).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem}");
+    assert!(
+        problem
+            .to_string()
+            .contains("next_cursor of the page before")
+    );
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_list_of_webhooks_takes_a_few_queries_however_many_they_are() {

@@ -8,6 +8,9 @@ use crate::client::{Client, Query, segment};
 use crate::error::Error;
 use crate::show;
 
+/// Deliveries that are asked for at once.
+const PAGE: usize = 500;
+
 pub(super) async fn list(
     client: &Client,
     name: &str,
@@ -16,10 +19,23 @@ pub(super) async fn list(
     limit: u32,
 ) -> Result<Value, Error> {
     let path = format!("/v1/webhooks/{}/deliveries", segment(name));
-    let mut query: Query = vec![("limit", limit.to_string())];
-    query.extend(state.map(|state| ("state", state)));
-    query.extend(chosen(which));
-    client.get(&path, &query).await
+    let mut found = Vec::new();
+    let mut cursor = None;
+    loop {
+        let left = (limit as usize).saturating_sub(found.len());
+        let mut query: Query = vec![("limit", left.clamp(1, PAGE).to_string())];
+        query.extend(state.clone().map(|state| ("state", state)));
+        query.extend(chosen(which));
+        query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+        let mut page = client.get(&path, &query).await?;
+        if let Value::Array(deliveries) = page["deliveries"].take() {
+            found.extend(deliveries);
+        }
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() || found.len() >= limit as usize {
+            return Ok(json!({ "deliveries": found }));
+        }
+    }
 }
 
 fn chosen(which: &WhichDeliveries) -> impl Iterator<Item = (&'static str, String)> {

@@ -63,6 +63,9 @@ pub struct Summary {
     pub failed: u64,
     /// Which, as `--array` takes them.
     pub failed_tasks: String,
+    /// Tasks that went back to the queue.
+    #[serde(default)]
+    pub requeued: u64,
     /// Task, node and cause of the first failure seen.
     pub first_failure: Option<String>,
     /// Cost by currency, in millionths.
@@ -71,16 +74,18 @@ pub struct Summary {
 
 impl Summary {
     /// True if it is to be told to somebody who asks for these types: the start if starts are, a failure if such failures are, and how it
-    /// went if a task ended in one of these ways.
+    /// went if a task ended in one of these ways or went back to the queue.
     pub fn concerns(&self, asked: impl Fn(EventType) -> bool) -> bool {
         match self.moment {
             Moment::First => asked(EventType::JobStarted),
             Moment::Failing | Moment::Progress | Moment::Done => {
                 let mut causes = self.causes.keys();
                 let failing = self.moment == Moment::Failing;
-                causes.any(|cause| {
-                    (!failing || is_failure(cause)) && kind_of(cause).is_some_and(&asked)
-                })
+                let requeued = !failing && self.requeued > 0;
+                (requeued && asked(EventType::JobRequeued))
+                    || causes.any(|cause| {
+                        (!failing || is_failure(cause)) && kind_of(cause).is_some_and(&asked)
+                    })
             }
         }
     }
@@ -165,14 +170,8 @@ impl Summary {
         if !first {
             message = message
                 .fact("Ended", self.causes())
-                .fact(
-                    "Running",
-                    if self.running > 0 {
-                        self.running.to_string()
-                    } else {
-                        String::new()
-                    },
-                )
+                .fact("Running", unless_none(self.running))
+                .fact("Went back to the queue", unless_none(self.requeued))
                 .fact(
                     "First failure",
                     self.first_failure.clone().unwrap_or_default(),
@@ -205,5 +204,12 @@ impl Summary {
             named.push(format!("{rest} for other causes"));
         }
         named.join(", ")
+    }
+}
+
+fn unless_none(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => count.to_string(),
     }
 }

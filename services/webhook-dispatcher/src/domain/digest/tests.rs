@@ -159,6 +159,32 @@ fn a_requeued_task_counts_by_its_last_run() {
 }
 
 #[test]
+fn who_asks_for_requeues_hears_of_those_of_tasks() {
+    let mut digest = Digest::default();
+    let mut told = Vec::new();
+    let events = [
+        submitted("0-2"),
+        task(EventType::JobStarted, Some(1), 1, 0),
+        // Late, and repeated.
+        task(EventType::JobRequeued, Some(1), 0, 0),
+        task(EventType::JobRequeued, Some(1), 0, 0),
+        task(EventType::JobRequeued, Some(2), 0, 0),
+        task(EventType::JobCompleted, Some(0), 0, 0),
+    ];
+    for event in &events {
+        told.extend(apply(&mut digest, event, 5));
+    }
+    told.extend(digest.tick(&Pace::MESSAGES, at(1_000)));
+    let moments: Vec<Moment> = told.iter().map(|summary| summary.moment).collect();
+    assert_eq!(moments, [Moment::First, Moment::Progress]);
+    let asked = |kind| kind == EventType::JobRequeued;
+    let concerns: Vec<bool> = told.iter().map(|summary| summary.concerns(asked)).collect();
+    assert_eq!(concerns, [false, true]);
+    assert_eq!((told[1].ended, told[1].requeued), (1, 2));
+    assert!(shown(&told[1]).contains("Went back to the queue"));
+}
+
+#[test]
 fn the_cancelled_remainder_is_counted_by_its_tasks() {
     let mut digest = Digest::default();
     apply(&mut digest, &submitted("1-100"), 0);

@@ -9,7 +9,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, trace};
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -19,9 +18,9 @@ use crate::admission::Admission;
 use crate::arrays::Arrays;
 use crate::config::Endpoint;
 use crate::costs::Costs;
-use crate::domain::gate::{Closed, Lesson};
+use crate::domain::gate::Lesson;
+use crate::domain::pairing;
 use crate::domain::retry::{Next, next_attempt};
-use crate::domain::{names, pairing};
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::halt::Failing;
@@ -29,11 +28,6 @@ use crate::lease::Lease;
 use crate::places::Places;
 use crate::post::Told;
 use crate::{metrics, post};
-
-/// A chat that missed events is told once none has come for so long.
-const QUIET: Duration = Duration::from_secs(2);
-/// After trouble with the database.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// What all endpoints use.
 pub struct Shared {
@@ -97,7 +91,7 @@ pub struct Lane {
     pub(crate) failing: Failing,
     pub(crate) halted: AtomicBool,
     places: Places,
-    wake: Notify,
+    pub(crate) wake: Notify,
     under_way: Mutex<HashSet<String>>,
 }
 
@@ -366,136 +360,5 @@ impl Lane {
                 Utc::now(),
             )
             .await
-    }
-
-    /// Sends what is due, at most as many at a time as the endpoint allows, until told to stop; then finishes what is under way.
-    pub async fn retry(self: Arc<Self>, shutdown: CancellationToken) {
-        let mut tasks: JoinSet<String> = JoinSet::new();
-        let mut under_way: HashSet<String> = HashSet::new();
-        while !shutdown.is_cancelled() {
-            let pause = match self.start_due(&mut tasks, &mut under_way).await {
-                Ok(pause) => pause,
-                Err(error) => {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        endpoint = self.endpoint.name,
-                        "look for due deliveries"
-                    );
-                    PAUSE
-                }
-            };
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(pause) => {}
-                Some(Ok(done)) = tasks.join_next() => { under_way.remove(&done); }
-            }
-        }
-        while tasks.join_next().await.is_some() {}
-    }
-
-    /// Starts what is due; returns how long nothing else will be.
-    async fn start_due(
-        self: &Arc<Self>,
-        tasks: &mut JoinSet<String>,
-        under_way: &mut HashSet<String>,
-    ) -> Result<Duration, Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        if self.may_send().is_err() {
-            // Woken when the database writes again; a lease that was not renewed in time may yet be.
-            return Ok(PAUSE);
-        }
-        let now = Utc::now();
-        let mut pause = self.report_missed(now).await?;
-        pause = pause.min(self.tick_digests(now).await?);
-        self.read_gate().await?;
-        let room = match self.admission.room(now) {
-            Ok(room) => room.min(self.endpoint.concurrency),
-            Err(Closed::Until(until)) => {
-                return Ok(pause.min((until - now).to_std().unwrap_or_default()));
-            }
-            // Woken when it has ended.
-            Err(Closed::Probing) => return Ok(pause),
-        };
-        let look = self.admission.look();
-        let due = store.due(name, now, room + under_way.len()).await?;
-        if due.is_empty() {
-            self.admission.nobody_waits(look);
-        }
-        let mut started = 0;
-        for id in due {
-            if started >= room {
-                break;
-            }
-            if tasks.len() >= self.endpoint.concurrency {
-                // One that ends makes room, and wakes us.
-                return Ok(Duration::from_secs(60));
-            }
-            if under_way.insert(id.clone()) {
-                started += 1;
-                let lane = Arc::clone(self);
-                tasks.spawn(async move {
-                    if let Err(error) = lane.try_again(&id).await
-                        && !matches!(error, Error::Halted(_))
-                    {
-                        tracing::error!(
-                            error = &error as &dyn std::error::Error,
-                            event.id = id,
-                            endpoint = lane.endpoint.name,
-                            "deliver again"
-                        );
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                    id
-                });
-            }
-        }
-        if let Some(next) = store.next_due(name, now).await? {
-            pause = pause.min((next - now).to_std().unwrap_or_default());
-        }
-        Ok(pause)
-    }
-
-    async fn try_again(&self, id: &str) -> Result<(), Error> {
-        let Some(mut delivery) = self.shared.store.load(&self.endpoint.name, id).await? else {
-            return Ok(());
-        };
-        if delivery.state != State::Waiting {
-            return Ok(());
-        }
-        let now = Utc::now();
-        let event = names::is_event(id)
-            .then(|| delivery.event(&self.shared.facts))
-            .transpose()?;
-        let observed = event
-            .as_ref()
-            .and_then(|event| event.observed_at.as_ref())
-            .and_then(from_timestamp);
-        // Who has an event told or delivered once more wants it, however old it is.
-        let told_again = names::replay(id).is_some() || delivery.round > 0;
-        if event.is_some_and(|event| !told_again && self.is_too_old(&event, now)) {
-            delivery.state = State::Expired;
-            delivery.updated_at = now;
-            delivery.next_at = None;
-            return self.store(delivery).await;
-        }
-        self.deliver(delivery, observed).await
-    }
-
-    /// Puts "N events while away" into the queue once no more come; returns how long to wait for that.
-    async fn report_missed(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
-        let long = Duration::from_secs(60);
-        let Some((first, last)) = self.shared.store.missed(&self.endpoint.name).await? else {
-            return Ok(long);
-        };
-        let quiet = (now - last).to_std().unwrap_or_default();
-        if let Some(left) = QUIET.checked_sub(quiet).filter(|left| !left.is_zero()) {
-            return Ok(left);
-        }
-        let id = names::away_id(&self.endpoint.name, &first);
-        let report = Delivery::message(&self.endpoint.name, id, Vec::new(), now);
-        let store = &self.shared.store;
-        store.report_missed(self.lease.epoch, report).await?;
-        Ok(long)
     }
 }

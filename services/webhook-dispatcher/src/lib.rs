@@ -6,7 +6,7 @@
 //! - [`registry`]: what each endpoint is; [`vault`]: its secrets at rest.
 //! - [`fleet`]: the endpoints that this dispatcher, among others, is at work on; [`lease`]: its right to be.
 //! - [`facts`]: events on their way, read once for all endpoints.
-//! - [`work`]: what is done for an endpoint; [`lane`]: its limits, attempts and retries.
+//! - [`work`]: what is done for an endpoint; [`lane`]: its limits and attempts; [`due`]: when what waits is sent.
 //! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for; [`places`]: how much at a time.
 //! - [`redeliver`]: dead letters that somebody wants delivered again; [`halt`]: endpoints that are not sent to any more.
 //! - [`arrays`]: digests of arrays, on disk.
@@ -26,6 +26,7 @@ pub mod arrays;
 pub mod config;
 pub mod costs;
 pub mod domain;
+pub mod due;
 pub mod error;
 pub mod facts;
 pub mod fleet;

@@ -30,10 +30,7 @@ impl Dispatcher {
             .open(log(config, n))
             .unwrap();
         let child = command(config)
-            .env(
-                "MESH_MESH__API__SOCKET",
-                config.with_file_name(format!("dispatcher-{n}.sock")),
-            )
+            .env("MESH_MESH__API__SOCKET", socket(config, n))
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
@@ -43,6 +40,11 @@ impl Dispatcher {
             config: config.to_owned(),
             n,
         }
+    }
+
+    /// Of its API.
+    pub fn socket(&self) -> PathBuf {
+        socket(&self.config, self.n)
     }
 
     pub fn signal(&self, signal: &str) {
@@ -84,6 +86,10 @@ impl Drop for Dispatcher {
 pub fn logs(config: &Path) -> String {
     let logs = (0..4).filter_map(|n| std::fs::read_to_string(log(config, n)).ok());
     logs.collect::<Vec<_>>().join("\n----\n")
+}
+
+fn socket(config: &Path, n: usize) -> PathBuf {
+    config.with_file_name(format!("dispatcher-{n}.sock"))
 }
 
 fn log(config: &Path, n: usize) -> PathBuf {

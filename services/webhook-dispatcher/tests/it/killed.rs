@@ -112,6 +112,66 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redelivery_whose_dispatcher_is_killed_again_and_again_misses_none() {
+    const DEAD: usize = 40;
+    const KILLS: usize = 3;
+    let receiver = Receiver::start().await;
+    receiver.answer_always(Answer::status(404));
+    let mesh = Mesh::without_dispatcher().await;
+    let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
+    let mut dispatcher = Dispatcher::start(&config, 0);
+    mesh.wait_for_consumers(1).await;
+    let dead = started(&mesh, 1..1 + u32::try_from(DEAD).unwrap()).await;
+    let mut file = mesh.outsider().await;
+    let mut count = async |what: &'static str| -> usize {
+        let count: i64 = sqlx::query_scalar(what).fetch_one(&mut file).await.unwrap();
+        usize::try_from(count).unwrap()
+    };
+    wait_until("they are dead letters", DEADLINE, async || {
+        count("SELECT COUNT(*) FROM deliveries WHERE state = 'dead' AND announced = 1").await
+            == DEAD
+    })
+    .await;
+
+    receiver.answer_always(slowly(Duration::from_millis(300)));
+    mesh_runtime::install_tls();
+    let client = reqwest::Client::builder()
+        .unix_socket(dispatcher.socket())
+        .build()
+        .unwrap();
+    let job = client
+        .post("http://mesh/v1/webhooks/pipeline/redeliver")
+        .json(&serde_json::json!({"all": true, "rate": 10}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(job.status(), 202, "{:?}", job.text().await);
+    for kill in 1..=KILLS {
+        wait_until("some more came again", DEADLINE, async || {
+            receiver.received().len() >= DEAD + 8 * kill
+        })
+        .await;
+        dispatcher.replace();
+    }
+    wait_until("all are delivered", DEADLINE, async || {
+        count("SELECT COUNT(*) FROM deliveries WHERE state = 'delivered'").await == DEAD
+    })
+    .await;
+    wait_until("it is done", DEADLINE, async || {
+        count("SELECT COUNT(*) FROM redeliveries WHERE state = 'done'").await == 1
+    })
+    .await;
+    let times = times(&receiver);
+    assert_eq!(times.keys().cloned().collect::<BTreeSet<_>>(), dead);
+    // Refused once, then delivered; and once more for each kill that it was under way at.
+    let most = 2 + KILLS;
+    assert!(
+        times.values().all(|times| (2..=most).contains(times)),
+        "{times:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_lose_nothing_when_postgresql_is_killed_again_and_again() {
     const KILLS: usize = 3;
     let receiver = Receiver::start().await;

@@ -217,7 +217,7 @@ async fn every_method_is_for_whom_it_should_be() {
         };
         ask!("PreviewWebhook", Any, preview_webhook, preview);
         ask!("GetWebhook", Read, get_webhook of GetWebhookRequest {});
-        ask!("UpdateWebhook", Write, update_webhook of UpdateWebhookRequest { patch: changed, ..Default::default() });
+        ask!("UpdateWebhook", Write, update_webhook of UpdateWebhookRequest { patch: changed });
         ask!("ListDeliveries", Read, list_deliveries of ListDeliveriesRequest { ..Default::default() });
         ask!("GetDelivery", Read, get_delivery of GetDeliveryRequest { event_id: event_id.clone() });
         ask!("Redeliver", Write, redeliver of RedeliverRequest { all: true, ..Default::default() });

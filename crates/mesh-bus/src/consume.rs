@@ -19,6 +19,9 @@ use tracing::Instrument as _;
 
 use crate::{Bus, Error, Message, metrics};
 
+/// So often the server is told that work goes on: before the shortest ack wait is over, the ledger's ten seconds.
+const STILL_AT_IT: Duration = Duration::from_secs(7);
+
 /// What a handler decided about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -265,21 +268,24 @@ impl Bus {
     }
 }
 
-/// Tells the server that work goes on while a handler is slow, so that the messages are not delivered a second time meanwhile.
+/// Tells the server that work goes on while a handler is slow, so that the messages are not delivered a second time meanwhile. The work
+/// does not wait for that: while NATS is away, nothing is told.
 async fn keep_alive<T>(messages: &[Message], work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    loop {
-        tokio::select! {
-            outcome = &mut work => return outcome,
-            () = tokio::time::sleep(Duration::from_secs(20)) => {}
-        }
-        for message in messages {
-            if let Err(error) = message.acknowledge(AckKind::Progress).await {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "tell that work goes on"
-                );
+    let telling = async {
+        loop {
+            tokio::time::sleep(STILL_AT_IT).await;
+            for message in messages {
+                if let Err(error) = message.acknowledge(AckKind::Progress).await {
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "tell that work goes on"
+                    );
+                }
             }
         }
+    };
+    tokio::select! {
+        outcome = work => outcome,
+        () = telling => unreachable!("it goes on for ever"),
     }
 }

@@ -37,7 +37,7 @@ pub struct EndpointConsumer {
     /// After this time without an answer a message is delivered again.
     pub ack_wait: Duration,
     /// When the endpoint was made: it gets what NATS took then or later, although its consumer is only made a moment afterwards.
-    pub since: DateTime<Utc>,
+    pub created_at: DateTime<Utc>,
 }
 
 impl Bus {
@@ -47,7 +47,7 @@ impl Bus {
     /// # Errors
     /// If NATS refuses.
     pub async fn endpoint_consumer(&self, endpoint: &EndpointConsumer) -> Result<(), Error> {
-        let begin = Start::Since(endpoint.since).policy(SLURM_EVENTS)?;
+        let begin = Start::Since(endpoint.created_at).policy(SLURM_EVENTS)?;
         self.declare_endpoint(SLURM_EVENTS, endpoint, begin).await
     }
 

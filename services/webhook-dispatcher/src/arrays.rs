@@ -29,14 +29,18 @@ impl Lane {
         self.endpoint.digest && !self.array_companions.is_empty()
     }
 
-    /// Takes in those events that belong to arrays, all that are at hand with one write; what a replay tells once more has a digest of its
-    /// own. Says of each event whether it was taken in: the others are to be told by themselves.
+    /// Takes in those events that belong to arrays, all that are at hand together; what a replay tells once more has a digest of its own. Says
+    /// of each event whether it was taken in: the others are to be told by themselves.
     ///
     /// # Errors
     /// If the database does not read or write; the events come again.
-    pub async fn digest(&self, events: &[&Read<'_>]) -> Result<Vec<bool>, Error> {
-        let keys: Vec<Option<String>> = events.iter().map(|read| self.digest_of(read)).collect();
-        if keys.iter().all(Option::is_none) {
+    pub async fn digest(&self, events: &[Option<&Read<'_>>]) -> Result<Vec<bool>, Error> {
+        let keyed = events.iter().map(|read| {
+            let read = (*read)?;
+            Some((read, self.digest_of(read)?))
+        });
+        let keyed: Vec<Option<(&Read<'_>, String)>> = keyed.collect();
+        if keyed.iter().all(Option::is_none) {
             return Ok(vec![false; events.len()]);
         }
         let now = Utc::now();
@@ -46,8 +50,8 @@ impl Lane {
         let mut changed = BTreeMap::new();
         let mut told = Vec::new();
         let mut taken = Vec::with_capacity(events.len());
-        for (read, key) in events.iter().zip(keys) {
-            let Some(key) = key else {
+        for event in keyed {
+            let Some((read, key)) = event else {
                 taken.push(false);
                 continue;
             };
@@ -69,7 +73,7 @@ impl Lane {
                 told.extend(summaries.into_iter().map(|summary| (key.clone(), summary)));
             }
         }
-        self.tell(&changed, told, now).await?;
+        self.keep_digests(&changed, told, now).await?;
         live.extend(changed);
         self.wake();
         Ok(taken)
@@ -129,7 +133,7 @@ impl Lane {
             );
             changed.insert(key.clone(), digest);
         }
-        self.tell(&changed, told, now).await?;
+        self.keep_digests(&changed, told, now).await?;
         live.extend(changed);
         live.retain(|_, digest| !digest.is_over());
         for due in live.values().filter_map(|digest| digest.due(&pace)) {
@@ -147,7 +151,7 @@ impl Lane {
     }
 
     /// Writes digests and what they tell: the messages first, so that a crash in between repeats them instead of losing them.
-    async fn tell(
+    async fn keep_digests(
         &self,
         digests: &BTreeMap<String, Digest>,
         told: Vec<(String, Summary)>,

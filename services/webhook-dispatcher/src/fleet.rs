@@ -316,9 +316,15 @@ impl Fleet {
                 }
             }
         };
-        let lane = made.map(|(endpoint, since)| {
+        let lane = made.map(|(endpoint, created_at)| {
             let (shared, revision) = (Arc::clone(&self.shared), outline.revision);
-            Arc::new(Lane::new(shared, endpoint, since, revision, lease.clone()))
+            Arc::new(Lane::new(
+                shared,
+                endpoint,
+                created_at,
+                revision,
+                lease.clone(),
+            ))
         });
         let work = match (&lane, outline.activity) {
             (Some(lane), Activity::Active) => {

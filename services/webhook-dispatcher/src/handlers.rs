@@ -16,10 +16,10 @@ use tracing::Instrument as _;
 
 use crate::adapters::store::{Delivery, State};
 use crate::domain::fact::Fact;
-use crate::domain::pairing;
+use crate::domain::{names, pairing};
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::replays;
+use crate::{replays, work};
 
 /// While the database does not work, messages stay on the bus.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -55,14 +55,22 @@ impl Handler for Intake {
     }
 }
 
-/// Of endpoints that are told of arrays in digests: what is there of them is counted and written at once, the rest is told as ever.
+/// Of endpoints that are told of arrays in digests: what is there of them is counted at once, the rest is told as ever.
 impl BatchHandler for Intake {
     async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+        let now = Outcome::Retry {
+            after: Duration::ZERO,
+        };
+        // Hundreds that came again every few seconds would be a storm: they stay in hand.
+        while self.lane.may_send().is_err() {
+            if !work::pause(PAUSE, &self.stop).await {
+                return vec![now; messages.len()];
+            }
+        }
         let read: Vec<_> = messages.iter().map(|message| self.read(message)).collect();
-        let understood: Vec<&Read<'_>> = read.iter().flatten().collect();
-        let digested = self.lane.digest(&understood).await;
-        let mut digested = match digested {
-            Ok(digested) => digested.into_iter(),
+        let events: Vec<Option<&Read<'_>>> = read.iter().map(|read| read.as_ref().ok()).collect();
+        let in_digests = match self.lane.digest(&events).await {
+            Ok(in_digests) => in_digests,
             Err(error) => {
                 let later = self.outcome(Err(error));
                 let outcomes = read.into_iter().map(Result::err);
@@ -71,15 +79,13 @@ impl BatchHandler for Intake {
                     .collect();
             }
         };
-        let outcomes = read.iter().map(|read| {
-            let digested = read.is_ok() && digested.next() == Some(true);
+        let outcomes = read.iter().zip(in_digests).map(|(read, in_digest)| {
+            let now = now.clone();
             async move {
                 match read {
                     Err(outcome) => outcome.clone(),
-                    Ok(_) if digested => Outcome::Done,
-                    Ok(_) if self.stop.is_cancelled() => Outcome::Retry {
-                        after: Duration::ZERO,
-                    },
+                    Ok(_) if in_digest => Outcome::Done,
+                    Ok(_) if self.stop.is_cancelled() => now,
                     Ok(read) => self.tell(read).instrument(read.message.handling()).await,
                 }
             }
@@ -123,13 +129,17 @@ impl Intake {
 
     /// Tells an event by itself.
     async fn tell(&self, read: &Read<'_>) -> Outcome {
-        if let Some(replay) = read.replay {
-            return self.outcome(replays::take(&self.lane, read, replay).await);
-        }
-        let Some(_under_way) = self.lane.begin(&read.event.id) else {
+        let id = match read.replay {
+            Some(replay) => names::replayed(replay, &read.event.id),
+            None => read.event.id.clone(),
+        };
+        let Some(_under_way) = self.lane.begin(&id) else {
             return Outcome::Retry { after: BUSY };
         };
-        self.outcome(self.take(read).await)
+        self.outcome(match read.replay {
+            Some(_) => replays::take(&self.lane, read, id).await,
+            None => self.take(read).await,
+        })
     }
 
     fn outcome(&self, result: Result<(), Error>) -> Outcome {

@@ -71,7 +71,7 @@ pub struct Lane {
     /// The endpoint.
     pub endpoint: Endpoint,
     /// When it was made.
-    pub since: DateTime<Utc>,
+    pub created_at: DateTime<Utc>,
     /// The right to be at work on it.
     pub lease: Lease,
     /// Cost types that only complete its messages.
@@ -112,7 +112,7 @@ impl Lane {
     pub fn new(
         shared: Arc<Shared>,
         endpoint: Endpoint,
-        since: DateTime<Utc>,
+        created_at: DateTime<Utc>,
         revision: i64,
         lease: Lease,
     ) -> Self {
@@ -144,7 +144,7 @@ impl Lane {
             wake: Notify::new(),
             under_way: Mutex::default(),
             endpoint,
-            since,
+            created_at,
             lease,
         }
     }

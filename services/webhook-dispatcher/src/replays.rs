@@ -6,22 +6,20 @@
 use chrono::Utc;
 
 use crate::adapters::store::Delivery;
-use crate::domain::names;
 use crate::error::Error;
 use crate::handlers::Read;
 use crate::lane::Lane;
 
-/// Tells it by itself.
+/// Tells it by itself, and remembers it under this id.
 ///
 /// # Errors
 /// If the database does not read or write, or the endpoint is not ours any more; the event comes again.
-pub async fn take(lane: &Lane, read: &Read<'_>, replay: &str) -> Result<(), Error> {
+pub async fn take(lane: &Lane, read: &Read<'_>, id: String) -> Result<(), Error> {
     let (endpoint, kind, event) = (&lane.endpoint, read.kind, &read.event);
     let told_alone = !lane.companions.contains(&kind) && endpoint.format.takes(kind, event);
     if !told_alone || !endpoint.filter.matches(kind, event) {
         return Ok(());
     }
-    let id = names::replayed(replay, &event.id);
     if lane.shared.store.knows(&endpoint.name, &id).await? {
         return Ok(());
     }

@@ -19,7 +19,7 @@ use crate::{metrics, redeliver};
 /// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
 /// So many messages are taken in at a time where many become one write: those of arrays.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 128;
 /// Between looks whether everything about a removed endpoint was announced.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -145,18 +145,19 @@ fn consumer(lane: &Lane) -> EndpointConsumer {
     let at_once = if lane.makes_digests() {
         AT_ONCE
     } else {
-        endpoint.concurrency
+        // As many again as are handled wait at hand, so that the next is there when one is done.
+        2 * endpoint.concurrency
     };
     EndpointConsumer {
         name: names::consumer(&endpoint.name),
         endpoint: endpoint.name.clone(),
         owner: endpoint.owner.clone(),
         filters: lane.subjects(),
-        // As many again as are handled wait at hand, so that the next is there when one is done.
-        max_ack_pending: i64::try_from(2 * at_once).unwrap_or(i64::MAX),
-        // A message may wait for the requests before it, then for its own.
+        max_ack_pending: i64::try_from(at_once).unwrap_or(i64::MAX),
+        // A message may wait for the requests before it, then for its own. Of many at once those in hand are told of to NATS, and one that comes
+        // again meanwhile is known.
         ack_wait: (endpoint.timeout * 3).max(Duration::from_secs(30)),
-        since: lane.since,
+        created_at: lane.created_at,
     }
 }
 

@@ -151,7 +151,7 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "webhook-dispatcher").await;
     bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
-    let since = chrono::Utc::now();
+    let created_at = chrono::Utc::now();
     // Its consumer is made a moment later than the endpoint.
     bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
     let endpoint = EndpointConsumer {
@@ -161,7 +161,7 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
         filters: vec!["slurm.*.job.>".into()],
         max_ack_pending: 64,
         ack_wait: Duration::from_secs(30),
-        since,
+        created_at,
     };
     bus.endpoint_consumer(&endpoint).await.unwrap();
     bus.publish(&job_event(JobStarted, job(3))).await.unwrap();

@@ -103,7 +103,7 @@ async fn the_dispatcher_makes_endpoints_and_readers_follow() {
         filters: vec!["slurm.*.job.>".into(), "slurm.*.cost.>".into()],
         max_ack_pending: 64,
         ack_wait: Duration::from_secs(30),
-        since: chrono::Utc::now(),
+        created_at: chrono::Utc::now(),
     };
     dispatcher.endpoint_consumer(&endpoint).await.unwrap();
     assert_eq!(

@@ -39,7 +39,7 @@ async fn there_is_room_for_more_than_a_thousand_endpoints() {
         filters: Vec::new(),
         max_ack_pending: 1,
         ack_wait: Duration::from_secs(30),
-        since: chrono::Utc::now(),
+        created_at: chrono::Utc::now(),
     });
     let consumers: Vec<_> = consumers.collect();
     let declared = join_all(consumers.iter().map(|one| bus.endpoint_consumer(one))).await;
@@ -69,7 +69,7 @@ async fn what_was_given_to_one_who_is_gone_comes_again_before_the_ack_wait() {
         filters: Vec::new(),
         max_ack_pending: i64::try_from(MESSAGES).unwrap(),
         ack_wait: Duration::from_secs(60 * 60),
-        since: chrono::Utc::now(),
+        created_at: chrono::Utc::now(),
     };
     bus.endpoint_consumer(&consumer).await.unwrap();
     for n in 1..=10 {

@@ -32,7 +32,7 @@ pub struct Replays {
     store: Store,
     replayer: Replayer,
     limits: Limits,
-    /// Held while one begins: nobody has more than they may by asking several times at once.
+    /// Held while one begins: nobody has more than they may by asking this ledger several times at once.
     beginning: Arc<Mutex<()>>,
 }
 
@@ -112,6 +112,11 @@ impl Replays {
             check_endpoint(caller, endpoint, owner.as_deref())?;
         }
         let _turn = self.beginning.lock().await;
+        if let Some(key) = &key
+            && let Some(known) = self.of_key(&owner, key, &asked).await?
+        {
+            return Ok((known, false));
+        }
         let most = self.limits.max_running;
         let running = self
             .store

@@ -402,6 +402,7 @@ fn note_file(name: &str, spec: &serde_json::Value, now: DateTime<Utc>) -> Sql {
     .push(
         ") ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, unlisted_at = NULL,
              state = CASE WHEN endpoints.state = 'removed' THEN 'active' ELSE endpoints.state END,
+             created_at = CASE WHEN endpoints.state = 'removed' THEN excluded.created_at ELSE endpoints.created_at END,
              revision = CASE WHEN endpoints.state = 'removed' THEN endpoints.revision + 1 ELSE endpoints.revision END
          WHERE endpoints.source = 'file'",
     )

@@ -49,7 +49,7 @@ pub struct Webhooks {
     pub config_file: String,
     /// Tests that are under way.
     pub turns: Turns,
-    /// Held while an endpoint is made: nobody has more than they may by asking several times at once.
+    /// Held while an endpoint is made: nobody has more than they may by asking this dispatcher several times at once.
     pub making: Mutex<()>,
 }
 
@@ -72,7 +72,7 @@ impl WebhooksApi for Webhooks {
             )));
         };
         let owner = owner(caller, &mut spec)?;
-        let _turn = self.making.lock().await;
+        let turn = self.making.lock().await;
         self.within_quota(caller, &owner).await?;
         own_events_only(caller, &owner, &mut spec)?;
         let (definition, endpoint) = self.complete(spec)?;
@@ -99,6 +99,7 @@ impl WebhooksApi for Webhooks {
                 stored.name
             )));
         }
+        drop(turn);
         self.applied(&stored).await;
         let secret = endpoint.signer.is_some().then(|| secret(&definition.spec));
         let webhook = self.shown(stored).await?;

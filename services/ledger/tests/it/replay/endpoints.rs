@@ -26,7 +26,7 @@ impl Ledger {
             filters: Vec::new(),
             max_ack_pending: 1,
             ack_wait: std::time::Duration::from_secs(30),
-            since: chrono::Utc::now(),
+            created_at: chrono::Utc::now(),
         };
         let dispatcher = bus(&self.nats, "webhook-dispatcher").await;
         dispatcher.endpoint_consumer(&consumer).await.unwrap();

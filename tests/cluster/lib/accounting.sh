@@ -24,9 +24,9 @@ prepare_database() {
   else
     mkdir "$DIR/mysql.new"
     chown mysql: "$DIR/mysql.new"
-    clean mariadb-install-db --no-defaults --user=mysql --datadir="$DIR/mysql.new" --skip-test-db \
+    clean TMPDIR="$MYSQL_TMP" mariadb-install-db --no-defaults --user=mysql --datadir="$DIR/mysql.new" --skip-test-db \
       --auth-root-authentication-method=socket >"$LOG/mariadb-install.log" 2>&1 ||
-      die "the database could not be made; see $LOG/mariadb-install.log"
+      die "the database could not be made: $(grep -m 1 ERROR "$LOG/mariadb-install.log"); see $LOG/mariadb-install.log"
     cp -a "$DIR/mysql.new" "$EMPTY_DB.$$"
     # Another cluster may have been quicker.
     mv -T "$EMPTY_DB.$$" "$EMPTY_DB" 2>/dev/null || rm -rf "$EMPTY_DB.$$"

@@ -24,6 +24,8 @@ open_cluster() {
   RUN=$DIR/run LOG=$DIR/log
   MUNGE_SOCKET=$DIR/munge/socket
   MYSQL_SOCKET=$DIR/mysql-run/socket
+  # Not /tmp: a MariaDB that starts removes there what looks like a temporary table, of others, too.
+  MYSQL_TMP=$DIR/mysql-run
   SLURM_CONF=$DIR/etc/slurm.conf
   export SLURM_CONF
 }

@@ -17,7 +17,7 @@ start_mariadb() {
   alive mariadb && return
   # =2: every commit reaches the kernel, so a killed MariaDB loses nothing; no fsync, since a test
   # cluster need not survive a power cut.
-  clean setsid --fork mariadbd --no-defaults --user=mysql --datadir="$DIR/mysql" --socket="$MYSQL_SOCKET" \
+  clean TMPDIR="$MYSQL_TMP" setsid --fork mariadbd --no-defaults --user=mysql --datadir="$DIR/mysql" --socket="$MYSQL_SOCKET" \
     --pid-file="$DIR/mysql-run/pid" --bind-address=127.0.0.1 --port=$((BASE + 3)) --skip-log-bin --skip-name-resolve \
     --innodb-flush-log-at-trx-commit=2 --innodb-flush-method=nosync --innodb-lock-wait-timeout=900 \
     --innodb-buffer-pool-size=128M </dev/null >>"$LOG/mariadb.log" 2>&1

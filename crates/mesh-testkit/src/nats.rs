@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct NatsServer {
     child: Option<Child>,
     port: Port,
+    /// For the others of its cluster; only to stay its own.
+    route: Option<Port>,
     folder: TempDir,
 }
 
@@ -45,10 +47,43 @@ impl NatsServer {
         let mut server = Self {
             child: None,
             port,
+            route: None,
             folder,
         };
         server.spawn().await;
         server
+    }
+
+    /// Starts so many servers that share their streams; one is as [`NatsServer::start`].
+    ///
+    /// # Panics
+    /// If there is no nats-server, with the command that gets one.
+    pub async fn start_cluster(count: usize) -> Vec<Self> {
+        if count == 1 {
+            return vec![Self::start().await];
+        }
+        let routes: Vec<Port> = (0..count).map(|_| Port::take()).collect();
+        let all: Vec<String> = routes
+            .iter()
+            .map(|port| format!("nats://{}", port.address()))
+            .collect();
+        let mut servers = Vec::new();
+        for (n, route) in routes.into_iter().enumerate() {
+            let (listen, all) = (route.address(), all.join(", "));
+            let mut server = Self::start_with(&format!(
+                "server_name: n{n}\ncluster {{ name: mesh, listen: \"{listen}\", routes: [{all}] }}"
+            ))
+            .await;
+            server.route = Some(route);
+            servers.push(server);
+        }
+        servers
+    }
+
+    /// Addresses of all of these for clients.
+    pub fn urls(servers: &[Self]) -> String {
+        let urls: Vec<String> = servers.iter().map(Self::url).collect();
+        urls.join(",")
     }
 
     /// Address for clients.

@@ -95,10 +95,15 @@ impl Database {
     pub async fn close(&self) {
         self.reader.close().await;
         self.writer.close().await;
-        self.lock
+        let lock = self
+            .lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        // Closed alone it would stay locked for as long as a process that is just being started has a copy of it.
+        if let Some(Err(error)) = lock.map(|file| file.unlock()) {
+            tracing::debug!(%error, "unlock the database");
+        }
     }
 }
 

@@ -65,6 +65,8 @@ pub enum Kind {
 /// A dispatcher in this process, on a server, a database and a folder of its own.
 pub struct Mesh {
     pub nats: NatsServer,
+    /// Of its section.
+    pub nats_section: String,
     pub bus: Bus,
     pub folder: TempDir,
     /// Of the database; empty for the file in the folder.
@@ -127,15 +129,21 @@ impl Mesh {
 
     /// Starts a server only; the database is there.
     pub async fn on(kind: Kind) -> Self {
-        let nats = NatsServer::start().await;
+        Self::with(kind, NatsServer::start_cluster(1).await).await.0
+    }
+
+    /// The same on these servers, each of which has every stream; those but the first are given back.
+    pub async fn with(kind: Kind, mut servers: Vec<NatsServer>) -> (Self, Vec<NatsServer>) {
         let config = mesh_bus::Config {
-            url: nats.url(),
+            url: NatsServer::urls(&servers),
+            replicas: servers.len(),
             ..mesh_bus::Config::default()
         };
         let bus = Bus::connect(&config, "admin").await.unwrap();
         bus.ready(&CancellationToken::new()).await.unwrap();
-        Self {
-            nats,
+        let mesh = Self {
+            nats: servers.remove(0),
+            nats_section: format!("url = {:?}\nreplicas = {}", config.url, config.replicas),
             bus,
             folder: tempfile::tempdir().unwrap(),
             database: match kind {
@@ -144,7 +152,8 @@ impl Mesh {
             },
             settings: String::new(),
             running: None,
-        }
+        };
+        (mesh, servers)
     }
 
     /// Starts the dispatcher (again), and waits until its consumers are there.
@@ -183,11 +192,11 @@ impl Mesh {
     pub fn write_config(&self, endpoints: &[String]) -> PathBuf {
         let path = self.folder.path().join("mesh.toml");
         let text = format!(
-            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n[webhook-dispatcher]\n{}\n\
+            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\n{}\n[webhook-dispatcher]\n{}\n\
              [webhook-dispatcher.db]\nurl = {:?}\n{}",
             build::CLUSTER,
             self.folder.path(),
-            self.nats.url(),
+            self.nats_section,
             self.settings,
             self.database,
             endpoints.join("\n"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_testkit::{Answer, Postgres, Receiver, SmallDisk, wait_until};
+use mesh_testkit::{Answer, NatsServer, Postgres, Receiver, SmallDisk, wait_until};
 
 use crate::dispatcher::Dispatcher;
 use crate::harness::{DEADLINE, Kind, Listener, Mesh, event, ids, on_both, signed};
@@ -205,6 +205,39 @@ async fn two_lose_nothing_when_postgresql_is_killed_again_and_again() {
         repeated <= KILLS * ENDPOINTS * CONCURRENCY,
         "{repeated} repeated, more than were under way"
     );
+}
+
+fn nth<'a>(mesh: &'a mut Mesh, others: &'a mut [NatsServer], n: usize) -> &'a mut NatsServer {
+    match n.checked_sub(1) {
+        None => &mut mesh.nats,
+        Some(n) => &mut others[n],
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_nats_servers_each_is_killed_and_nothing_is_lost_or_sent_twice() {
+    let receiver = Receiver::start().await;
+    receiver.answer_always(slowly(Duration::from_millis(20)));
+    let servers = NatsServer::start_cluster(3).await;
+    let (mut mesh, mut others) = Mesh::with(Kind::Sqlite, servers).await;
+    let text = brief(&signed("pipeline", &receiver.url("/"), "concurrency = 8"));
+    mesh.run(&[text]).await;
+    let mut expected = BTreeSet::new();
+    for n in 0..3 {
+        let before = receiver.received().len();
+        let first = 1 + 100 * u32::try_from(n).unwrap();
+        expected.append(&mut started(&mesh, first..first + 50).await);
+        wait_until("some deliveries", DEADLINE, async || {
+            receiver.received().len() >= before + 20
+        })
+        .await;
+        nth(&mut mesh, &mut others, n).kill();
+        // Two of three go on.
+        expected.append(&mut started(&mesh, first + 50..first + 100).await);
+        arrived(&receiver, &expected).await;
+        nth(&mut mesh, &mut others, n).restart().await;
+    }
+    assert!(times(&receiver).values().all(|times| *times == 1));
 }
 
 on_both!(when_nats_is_killed_under_load_nothing_is_lost_or_sent_twice);

@@ -23,14 +23,21 @@ pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A server of its own, with everything declared, and a connection that may do everything.
 pub async fn server() -> anyhow::Result<(NatsServer, Bus)> {
-    let nats = NatsServer::start().await;
+    let (mut servers, bus) = servers(1).await?;
+    Ok((servers.remove(0), bus))
+}
+
+/// So many servers, each of which has every stream.
+pub async fn servers(count: usize) -> anyhow::Result<(Vec<NatsServer>, Bus)> {
+    let servers = NatsServer::start_cluster(count).await;
     let config = mesh_bus::Config {
-        url: nats.url(),
+        url: NatsServer::urls(&servers),
+        replicas: count,
         ..mesh_bus::Config::default()
     };
     let bus = Bus::connect(&config, "admin").await?;
     bus.ready(&CancellationToken::new()).await?;
-    Ok((nats, bus))
+    Ok((servers, bus))
 }
 
 /// A start of a job that never was.

@@ -60,6 +60,9 @@ pub(crate) struct Arguments {
     /// Endpoints whose cost is measured.
     #[arg(long, default_value_t = 1_000)]
     endpoints: usize,
+    /// Servers of NATS for these, and replicas of its streams: 1, 3 or 5.
+    #[arg(long, default_value_t = 1)]
+    servers: usize,
     /// Calls of each hook program.
     #[arg(long, default_value_t = 200)]
     calls: u32,

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use mesh_events::Event;
 use tokio_util::sync::CancellationToken;
 
@@ -21,21 +20,26 @@ const IDLE: Duration = Duration::from_secs(15);
 
 pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let count = arguments.endpoints;
-    let one = World::start(&[Kind::Healthy], |_| "").await?;
-    let nats_of_one = Memory::of(one.nats.pid().context("nats-server runs")?)?;
+    let servers = arguments.servers;
+    let one = World::start_on(servers, &[Kind::Healthy], |_| "").await?;
+    let nats_of_one = one.nats_memory()?;
     let of_one = Memory::of(one.dispatcher.pid())?;
     drop(one);
 
     let start = Instant::now();
-    let mut world = World::start(&vec![Kind::Healthy; count], |_| "types = [\"job.*\"]").await?;
+    let mut world = World::start_on(
+        servers,
+        &vec![Kind::Healthy; count],
+        |_| "types = [\"job.*\"]",
+    )
+    .await?;
     let first_start = start.elapsed();
-    let nats = world.nats.pid().context("nats-server runs")?;
-    let before = (cpu_time(nats)?, cpu_time(world.dispatcher.pid())?);
+    let before = (world.nats_cpu()?, cpu_time(world.dispatcher.pid())?);
     tokio::time::sleep(IDLE).await;
     let percent = |time: Duration| 100.0 * time.as_secs_f64() / IDLE.as_secs_f64();
-    let nats_cpu = percent(cpu_time(nats)? - before.0);
+    let nats_cpu = percent(world.nats_cpu()? - before.0);
     let cpu = percent(cpu_time(world.dispatcher.pid())? - before.1);
-    let (nats_idle, idle) = (Memory::of(nats)?, Memory::of(world.dispatcher.pid())?);
+    let (nats_idle, idle) = (world.nats_memory()?, Memory::of(world.dispatcher.pid())?);
 
     let mut took = Vec::new();
     for n in 1..=EVENTS {
@@ -47,7 +51,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     }
     let took = Sorted::milliseconds(took);
     world.announced(u64::from(EVENTS) * count as u64).await?;
-    let (nats_loaded, loaded) = (Memory::of(nats)?, Memory::of(world.dispatcher.pid())?);
+    let (nats_loaded, loaded) = (world.nats_memory()?, Memory::of(world.dispatcher.pid())?);
 
     world.stop().await?;
     let event = event(EVENTS + 1);
@@ -66,9 +70,9 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             mib("webhook-dispatcher, one endpoint", of_one.resident),
             mib("webhook-dispatcher, all", idle.resident).against(of_one.resident, "one"),
             mib("webhook-dispatcher, after events to all", loaded.resident),
-            mib("nats-server, one endpoint", nats_of_one.resident),
-            mib("nats-server, all", nats_idle.resident).against(nats_of_one.resident, "one"),
-            mib("nats-server, after events to all", nats_loaded.resident),
+            mib("nats-server, one endpoint", nats_of_one),
+            mib("nats-server, all", nats_idle).against(nats_of_one, "one"),
+            mib("nats-server, after events to all", nats_loaded),
             Line::value("webhook-dispatcher's CPU, idle", "%", cpu),
             Line::value("nats-server's CPU, idle", "%", nats_cpu),
             Line::value(
@@ -84,7 +88,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             Line::times("an event → received by all", &took),
         ],
         notes: vec![format!(
-            "{count} endpoints, each with its consumer and one for replays; {EVENTS} events to each; none lost, none twice"
+            "{count} endpoints, each with its consumer and one for replays; {servers} nats-server, each with every stream; {EVENTS} events to each; none lost, none twice"
         )],
     })
 }

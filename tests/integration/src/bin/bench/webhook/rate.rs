@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use mesh_events::cloudevents;
 use tokio::task::JoinSet;
 
@@ -25,7 +24,6 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
     let deliveries = ENDPOINTS * arguments.fanned as usize;
     let (mut raw, mut ours, mut settled) = (vec![], vec![], vec![]);
     let (mut cpu, mut nats_cpu) = (vec![], vec![]);
-    let nats = world.nats.pid().context("nats-server runs")?;
     // The first round opens connections and counts for neither.
     for round in 0..=arguments.rounds {
         let first = 1 + round * arguments.fanned;
@@ -37,7 +35,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         let took = post(&world.receivers, bodies).await?;
         raw.push(deliveries as f64 / took.as_secs_f64());
 
-        let before = (cpu_time(world.dispatcher.pid())?, cpu_time(nats)?);
+        let before = (cpu_time(world.dispatcher.pid())?, world.nats_cpu()?);
         let start = Instant::now();
         world.bus.publish_all(events, &Default::default()).await?;
         world.receivers.wait_for(deliveries, PATIENCE).await?;
@@ -50,7 +48,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
         settled.push(deliveries as f64 / start.elapsed().as_secs_f64());
         let of_second = |spent: Duration| deliveries as f64 / spent.as_secs_f64();
         cpu.push(of_second(cpu_time(world.dispatcher.pid())? - before.0));
-        nats_cpu.push(of_second(cpu_time(nats)? - before.1));
+        nats_cpu.push(of_second(world.nats_cpu()? - before.1));
     }
     world.stop().await?;
     let median = |samples: Vec<f64>| Sorted::new(samples.into_iter().skip(1)).median();

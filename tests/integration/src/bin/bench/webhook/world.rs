@@ -18,8 +18,8 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::load::{SECRET, server};
-use crate::process::{Running, program, wait_until};
+use crate::load::{SECRET, servers};
+use crate::process::{Memory, Running, cpu_time, program, wait_until};
 
 /// How a receiver behaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,8 @@ async fn drip() -> Body {
 
 /// A dispatcher at work on an endpoint for each receiver.
 pub struct World {
-    pub nats: NatsServer,
+    /// One, or those of a cluster.
+    pub nats: Vec<NatsServer>,
     pub bus: Bus,
     pub receivers: Receivers,
     pub dispatcher: Running,
@@ -156,14 +157,23 @@ impl World {
         kinds: &[Kind],
         settings: impl Fn(Kind) -> &'static str,
     ) -> anyhow::Result<Self> {
+        Self::start_on(1, kinds, settings).await
+    }
+
+    /// The same on so many nats-servers, each of which has every stream.
+    pub async fn start_on(
+        count: usize,
+        kinds: &[Kind],
+        settings: impl Fn(Kind) -> &'static str,
+    ) -> anyhow::Result<Self> {
         let receivers = Receivers::start(kinds).await?;
-        let (nats, bus) = server().await?;
+        let (nats, bus) = servers(count).await?;
         let folder = tempfile::tempdir()?;
         let mut text = format!(
-            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = \"{}\"\n",
+            "[mesh]\ncluster = \"{}\"\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\nreplicas = {count}\n",
             build::CLUSTER,
             folder.path(),
-            nats.url()
+            NatsServer::urls(&nats)
         );
         for (n, (url, kind)) in receivers.urls().iter().zip(kinds).enumerate() {
             text.push_str(&format!(
@@ -183,6 +193,25 @@ impl World {
         };
         world.wait_for_consumers().await?;
         Ok(world)
+    }
+
+    /// Memory of nats-server in MiB, of all of them together.
+    pub fn nats_memory(&self) -> anyhow::Result<f64> {
+        let memory = |pid| Ok(Memory::of(pid)?.resident);
+        self.nats
+            .iter()
+            .filter_map(NatsServer::pid)
+            .map(memory)
+            .sum()
+    }
+
+    /// CPU time of nats-server so far, of all of them together.
+    pub fn nats_cpu(&self) -> anyhow::Result<Duration> {
+        self.nats
+            .iter()
+            .filter_map(NatsServer::pid)
+            .map(cpu_time)
+            .sum()
     }
 
     /// Until the bus has the consumer of every endpoint, so that no event passes one by.
@@ -218,7 +247,7 @@ impl World {
 
     /// Waits until the bus was told of so many outcomes.
     pub async fn announced(&mut self, count: u64) -> anyhow::Result<()> {
-        let client = async_nats::connect(self.nats.url()).await?;
+        let client = async_nats::connect(self.nats[0].url()).await?;
         let mut audit = async_nats::jetstream::new(client)
             .get_stream("MESH_AUDIT")
             .await?;

@@ -29,8 +29,8 @@ impl Lane {
         self.endpoint.digest && !self.array_companions.is_empty()
     }
 
-    /// Takes in those events that belong to arrays, all that are at hand together; what a replay tells once more has a digest of its own. Says
-    /// of each event whether it was taken in: the others are to be told by themselves.
+    /// Of an endpoint that makes digests: takes in those events that belong to arrays, all that are at hand together; what a replay tells once
+    /// more has a digest of its own. Says of each event whether it was taken in: the others are to be told by themselves.
     ///
     /// # Errors
     /// If the database does not read or write; the events come again.
@@ -80,7 +80,7 @@ impl Lane {
     }
 
     fn digest_of(&self, read: &Read<'_>) -> Option<String> {
-        let key = digest::key(read.kind, &read.event).filter(|_| self.makes_digests())?;
+        let key = digest::key(read.kind, &read.event)?;
         Some(match read.replay {
             Some(replay) => format!("{key}/{replay}"),
             None => key,

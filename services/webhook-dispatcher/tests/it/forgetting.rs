@@ -35,6 +35,11 @@ async fn fill(tables: &Tables, state: State) {
     tables.run(&sql).await;
 }
 
+async fn assert_no_attempts_are_left(tables: &Tables) {
+    let left = tables.store.attempts("one", "old-1").await.unwrap();
+    assert!(left.is_empty());
+}
+
 async fn counts(tables: &Tables) -> Counts {
     let endpoints = vec!["one".to_owned()];
     let mut standings = tables.store.standings(endpoints).await.unwrap();
@@ -69,14 +74,7 @@ async fn a_hundred_thousand_old_outcomes_are_forgotten_while_deliveries_go_on(ki
     work.await.unwrap();
     let counts = counts(&tables).await;
     assert_eq!((counts.delivered, counts.waiting), (0, 1));
-    assert!(
-        tables
-            .store
-            .attempts("one", "old-1")
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert_no_attempts_are_left(&tables).await;
     assert!(tables.store.knows("two", "in between").await.unwrap());
     tables.store.close().await;
 }
@@ -108,14 +106,7 @@ async fn what_a_removed_endpoint_leaves_is_ended_and_erased_while_deliveries_go_
     store_in_between(&tables, &work, |counts| counts.dead).await;
     work.await.unwrap();
     assert_eq!(counts(&tables).await, Counts::default());
-    assert!(
-        tables
-            .store
-            .attempts("one", "old-1")
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert_no_attempts_are_left(&tables).await;
     assert!(tables.store.endpoint("one").await.unwrap().is_none());
     assert!(tables.store.knows("two", "in between").await.unwrap());
     tables.store.close().await;

@@ -60,6 +60,11 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
+async fn assign(victim: &mut Victim, table: &str, column: &str, value: &str, at: i64) {
+    let sql = format!("UPDATE {table} SET {column} = {value} WHERE seq = {at}");
+    victim.execute(&sql).await;
+}
+
 impl Act {
     /// Does it, and says which sequence is the first bad one.
     async fn perform(&self, victim: &mut Victim, at: i64) -> Option<i64> {
@@ -75,29 +80,19 @@ impl Act {
                     .iter()
                     .map(|byte| format!("{byte:02x}"))
                     .collect::<String>();
-                victim
-                    .execute(&format!(
-                        "UPDATE {table} SET {column} = x'{bytes}' WHERE seq = {at}"
-                    ))
-                    .await;
+                assign(victim, table, column, &format!("x'{bytes}'"), at).await;
                 Some(at)
             }
             Self::Shorten { column } => {
                 let (table, column) = split(column);
-                victim
-                    .execute(&format!(
-                        "UPDATE {table} SET {column} = substr({column}, 2) WHERE seq = {at}"
-                    ))
-                    .await;
+                let rest = format!("substr({column}, 2)");
+                assign(victim, table, column, &rest, at).await;
                 Some(at)
             }
             Self::Rename { column } => {
                 let (table, column) = split(column);
-                victim
-                    .execute(&format!(
-                        "UPDATE {table} SET {column} = {column} || 'x' WHERE seq = {at}"
-                    ))
-                    .await;
+                let longer = format!("{column} || 'x'");
+                assign(victim, table, column, &longer, at).await;
                 Some(at)
             }
             Self::Delete { entry, payload } => {

@@ -7,6 +7,7 @@ use chrono::Utc;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::redeliveries::Job;
+use crate::domain::place::Place;
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::work::pause;
@@ -53,17 +54,17 @@ async fn piece(lane: &Lane) -> Result<Option<Duration>, Error> {
     let more = dead.len() == most as usize;
     let (count, left) = (dead.len(), dead.into_iter());
     // What was not announced yet would never be, so it is waited for.
-    let ids: Vec<String> = left
+    let places: Vec<Place> = left
         .take_while(|(_, announced)| *announced)
-        .map(|(id, _)| id)
+        .map(|(place, _)| place)
         .collect();
-    let blocked = ids.len() < count;
-    if blocked && ids.is_empty() {
+    let blocked = places.len() < count;
+    if blocked && places.is_empty() {
         return Ok(Some(PAUSE));
     }
     let done = !more && !blocked;
     let begun = store
-        .begin_again(lane.lease.epoch, &job, ids, done, Utc::now())
+        .begin_again(lane.lease.epoch, &job, places, done, Utc::now())
         .await?;
     tracing::info!(
         endpoint = lane.endpoint.name,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use mesh_bus::Message;
-use mesh_db::sql::Row;
+use mesh_db::sql::{Row, Sql};
 use mesh_events::{Event, cloudevents};
 use serde::Serialize;
 
@@ -249,6 +249,28 @@ pub(super) fn read_attempt(row: &Row) -> Result<Attempt, sqlx::Error> {
         snippet: row.get("snippet")?,
         next_at: row.get::<Option<i64>>("next_at")?.map(time),
     })
+}
+
+/// Reads where a delivery is in the list of its endpoint.
+pub(super) fn place(row: &Row) -> Result<Place, sqlx::Error> {
+    Ok(Place {
+        created_at: row.get("created_at")?,
+        stream_sequence: row.get("stream_sequence")?,
+        event_id: row.get("event_id")?,
+    })
+}
+
+/// Goes on with those before (`<`) or after (`>`) a place.
+pub(super) fn beyond(sql: Sql, sign: &'static str, place: &Place) -> Sql {
+    sql.push(" AND (created_at, stream_sequence, event_id) ")
+        .push(sign)
+        .push(" (")
+        .list([
+            place.created_at.into(),
+            place.stream_sequence.into(),
+            place.event_id.as_str().into(),
+        ])
+        .push(")")
 }
 
 /// A time as the tables have it.

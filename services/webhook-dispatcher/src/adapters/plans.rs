@@ -160,8 +160,13 @@ async fn work(store: &Store) {
         };
         assert!(store.redeliver(&job, 10, act).await.unwrap());
         store.dead_after(&job, 10).await.unwrap();
+        let later = Job {
+            cursor: place.cursor(),
+            ..job.clone()
+        };
+        store.dead_after(&later, 10).await.unwrap();
         store
-            .begin_again(epoch, &job, names(), true, now)
+            .begin_again(epoch, &job, vec![place.clone()], true, now)
             .await
             .unwrap();
     }
@@ -177,7 +182,7 @@ async fn work(store: &Store) {
 /// What is right for a statement: how it gets at its rows.
 fn expected(statement: &str) -> Option<&'static str> {
     let of = |part: &str| statement.contains(part);
-    let by_key = "sqlite_autoindex_deliveries_1 (endpoint=? AND event_id=?)";
+    let by_key = "sqlite_autoindex_deliveries_1 (event_id=? AND endpoint=?)";
     Some(match statement {
         _ if of("SET pair = NULL, cost") => "deliveries_pairs (endpoint=? AND pair=?)",
         _ if of("ORDER BY next_at") || of("MIN(next_at)") => {
@@ -192,7 +197,7 @@ fn expected(statement: &str) -> Option<&'static str> {
         _ if of("AS found") => "deliveries_states (endpoint=? AND state=?",
         _ if of("GROUP BY endpoint, state") => "COVERING INDEX deliveries_states",
         _ if of("error <> ''") => "deliveries_errors (endpoint=?)",
-        _ if of("ORDER BY event_id") => "sqlite_autoindex_deliveries_1 (endpoint=? AND event_id",
+        _ if of("event_id) > (") => "deliveries_states (endpoint=? AND state=? AND created_at",
         _ if of("announced = 1 AND updated_at <") => "deliveries_age (updated_at<?)",
         _ => return None,
     })
@@ -237,7 +242,7 @@ async fn no_statement_reads_what_it_does_not_ask_for() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert_eq!(seen.len(), 10, "{seen:?}");
+    assert_eq!(seen.len(), 9, "{seen:?}");
     store.close().await;
 }
 

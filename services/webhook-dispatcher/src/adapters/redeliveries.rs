@@ -5,12 +5,13 @@ use mesh_db::sql::{Row, Sql};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::delivery::{State, time};
+use super::delivery::{State, beyond, place, time};
 use super::endpoints::Act;
 use super::store::Store;
 use super::writer::Command;
 use crate::domain::cause::Cause;
 use crate::domain::moment;
+use crate::domain::place::Place;
 use crate::error::Error;
 
 /// Which deliveries.
@@ -119,7 +120,7 @@ pub struct Job {
     pub created_at: DateTime<Utc>,
     /// When it got further.
     pub updated_at: DateTime<Utc>,
-    /// Id of the last delivery that was looked at.
+    /// The [`Place`] of the last delivery that was looked at; empty if none was.
     #[serde(skip)]
     pub cursor: String,
 }
@@ -188,22 +189,23 @@ impl Store {
         Ok(self.jobs(&sql).await?.pop())
     }
 
-    /// The next dead letters of a redelivery, and whether the bus was told of each.
+    /// The next dead letters of a redelivery, the oldest first, and whether the bus was told of each.
     ///
     /// # Errors
     /// If the database does not read.
-    pub async fn dead_after(&self, job: &Job, most: u32) -> Result<Vec<(String, bool)>, Error> {
+    pub async fn dead_after(&self, job: &Job, most: u32) -> Result<Vec<(Place, bool)>, Error> {
         let action = "read dead letters";
-        let sql = Sql::new("SELECT event_id, announced FROM deliveries WHERE endpoint = ")
-            .bind(&job.webhook)
-            .push(" AND event_id > ")
-            .bind(&job.cursor);
+        let mut sql = Sql::new(
+            "SELECT created_at, stream_sequence, event_id, announced FROM deliveries WHERE endpoint = ",
+        )
+        .bind(&job.webhook);
+        if let Some(place) = Place::parse(&job.cursor) {
+            sql = beyond(sql, ">", &place);
+        }
         let again = &job.filter;
-        let sql = if again.ids.is_empty() {
-            sql
-        } else {
-            sql.push(" AND event_id").any_of(again.ids.clone())
-        };
+        if !again.ids.is_empty() {
+            sql = sql.push(" AND event_id").any_of(again.ids.clone());
+        }
         let until = again
             .until
             .unwrap_or(DateTime::<Utc>::MAX_UTC)
@@ -218,11 +220,11 @@ impl Store {
         };
         let sql = wanted
             .narrow(sql)
-            .push(" ORDER BY event_id LIMIT ")
+            .push(" ORDER BY created_at, stream_sequence, event_id LIMIT ")
             .bind(most);
         let rows = self.rows(action, &sql).await?;
         rows.iter()
-            .map(|row| Ok((row.get("event_id")?, row.get::<i64>("announced")? == 1)))
+            .map(|row| Ok((place(row)?, row.get::<i64>("announced")? == 1)))
             .collect::<Result<_, _>>()
             .map_err(Error::database(action))
     }
@@ -235,15 +237,17 @@ impl Store {
         &self,
         epoch: i64,
         job: &Job,
-        ids: Vec<String>,
+        places: Vec<Place>,
         done: bool,
         now: DateTime<Utc>,
     ) -> Result<u64, Error> {
         let command = Command::Redeliver {
             endpoint: job.webhook.clone(),
             job: job.id.clone(),
-            cursor: ids.last().unwrap_or(&job.cursor).clone(),
-            ids,
+            cursor: places
+                .last()
+                .map_or_else(|| job.cursor.clone(), Place::cursor),
+            ids: places.into_iter().map(|place| place.event_id).collect(),
             done,
             now,
         };

@@ -14,12 +14,12 @@ const MOST_ATTEMPTS: u32 = 50;
 
 /// What came in between stays: the cost of a waiting delivery is set by [`Command::JoinCost`](super::command::Command::JoinCost) alone.
 const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
-     subject, stream_sequence, trace, pair, body, cost, cause, began_at)
+     subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet)
  SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
-     subject, stream_sequence, trace, pair, body, cost, cause, began_at FROM given WHERE TRUE
- ON CONFLICT (endpoint, event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
+     subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet FROM given WHERE TRUE
+ ON CONFLICT (event_id, endpoint) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
      status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body,
-     cause = excluded.cause
+     cause = excluded.cause, sent_at = excluded.sent_at, latency_ms = excluded.latency_ms, snippet = excluded.snippet
  WHERE deliveries.state = 'waiting'";
 
 /// Once however often it is written. The sign keeps SQLite from looking among all attempts of that time.
@@ -87,7 +87,7 @@ pub(super) async fn save(
             "attempts",
             numbers(|delivery| Some(delivery.attempts.into())),
         ),
-        ("next_at", numbers(|delivery| millis(delivery.next_at))),
+        ("next_at", numbers(|delivery| delivery.next_at.map(millis))),
         ("status", numbers(|delivery| Some(delivery.status.into()))),
         ("error", texts(|delivery| &delivery.error)),
         ("created_at", times(|delivery| delivery.created_at)),
@@ -127,6 +127,23 @@ pub(super) async fn save(
         ),
         ("cause", texts(|delivery| word(delivery.cause))),
         ("began_at", times(|delivery| delivery.began_at)),
+        (
+            "sent_at",
+            numbers(|delivery| Some(millis(only_attempt(delivery)?.at))),
+        ),
+        (
+            "latency_ms",
+            numbers(|delivery| Some(only_attempt(delivery)?.latency_ms.cast_signed())),
+        ),
+        (
+            "snippet",
+            Column::Texts(
+                deliveries
+                    .iter()
+                    .map(|delivery| Some(only_attempt(delivery)?.snippet.as_str()))
+                    .collect(),
+            ),
+        ),
     ];
     let rows = transaction.link().run_given(&given, STORE).await?;
     note(transaction, deliveries).await?;
@@ -139,13 +156,14 @@ pub(super) async fn save(
     Ok(rows)
 }
 
-/// Notes the attempts, and forgets those that are too many.
+/// Notes the attempts that have rows of their own, and forgets those that are too many.
 async fn note(
     transaction: &mut Transaction<'_>,
     deliveries: &[&Delivery],
 ) -> Result<(), sqlx::Error> {
     let noted: Vec<(&Delivery, &Attempt)> = deliveries
         .iter()
+        .filter(|delivery| only_attempt(delivery).is_none())
         .filter_map(|delivery| Some((*delivery, delivery.attempt.as_ref()?)))
         .collect();
     let texts = |of: for<'a> fn(&'a Delivery, &'a Attempt) -> &'a str| {
@@ -160,7 +178,7 @@ async fn note(
     let given = [
         ("endpoint", texts(|delivery, _| &delivery.endpoint)),
         ("event_id", texts(|delivery, _| &delivery.event_id)),
-        ("at", numbers(|attempt| millis(Some(attempt.at)))),
+        ("at", numbers(|attempt| Some(millis(attempt.at)))),
         ("status", numbers(|attempt| Some(attempt.status.into()))),
         (
             "latency_ms",
@@ -169,7 +187,7 @@ async fn note(
         ("cause", texts(|_, attempt| word(attempt.cause))),
         ("error", texts(|_, attempt| &attempt.error)),
         ("snippet", texts(|_, attempt| &attempt.snippet)),
-        ("next_at", numbers(|attempt| millis(attempt.next_at))),
+        ("next_at", numbers(|attempt| attempt.next_at.map(millis))),
     ];
     transaction.link().run_given(&given, NOTE).await?;
     let many = noted
@@ -205,8 +223,15 @@ fn needed_body(delivery: &Delivery) -> Option<&[u8]> {
     needed.then_some(&*delivery.body)
 }
 
-fn millis(time: Option<DateTime<Utc>>) -> Option<i64> {
-    time.map(|time| time.timestamp_millis())
+/// The attempt of what arrived with its first one: as nothing will follow, it is a part of the delivery's row. That is what most deliveries
+/// are, and the other table costs as much as this one.
+fn only_attempt(delivery: &Delivery) -> Option<&Attempt> {
+    let only = delivery.state == State::Delivered && delivery.attempts == 1 && delivery.round == 0;
+    delivery.attempt.as_ref().filter(|_| only)
+}
+
+fn millis(time: DateTime<Utc>) -> i64 {
+    time.timestamp_millis()
 }
 
 fn word(cause: Option<Cause>) -> &'static str {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::database::Database;
 pub use super::delivery::{Attempt, Delivery, State};
-use super::delivery::{read, read_attempt, time};
+use super::delivery::{beyond, read, read_attempt, time};
 use super::lookup::Lookup;
 use super::redeliveries::Wanted;
 use super::writer::{Command, Writer};
@@ -336,14 +336,7 @@ impl Store {
             };
             sql = wanted.narrow(sql);
             if let Some(place) = after {
-                sql = sql
-                    .push(" AND (created_at, stream_sequence, event_id) < (")
-                    .list([
-                        place.created_at.into(),
-                        place.stream_sequence.into(),
-                        place.event_id.as_str().into(),
-                    ])
-                    .push(")");
+                sql = beyond(sql, "<", place);
             }
             sql = sql.push(NEWEST).bind(most).push(") AS found");
         }
@@ -357,11 +350,20 @@ impl Store {
     /// If the database does not read.
     pub async fn attempts(&self, endpoint: &str, event_id: &str) -> Result<Vec<Attempt>, Error> {
         let action = "read attempts";
-        let sql = Sql::new("SELECT * FROM attempts WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND event_id = ")
-            .bind(event_id)
-            .push(" ORDER BY n");
+        let sql = Sql::new(
+            "SELECT n, at, status, latency_ms, cause, error, snippet, next_at FROM attempts WHERE endpoint = ",
+        )
+        .bind(endpoint)
+        .push(" AND event_id = ")
+        .bind(event_id)
+        // What arrived with its first attempt has that in its row.
+        .push(
+            " UNION ALL SELECT 1, sent_at, status, latency_ms, '', '', snippet, NULL FROM deliveries WHERE sent_at IS NOT NULL AND endpoint = ",
+        )
+        .bind(endpoint)
+        .push(" AND event_id = ")
+        .bind(event_id)
+        .push(" ORDER BY n");
         let rows = self.rows(action, &sql).await?;
         let read: Result<_, _> = rows.iter().map(read_attempt).collect();
         read.map_err(Error::database(action))

@@ -1,16 +1,16 @@
-//! Where a list of deliveries goes on.
+//! Where a list of deliveries, or the work on it, goes on.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 const VERSION: &str = "1";
 
-/// The place of a delivery in the list of its endpoint, the newest first. As text it is a cursor: opaque to callers, and without any rights.
+/// The place of a delivery in the list of its endpoint. As text it is a cursor: opaque to callers, and without any rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// When it was made, in milliseconds since 1970.
     pub created_at: i64,
-    /// Of those of one time the last published is the first.
+    /// Orders those of one time, as they were published.
     pub stream_sequence: i64,
     /// Tells apart what no stream has.
     pub event_id: String,

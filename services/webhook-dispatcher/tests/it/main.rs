@@ -34,4 +34,5 @@ mod rights;
 mod slack;
 mod ssrf;
 mod tls;
+mod upgrade;
 mod writer;

@@ -24,6 +24,8 @@ on_both!(
     in_one_batch_only_what_shows_the_lease_is_written,
     hundreds_in_one_batch_are_stored_once_each,
     of_many_attempts_the_newest_are_kept,
+    what_arrives_at_once_has_its_attempt_in_its_row,
+    dead_letters_are_begun_again_in_their_order,
     an_outcome_that_was_begun_again_is_not_taken_for_announced,
 );
 
@@ -286,6 +288,83 @@ async fn of_many_attempts_the_newest_are_kept(kind: Kind) {
     tables.store.close().await;
 }
 
+async fn what_arrives_at_once_has_its_attempt_in_its_row(kind: Kind) {
+    let tables = Tables::new(kind).await;
+    let of = |id: &str, attempts, state| (tables.epoch, delivery("one", id, attempts, state));
+    let batch = vec![
+        of("at once", 1, State::Delivered),
+        of("later", 1, State::Waiting),
+        of("later", 2, State::Delivered),
+        of("never", 1, State::Dead),
+    ];
+    for result in tables.save_together(batch).await {
+        result.unwrap();
+    }
+    let attempts = tables.store.attempts("one", "at once").await.unwrap();
+    let [attempt] = attempts.as_slice() else {
+        panic!("{attempts:?}")
+    };
+    assert_eq!((attempt.n, attempt.status, attempt.latency_ms), (1, 204, 7));
+    assert_eq!(attempt.at, start() + TimeDelta::seconds(1));
+    assert_eq!(
+        (attempt.snippet.as_str(), attempt.next_at),
+        ("answer 1", None)
+    );
+    assert_eq!((attempt.cause, attempt.error.as_str()), (None, ""));
+    assert_eq!(tables.numbers("later").await, [1, 2]);
+    assert_eq!(tables.numbers("never").await, [1]);
+    assert!(tables.numbers("unknown").await.is_empty());
+    tables.run("DELETE FROM attempts").await;
+    assert_eq!(tables.numbers("at once").await, [1], "is in its row");
+    assert!(tables.numbers("later").await.is_empty());
+    tables.store.close().await;
+}
+
+/// Those of one time as they were published, and whatever their ids are.
+async fn dead_letters_are_begun_again_in_their_order(kind: Kind) {
+    let tables = Tables::new(kind).await;
+    let ids = ["e", "a", "d", "b", "c"];
+    for (n, id) in (0_u32..).zip(ids) {
+        let dead = Delivery {
+            created_at: start() + TimeDelta::seconds(i64::from(n) / 2),
+            stream_sequence: n.into(),
+            ..delivery("one", id, 1, State::Dead)
+        };
+        tables.store.save(tables.epoch, dead).await.unwrap();
+    }
+    let mut job = job();
+    let mut seen = Vec::new();
+    loop {
+        let next = tables.store.dead_after(&job, 2).await.unwrap();
+        let Some((last, _)) = next.last() else {
+            break;
+        };
+        job.cursor = last.cursor();
+        seen.extend(next.into_iter().map(|(place, _)| place.event_id));
+    }
+    assert_eq!(seen, ids);
+    job.filter.ids = vec!["d".to_owned(), "e".to_owned()];
+    job.cursor = String::new();
+    let named = tables.store.dead_after(&job, 10).await.unwrap();
+    let named: Vec<_> = named.iter().map(|(place, _)| &place.event_id).collect();
+    assert_eq!(named, ["e", "d"]);
+    tables.store.close().await;
+}
+
+fn job() -> Job {
+    Job {
+        id: "again".to_owned(),
+        webhook: "one".to_owned(),
+        filter: Again::default(),
+        state: "running".to_owned(),
+        queued: 0,
+        by: "alice".to_owned(),
+        created_at: start() + TimeDelta::days(1),
+        updated_at: start(),
+        cursor: String::new(),
+    }
+}
+
 /// Two dispatchers tell the bus of the same outcome, as while an endpoint changes hands, and one of them is late.
 async fn an_outcome_that_was_begun_again_is_not_taken_for_announced(kind: Kind) {
     let tables = Tables::new(kind).await;
@@ -299,22 +378,18 @@ async fn an_outcome_that_was_begun_again_is_not_taken_for_announced(kind: Kind) 
     let keys = || told.iter().map(Outcome::key).collect();
     store.announced(keys()).await.unwrap();
     assert!(outbox().await.is_empty());
-    let job = Job {
-        id: "again".to_owned(),
-        webhook: "one".to_owned(),
-        filter: Again::default(),
-        state: "running".to_owned(),
-        queued: 0,
-        by: "alice".to_owned(),
-        created_at: start(),
-        updated_at: start(),
-        cursor: String::new(),
-    };
-    let begun = store.begin_again(epoch, &job, vec!["a".to_owned()], true, start());
+    let job = job();
+    let dead = tables.saved("a").await;
+    let begun = store.begin_again(epoch, &job, vec![dead.place()], true, start());
     assert_eq!(begun.await.unwrap(), 1);
     store.announced(keys()).await.unwrap();
-    let delivered = delivery("one", "a", 1, State::Delivered);
+    let mut delivered = Delivery {
+        round: 1,
+        ..delivery("one", "a", 1, State::Delivered)
+    };
+    delivered.attempt.as_mut().unwrap().at += TimeDelta::seconds(1);
     store.save(epoch, delivered).await.unwrap();
+    assert_eq!(tables.numbers("a").await, [1, 2], "of both rounds");
     let again = outbox().await;
     assert_eq!((again.len(), again[0].round), (1, 1));
     assert_eq!(again[0].state, State::Delivered);

@@ -1,6 +1,7 @@
 //! Consuming: one place that pulls, calls a handler, and answers the server.
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ impl Bus {
                 tasks.spawn(
                     async move {
                         let one = std::slice::from_ref(&message);
-                        let outcome = keep_alive(one, handler.handle(&message)).await;
+                        let outcome = keep_alive(one, pin!(handler.handle(&message))).await;
                         bus.answer(&message, outcome).await;
                         drop(permit);
                     }
@@ -129,7 +130,7 @@ impl Bus {
                 for message in &mut batch {
                     message.handling = message.span(self.role());
                 }
-                let outcomes = keep_alive(&batch, handler.handle(&batch)).await;
+                let outcomes = keep_alive(&batch, pin!(handler.handle(&batch))).await;
                 debug_assert_eq!(outcomes.len(), batch.len(), "one outcome per message");
                 stream::iter(batch.iter().zip(outcomes))
                     .for_each_concurrent(64, |(message, outcome)| {
@@ -188,26 +189,7 @@ impl Bus {
                 .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?,
         };
         drop(turn);
-        let messages: pull::Stream = consumer
-            .stream()
-            .max_messages_per_batch(most.clamp(1, 1_000))
-            .expires(Duration::from_secs(10))
-            .heartbeat(Duration::from_secs(2))
-            .messages()
-            .await
-            .map_err(|source| Error::jetstream("read consumer", durable)(source.into()))?;
-        let name = durable.to_owned();
-        let readable = messages.scan((), move |(), message| {
-            let message = match message.map_err(crate::BoxError::from).and_then(Message::new) {
-                Ok(message) => Some(message),
-                Err(error) => {
-                    tracing::debug!(%error, consumer = name, "consumer interrupted, opening it again");
-                    None
-                }
-            };
-            std::future::ready(message)
-        });
-        Ok(readable.boxed())
+        messages(consumer, durable, most).await
     }
 
     async fn answer(&self, message: &Message, outcome: Outcome) {
@@ -268,9 +250,42 @@ impl Bus {
     }
 }
 
+/// The messages of a consumer that was opened, up to the first sign that the server is gone.
+pub(crate) async fn messages(
+    consumer: PullConsumer,
+    name: &str,
+    most: usize,
+) -> Result<stream::BoxStream<'static, Message>, Error> {
+    let messages: pull::Stream = consumer
+        .stream()
+        .max_messages_per_batch(most.clamp(1, 1_000))
+        .expires(Duration::from_secs(10))
+        .heartbeat(Duration::from_secs(2))
+        .messages()
+        .await
+        .map_err(|source| Error::jetstream("read consumer", name)(source.into()))?;
+    let name = name.to_owned();
+    let readable = messages.scan((), move |(), message| {
+        let message = match message
+            .map_err(crate::BoxError::from)
+            .and_then(Message::new)
+        {
+            Ok(message) => Some(message),
+            Err(error) => {
+                tracing::debug!(%error, consumer = name, "consumer interrupted, opening it again");
+                None
+            }
+        };
+        std::future::ready(message)
+    });
+    Ok(readable.boxed())
+}
+
 /// Tells the server that work goes on while a handler is slow, so that the messages are not delivered a second time meanwhile. The work
 /// does not wait for that: while NATS is away, nothing is told.
-async fn keep_alive<T>(messages: &[Message], work: impl Future<Output = T>) -> T {
+///
+/// The work is pinned where it is called for: given by value it would be kept twice.
+async fn keep_alive<T>(messages: &[Message], work: Pin<&mut impl Future<Output = T>>) -> T {
     let telling = async {
         loop {
             tokio::time::sleep(STILL_AT_IT).await;

@@ -1,10 +1,14 @@
-//! Following the public bus without a durable consumer: for people who watch.
+//! Following a stream without a durable consumer: for people who watch, and for who has to learn that there is something.
 
-use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use chrono::{DateTime, Utc};
 use futures_util::{Stream, StreamExt as _};
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::subject;
 
+use crate::consume::messages;
 use crate::{Bus, Error, Message};
 
 /// Where to begin.
@@ -66,5 +70,32 @@ impl Bus {
                 .and_then(Message::new)
                 .map_err(Error::jetstream("follow", SLURM_EVENTS))
         }))
+    }
+
+    /// Names of webhook endpoints to which replays tell something: first those that are in the stream, then each as it comes. Ends with the
+    /// first sign that the server is gone.
+    ///
+    /// # Errors
+    /// If the consumer cannot be made.
+    pub async fn follow_replayed_endpoints(
+        &self,
+    ) -> Result<impl Stream<Item = String> + use<>, Error> {
+        let config = pull::Config {
+            // The right to make a consumer is one to make it under a name.
+            name: Some(format!("{}-{:016x}", self.role(), rand::random::<u64>())),
+            filter_subject: subject::REPLAYS_FOR_ENDPOINTS.to_owned(),
+            deliver_policy: DeliverPolicy::LastPerSubject,
+            headers_only: true,
+            ack_policy: AckPolicy::None,
+            inactive_threshold: Duration::from_secs(60),
+            ..Default::default()
+        };
+        let consumer = self
+            .jetstream
+            .create_consumer_on_stream(config, MESH_REPLAY)
+            .await
+            .map_err(|source| Error::jetstream("follow", MESH_REPLAY)(source.into()))?;
+        let messages = messages(consumer, MESH_REPLAY, 256).await?;
+        Ok(messages.filter_map(async |message| subject::replayed(&message.subject)?.1))
     }
 }

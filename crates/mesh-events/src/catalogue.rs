@@ -109,7 +109,7 @@ pub const STREAMS: &[Stream] = &[
     // After MESH_HOOKS and MESH_AUDIT, whose subjects of former versions overlap with these.
     Stream {
         name: MESH_REPLAY,
-        subjects: &["mesh.replay.*.slurm.>", "mesh.replay.*.webhook.*.slurm.>"],
+        subjects: &["mesh.replay.*.slurm.>", subject::REPLAYS_FOR_ENDPOINTS],
         work_queue: false,
         max_age: DAY.saturating_mul(3),
         max_bytes: GIB.saturating_mul(2),

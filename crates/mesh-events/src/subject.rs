@@ -120,6 +120,9 @@ pub fn replay(id: &str, endpoint: Option<&str>, original: &str) -> String {
     }
 }
 
+/// Subjects of every replay for any webhook endpoint.
+pub const REPLAYS_FOR_ENDPOINTS: &str = "mesh.replay.*.webhook.*.slurm.>";
+
 /// Subjects of every replay for a webhook endpoint.
 pub fn replays_for(endpoint: &str) -> String {
     format!("mesh.replay.*.webhook.{}.>", token(endpoint))

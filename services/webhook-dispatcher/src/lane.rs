@@ -1,6 +1,6 @@
 //! One endpoint: its limits, its attempts, its retries. Nothing here is shared with another endpoint but the database's writer.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, trace};
 use mesh_events::{Event, EventType, from_timestamp};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -51,6 +51,8 @@ pub struct Shared {
     pub places: Arc<Semaphore>,
     /// Endpoints whose outcomes are announced here.
     pub owned: RwLock<Vec<String>>,
+    /// Endpoints to which replays tell something, or did.
+    pub replayed: watch::Sender<BTreeSet<String>>,
 }
 
 impl Shared {
@@ -231,7 +233,8 @@ impl Lane {
         self.store(delivery).await?;
         drop(place);
         if let Some(halt) = halt {
-            self.halt(halt).await;
+            // On the heap: it is rare, and would be a part of every delivery.
+            Box::pin(self.halt(halt)).await;
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use secrecy::ExposeSecret as _;
-use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -120,6 +120,7 @@ impl Service for WebhookDispatcherService {
             outcomes: Notify::new(),
             places: Arc::new(Semaphore::new(most_requests)),
             owned: RwLock::default(),
+            replayed: watch::Sender::default(),
         });
         let fleet = Arc::new(Fleet::new(Arc::clone(&shared), Arc::clone(&registry)));
         let router = api::router(Arc::new(Webhooks {
@@ -227,6 +228,7 @@ impl Dispatcher {
             database,
             shutdown.clone(),
         ));
+        tasks.spawn(replays::listen(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(remove_strangers(Arc::clone(&self.shared), shutdown.clone()));
         tasks.spawn(forget(Arc::clone(&self.shared), self.remember, shutdown));
         while let Some(ended) = tasks.join_next().await {

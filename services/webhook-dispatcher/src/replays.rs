@@ -2,13 +2,61 @@
 //!
 //! The endpoint's filter counts, its greatest age does not, and what was delivered before is delivered again: it is remembered once for
 //! each replay. Arrays are told as digests where they always are.
+//!
+//! Replays are rare, and a consumer that waits for one costs NATS as much as one of events. So an endpoint has none until something is
+//! there for it.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::Utc;
+use futures_util::StreamExt as _;
+use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Delivery;
 use crate::error::Error;
 use crate::handlers::Read;
-use crate::lane::Lane;
+use crate::lane::{Lane, Shared};
+use crate::work::pause;
+
+/// Between tries of what NATS refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Learns to which endpoints replays tell something, until told to stop.
+pub async fn listen(shared: Arc<Shared>, shutdown: CancellationToken) {
+    while shared.bus.ready(&shutdown).await.is_ok() {
+        tokio::select! {
+            heard = hear(&shared) => if let Err(error) = heard {
+                tracing::warn!(error = mesh_runtime::chain(&error), "listen for replays, trying again");
+            },
+            () = shutdown.cancelled() => return,
+        }
+        if !pause(RETRY, &shutdown).await {
+            return;
+        }
+    }
+}
+
+async fn hear(shared: &Shared) -> Result<(), mesh_bus::Error> {
+    let mut endpoints = pin!(shared.bus.follow_replayed_endpoints().await?);
+    while let Some(endpoint) = endpoints.next().await {
+        shared
+            .replayed
+            .send_if_modified(|known| known.insert(endpoint));
+    }
+    Ok(())
+}
+
+/// Waits until a replay tells something to the endpoint; false when told to stop before.
+pub async fn heard(lane: &Lane, stop: &CancellationToken) -> bool {
+    let mut replayed = lane.shared.replayed.subscribe();
+    let heard = replayed.wait_for(|endpoints| endpoints.contains(&lane.endpoint.name));
+    tokio::select! {
+        heard = heard => heard.is_ok(),
+        () = stop.cancelled() => false,
+    }
+}
 
 /// Tells it by itself, and remembers it under this id.
 ///

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::handlers::Intake;
 use crate::lane::{Lane, Shared};
 use crate::lease::Lease;
-use crate::{metrics, redeliver};
+use crate::{metrics, redeliver, replays};
 
 /// Between tries of what NATS or the database refused.
 const RETRY: Duration = Duration::from_secs(1);
@@ -116,12 +116,13 @@ async fn take_in(lane: Arc<Lane>, stream: &str, consumer: &str, stop: &Cancellat
     }
 }
 
-/// Makes the endpoint's consumer of replays, and consumes. It begins with whatever is there, as what was asked for before counts, too.
+/// Makes the endpoint's consumer of replays once there are any, and consumes. It begins with whatever is there, as what was asked for before
+/// counts, too.
 async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
-    let bus = lane.shared.bus.clone();
-    if bus.ready(&stop).await.is_err() {
+    if !replays::heard(&lane, &stop).await {
         return;
     }
+    let bus = lane.shared.bus.clone();
     let endpoint = lane.endpoint.name.clone();
     let consumer = EndpointConsumer {
         filters: vec![subject::replays_for(&endpoint)],
@@ -137,7 +138,8 @@ async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
             return;
         }
     }
-    take_in(lane, MESH_REPLAY, &consumer.name, &stop).await;
+    // On the heap: most endpoints never come here.
+    Box::pin(take_in(lane, MESH_REPLAY, &consumer.name, &stop)).await;
 }
 
 fn consumer(lane: &Lane) -> EndpointConsumer {

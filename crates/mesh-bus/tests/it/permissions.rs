@@ -191,6 +191,22 @@ async fn the_ledger_tells_once_more_and_takes_that_away() {
     let ingest = connect_as(&nats, "ingest").await;
     assert!(ingest.purge_replay("r2").await.is_err());
     assert_eq!(kept().await, left);
+    // The dispatcher learns for whom there is something, of what is there and of what comes.
+    let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
+    let tell = async |replay: &str, endpoint: &str| {
+        let replayed = Replayed {
+            original: subject::of(&event).unwrap(),
+            body: event.encode_to_vec().into(),
+            event: event.clone(),
+        };
+        let told = ledger.publish_replayed(replay, Some(endpoint), vec![replayed]);
+        told.await.unwrap();
+    };
+    tell("r3", "chat").await;
+    let mut endpoints = Box::pin(dispatcher.follow_replayed_endpoints().await.unwrap());
+    assert_eq!(endpoints.next().await.as_deref(), Some("chat"));
+    tell("r4", "a.b").await;
+    assert_eq!(endpoints.next().await.as_deref(), Some("a.b"));
     drop(admin);
 }
 

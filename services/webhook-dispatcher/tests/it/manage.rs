@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
 use crate::harness::{DEADLINE, FOR_API, Kind, Mesh, alice, event, ids, on_both, signed};
+use crate::replay::replay;
 
 on_both!(a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed,);
 
@@ -139,6 +140,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     .await;
     received(&receiver, &[&first, &second, &third, &fourth]).await;
 
+    replay(&mesh, "r1", "mine", &[&first]).await;
     wait_until("it takes replays", DEADLINE, async || {
         mesh.consumes_replays("mine").await
     })

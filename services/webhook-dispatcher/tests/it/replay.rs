@@ -8,9 +8,12 @@ use standardwebhooks::Webhook;
 
 use crate::harness::{DEADLINE, Kind, Mesh, SECRET, event, on_both, signed};
 
-on_both!(what_was_delivered_is_delivered_again_once_for_each_replay,);
+on_both!(
+    what_was_delivered_is_delivered_again_once_for_each_replay,
+    an_endpoint_consumes_replays_from_the_first_one_to_it,
+);
 
-async fn replay(mesh: &Mesh, id: &str, endpoint: &str, events: &[&Event]) {
+pub async fn replay(mesh: &Mesh, id: &str, endpoint: &str, events: &[&Event]) {
     let events = events.iter().map(|event| Replayed {
         original: subject::of(event).unwrap(),
         event: (*event).clone(),
@@ -97,4 +100,31 @@ async fn what_was_delivered_is_delivered_again_once_for_each_replay(kind: Kind) 
         .filter(|request| request.header("webhook-replay") == "r1")
         .count();
     assert_eq!(first, 2, "each once for a replay");
+}
+
+async fn an_endpoint_consumes_replays_from_the_first_one_to_it(kind: Kind) {
+    let receiver = Receiver::start().await;
+    let endpoints = ["one", "two"].map(|name| signed(name, &receiver.url("/"), ""));
+    let mut mesh = Mesh::start_on(kind, &endpoints).await;
+    let event = event(EventType::JobCompleted, 7);
+    let told = async |mesh: &Mesh, id: &str, endpoint: &str, count: u64| {
+        replay(mesh, id, endpoint, &[&event]).await;
+        mesh.wait_for_count(endpoint, "delivered", count).await;
+    };
+    assert!(!mesh.consumes_replays("one").await);
+    told(&mesh, "r1", "one", 1).await;
+    assert!(mesh.consumes_replays("one").await);
+    assert!(!mesh.consumes_replays("two").await);
+
+    // The one that listens for them outlives NATS.
+    mesh.nats.kill();
+    mesh.nats.restart().await;
+    told(&mesh, "r2", "two", 1).await;
+    told(&mesh, "r3", "one", 2).await;
+
+    // And finds what came while the dispatcher was away.
+    mesh.stop().await;
+    replay(&mesh, "r4", "two", &[&event]).await;
+    mesh.run(&endpoints).await;
+    mesh.wait_for_count("two", "delivered", 2).await;
 }

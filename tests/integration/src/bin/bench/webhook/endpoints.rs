@@ -88,7 +88,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             Line::times("an event → received by all", &took),
         ],
         notes: vec![format!(
-            "{count} endpoints, each with its consumer and one for replays; {servers} nats-server, each with every stream; {EVENTS} events to each; none lost, none twice"
+            "{count} endpoints, each with its consumer; {servers} nats-server, each with every stream; {EVENTS} events to each; none lost, none twice"
         )],
     })
 }

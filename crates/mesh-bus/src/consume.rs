@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::AckKind;
+use async_nats::jetstream::consumer::pull::MessagesErrorKind;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use chrono::Utc;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
@@ -189,7 +190,7 @@ impl Bus {
                 .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?,
         };
         drop(turn);
-        messages(consumer, durable, most).await
+        messages(consumer, most).await
     }
 
     async fn answer(&self, message: &Message, outcome: Outcome) {
@@ -253,7 +254,6 @@ impl Bus {
 /// The messages of a consumer that was opened, up to the first sign that the server is gone.
 pub(crate) async fn messages(
     consumer: PullConsumer,
-    name: &str,
     most: usize,
 ) -> Result<stream::BoxStream<'static, Message>, Error> {
     let messages: pull::Stream = consumer
@@ -263,22 +263,45 @@ pub(crate) async fn messages(
         .heartbeat(Duration::from_secs(2))
         .messages()
         .await
-        .map_err(|source| Error::jetstream("read consumer", name)(source.into()))?;
-    let name = name.to_owned();
-    let readable = messages.scan((), move |(), message| {
-        let message = match message
-            .map_err(crate::BoxError::from)
-            .and_then(Message::new)
-        {
-            Ok(message) => Some(message),
-            Err(error) => {
-                tracing::debug!(%error, consumer = name, "consumer interrupted, opening it again");
-                None
+        .map_err(|source| {
+            let name = &consumer.cached_info().name;
+            Error::jetstream("read consumer", name)(source.into())
+        })?;
+    let readable = stream::unfold(
+        (messages, consumer),
+        |(mut messages, consumer)| async move {
+            loop {
+                let failure: crate::BoxError = match messages.next().await? {
+                    Ok(message) => match Message::new(message) {
+                        Ok(message) => return Some((message, (messages, consumer))),
+                        Err(error) => error,
+                    },
+                    Err(error)
+                        if error.kind() == MessagesErrorKind::MissingHeartbeat
+                            && is_waited_for(&consumer).await =>
+                    {
+                        continue;
+                    }
+                    Err(error) => error.into(),
+                };
+                let name = &consumer.cached_info().name;
+                tracing::debug!(
+                    error = %failure,
+                    consumer = name,
+                    "consumer interrupted, opening it again"
+                );
+                return None;
             }
-        };
-        std::future::ready(message)
-    });
+        },
+    );
     Ok(readable.boxed())
+}
+
+/// Whether the server still has a request of ours. Then what it does not say is late, as on a busy machine: who gave up would leave what is on
+/// its way to the ack wait.
+async fn is_waited_for(consumer: &PullConsumer) -> bool {
+    let info = consumer.get_info().await;
+    info.is_ok_and(|info| info.num_waiting > 0)
 }
 
 /// Tells the server that work goes on while a handler is slow, so that the messages are not delivered a second time meanwhile. The work

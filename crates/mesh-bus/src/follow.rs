@@ -95,7 +95,7 @@ impl Bus {
             .create_consumer_on_stream(config, MESH_REPLAY)
             .await
             .map_err(|source| Error::jetstream("follow", MESH_REPLAY)(source.into()))?;
-        let messages = messages(consumer, MESH_REPLAY, 256).await?;
+        let messages = messages(consumer, 256).await?;
         Ok(messages.filter_map(async |message| subject::replayed(&message.subject)?.1))
     }
 }

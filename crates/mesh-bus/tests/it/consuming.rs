@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -67,6 +68,60 @@ async fn consumption_goes_on_after_the_server_was_killed() {
     consumer.await.unwrap().unwrap();
     // Both came. How often is not promised: the server may be killed before it has written down an
     // acknowledgement, and then delivers again (`nats.restart` is a kill).
+}
+
+/// As on a busy machine: what comes late is not lost until the ack wait is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_sends_late_is_handled_when_it_comes() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    let endpoint = EndpointConsumer {
+        name: "wh-0123456789ab".into(),
+        endpoint: "chat".into(),
+        owner: String::new(),
+        filters: vec!["slurm.*.job.>".into()],
+        max_ack_pending: 64,
+        ack_wait: PATIENCE * 2,
+        created_at: chrono::Utc::now(),
+    };
+    bus.endpoint_consumer(&endpoint).await.unwrap();
+    let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
+    let consumer = {
+        let (bus, handler, shutdown) = (bus.clone(), Accept(recorder.clone()), shutdown.clone());
+        let name = endpoint.name.clone();
+        tokio::spawn(async move {
+            bus.consume(SLURM_EVENTS, &name, 8, handler, &shutdown)
+                .await
+        })
+    };
+    let publisher = connect(&nats, "ingest").await;
+    publisher
+        .publish(&job_event(JobStarted, job(1)))
+        .await
+        .unwrap();
+    wait_until("the first message", PATIENCE, async || recorder.jobs() == 1).await;
+    // Longer than two heartbeats, of two seconds each.
+    signal(&nats, "-STOP");
+    let events: Vec<_> = (2..=50).map(|id| job_event(JobStarted, job(id))).collect();
+    let publishing = {
+        let shutdown = shutdown.clone();
+        tokio::spawn(async move { publisher.publish_all(events, &shutdown).await })
+    };
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    signal(&nats, "-CONT");
+    publishing.await.unwrap().unwrap();
+    wait_until("what was published meanwhile", PATIENCE, async || {
+        recorder.jobs() == 50
+    })
+    .await;
+    shutdown.cancel();
+    consumer.await.unwrap().unwrap();
+}
+
+fn signal(nats: &NatsServer, signal: &str) {
+    let pid = nats.pid().unwrap().to_string();
+    let status = Command::new("kill").args([signal, &pid]).status().unwrap();
+    assert!(status.success());
 }
 
 struct RetryOnce(Recorder);

@@ -123,19 +123,29 @@ fn consumers() -> String {
         ];
         row(&mut table, &cells.map(String::as_str));
     }
-    for (stream, filter) in [
-        (SLURM_EVENTS, "as the endpoint says"),
-        (MESH_REPLAY, "`mesh.replay.*.webhook.<endpoint>.>`"),
+    for (stream, consumer, filter, which) in [
+        (
+            SLURM_EVENTS,
+            "`wh-…`",
+            "as the endpoint says",
+            "one per webhook endpoint, made by webhook-dispatcher",
+        ),
+        (
+            MESH_REPLAY,
+            "`wh-…`",
+            "`mesh.replay.*.webhook.<endpoint>.>`",
+            "one per webhook endpoint to which something was replayed",
+        ),
+        (
+            MESH_REPLAY,
+            "`webhook-dispatcher-…`",
+            "`mesh.replay.*.webhook.*.slurm.>`",
+            "one per webhook-dispatcher at work, headers only, gone a minute after it: it learns of replays by it",
+        ),
     ] {
         row(
             &mut table,
-            &[
-                &format!("`{stream}`"),
-                "`wh-…`",
-                filter,
-                "–",
-                "one per webhook endpoint, made by webhook-dispatcher",
-            ],
+            &[&format!("`{stream}`"), consumer, filter, "–", which],
         );
     }
     table

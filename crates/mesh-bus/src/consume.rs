@@ -190,7 +190,7 @@ impl Bus {
                 .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?,
         };
         drop(turn);
-        messages(consumer, most).await
+        messages(consumer, most, Arc::clone(&self.declaring)).await
     }
 
     async fn answer(&self, message: &Message, outcome: Outcome) {
@@ -251,10 +251,12 @@ impl Bus {
     }
 }
 
-/// The messages of a consumer that was opened, up to the first sign that the server is gone.
+/// The messages of a consumer that was opened, until the server is gone or does not know our request any more. As many as `asking` has room for
+/// ask it for that at a time.
 pub(crate) async fn messages(
     consumer: PullConsumer,
     most: usize,
+    asking: Arc<Semaphore>,
 ) -> Result<stream::BoxStream<'static, Message>, Error> {
     let messages: pull::Stream = consumer
         .stream()
@@ -268,17 +270,17 @@ pub(crate) async fn messages(
             Error::jetstream("read consumer", name)(source.into())
         })?;
     let readable = stream::unfold(
-        (messages, consumer),
-        |(mut messages, consumer)| async move {
+        (messages, consumer, asking),
+        |(mut messages, consumer, asking)| async move {
             loop {
                 let failure: crate::BoxError = match messages.next().await? {
                     Ok(message) => match Message::new(message) {
-                        Ok(message) => return Some((message, (messages, consumer))),
+                        Ok(message) => return Some((message, (messages, consumer, asking))),
                         Err(error) => error,
                     },
                     Err(error)
                         if error.kind() == MessagesErrorKind::MissingHeartbeat
-                            && is_waited_for(&consumer).await =>
+                            && is_waited_for(&consumer, &asking).await =>
                     {
                         continue;
                     }
@@ -294,12 +296,14 @@ pub(crate) async fn messages(
             }
         },
     );
-    Ok(readable.boxed())
+    // Who is told to stop looks once more for what is left.
+    Ok(readable.fuse().boxed())
 }
 
 /// Whether the server still has a request of ours. Then what it does not say is late, as on a busy machine: who gave up would leave what is on
 /// its way to the ack wait.
-async fn is_waited_for(consumer: &PullConsumer) -> bool {
+async fn is_waited_for(consumer: &PullConsumer, asking: &Semaphore) -> bool {
+    let _turn = asking.acquire().await;
     let info = consumer.get_info().await;
     info.is_ok_and(|info| info.num_waiting > 0)
 }

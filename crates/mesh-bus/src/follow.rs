@@ -1,5 +1,6 @@
 //! Following a stream without a durable consumer: for people who watch, and for who has to learn that there is something.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
@@ -72,8 +73,8 @@ impl Bus {
         }))
     }
 
-    /// Names of webhook endpoints to which replays tell something: first those that are in the stream, then each as it comes. Ends with the
-    /// first sign that the server is gone.
+    /// Names of webhook endpoints to which replays tell something: first those that are in the stream, then each as it comes. Ends when
+    /// the server is gone.
     ///
     /// # Errors
     /// If the consumer cannot be made.
@@ -95,7 +96,7 @@ impl Bus {
             .create_consumer_on_stream(config, MESH_REPLAY)
             .await
             .map_err(|source| Error::jetstream("follow", MESH_REPLAY)(source.into()))?;
-        let messages = messages(consumer, 256).await?;
+        let messages = messages(consumer, 256, Arc::clone(&self.declaring)).await?;
         Ok(messages.filter_map(async |message| subject::replayed(&message.subject)?.1))
     }
 }

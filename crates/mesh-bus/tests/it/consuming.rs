@@ -70,20 +70,84 @@ async fn consumption_goes_on_after_the_server_was_killed() {
     // acknowledgement, and then delivers again (`nats.restart` is a kill).
 }
 
-/// As on a busy machine: what comes late is not lost until the ack wait is over.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_sends_late_is_handled_when_it_comes() {
-    let nats = NatsServer::start().await;
-    let bus = connect(&nats, "webhook-dispatcher").await;
-    let endpoint = EndpointConsumer {
-        name: "wh-0123456789ab".into(),
+fn of_all_jobs(name: &str) -> EndpointConsumer {
+    EndpointConsumer {
+        name: name.to_owned(),
         endpoint: "chat".into(),
         owner: String::new(),
         filters: vec!["slurm.*.job.>".into()],
         max_ack_pending: 64,
         ack_wait: PATIENCE * 2,
         created_at: chrono::Utc::now(),
+    }
+}
+
+struct AcceptAll(Recorder);
+
+impl BatchHandler for AcceptAll {
+    async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
+        for message in messages {
+            self.0.note(message);
+        }
+        vec![Outcome::Done; messages.len()]
+    }
+}
+
+/// Whoever consumes one that was deleted goes on as soon as it is there again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_was_deleted_is_opened_again() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    let (one, many) = (
+        of_all_jobs("wh-0123456789ab"),
+        of_all_jobs("wh-cdefcdefcdef"),
+    );
+    let (by_one, by_many) = (Recorder::default(), Recorder::default());
+    let shutdown = CancellationToken::new();
+    let declare = async || {
+        bus.endpoint_consumer(&one).await.unwrap();
+        bus.endpoint_consumer(&many).await.unwrap();
     };
+    declare().await;
+    let consuming = {
+        let (bus, shutdown) = (bus.clone(), shutdown.clone());
+        let handlers = (Accept(by_one.clone()), AcceptAll(by_many.clone()));
+        let names = (one.name.clone(), many.name.clone());
+        tokio::spawn(async move {
+            tokio::join!(
+                bus.consume(SLURM_EVENTS, &names.0, 8, handlers.0, &shutdown),
+                bus.consume_batches(SLURM_EVENTS, &names.1, 8, handlers.1, &shutdown)
+            )
+        })
+    };
+    let come = async |count: usize| {
+        wait_until("every message", PATIENCE, async || {
+            by_one.jobs() == count && by_many.jobs() == count
+        })
+        .await;
+    };
+    bus.publish(&job_event(JobStarted, job(1))).await.unwrap();
+    come(1).await;
+    for consumer in [&one, &many] {
+        bus.delete_endpoint_consumer(&consumer.name).await.unwrap();
+    }
+    bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!consuming.is_finished());
+    declare().await;
+    come(2).await;
+    shutdown.cancel();
+    let (one, many) = consuming.await.unwrap();
+    one.unwrap();
+    many.unwrap();
+}
+
+/// As on a busy machine: what comes late is not lost until the ack wait is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_sends_late_is_handled_when_it_comes() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    let endpoint = of_all_jobs("wh-0123456789ab");
     bus.endpoint_consumer(&endpoint).await.unwrap();
     let (recorder, shutdown) = (Recorder::default(), CancellationToken::new());
     let consumer = {

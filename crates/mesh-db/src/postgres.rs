@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 
 use crate::pool::Pool;
@@ -82,7 +82,6 @@ impl Tables {
     /// If the server is away or unfit, or the tables cannot be made.
     pub async fn prepare(
         &self,
-        writer: &PgPool,
         options: &PgConnectOptions,
         location: &Location,
     ) -> Result<(), Error> {
@@ -128,14 +127,18 @@ impl Tables {
             tracing::warn!(%location, "the server runs with fsync = off: a power cut loses acknowledged entries");
         }
         if owner && self.owned(&mut connection).await.map_err(open)? {
-            self.migrations
-                .run(writer)
-                .await
-                .map_err(|source| Error::Migrate {
-                    name,
-                    location: location.clone(),
-                    source,
-                })
+            // Over a connection without the limits of the others: a change of large tables takes as long as it takes.
+            let unlimited = PgPoolOptions::new()
+                .max_connections(1)
+                .acquire_timeout(CONNECT)
+                .connect_lazy_with(options.clone());
+            let migrated = self.migrations.run(&unlimited).await;
+            unlimited.close().await;
+            migrated.map_err(|source| Error::Migrate {
+                name,
+                location: location.clone(),
+                source,
+            })
         } else if self.migrated(&mut connection).await {
             Ok(())
         } else {

@@ -70,8 +70,8 @@ impl Database {
     /// Brings the tables to this version.
     pub async fn prepare(&self) -> Result<(), Error> {
         match (&self.writer, &self.location) {
-            (Pool::Postgres(pool), Location::Postgres(options)) => {
-                TABLES.prepare(pool, options, &self.location).await?;
+            (Pool::Postgres(_), Location::Postgres(options)) => {
+                TABLES.prepare(options, &self.location).await?;
             }
             (Pool::Sqlite(pool), _) => {
                 let migrated = SQLITE.run(pool).await;

@@ -119,10 +119,10 @@ async fn take_in(lane: Arc<Lane>, stream: &str, consumer: &str, stop: &Cancellat
 /// Makes the endpoint's consumer of replays once there are any, and consumes. It begins with whatever is there, as what was asked for before
 /// counts, too.
 async fn consume_replays(lane: Arc<Lane>, stop: CancellationToken) {
-    if !replays::heard(&lane, &stop).await {
+    let bus = lane.shared.bus.clone();
+    if !replays::heard(&lane, &stop).await || bus.ready(&stop).await.is_err() {
         return;
     }
-    let bus = lane.shared.bus.clone();
     let endpoint = lane.endpoint.name.clone();
     let consumer = EndpointConsumer {
         filters: vec![subject::replays_for(&endpoint)],

@@ -206,12 +206,18 @@ impl Store {
         if !again.ids.is_empty() {
             sql = sql.push(" AND event_id").any_of(again.ids.clone());
         }
+        // The sign keeps SQLite from looking among all dead letters for those that are named.
+        sql = match again.ids.is_empty() {
+            true => sql.push(" AND state"),
+            false => sql.either(" AND +state", " AND state"),
+        };
+        sql = sql.push(" = 'dead'");
         let until = again
             .until
             .unwrap_or(DateTime::<Utc>::MAX_UTC)
             .min(job.created_at + chrono::TimeDelta::milliseconds(1));
         let wanted = Wanted {
-            state: Some(State::Dead),
+            state: None,
             kind: again.kind.clone(),
             cause: again.cause.as_deref().and_then(Cause::parse),
             since: again.since,

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::database::Database;
 pub use super::delivery::{Attempt, Delivery, State};
-use super::delivery::{beyond, read, read_attempt, time};
+use super::delivery::{COLUMNS, beyond, read, read_attempt, time};
 use super::lookup::Lookup;
 use super::redeliveries::Wanted;
 use super::writer::{Command, Writer};
@@ -297,7 +297,9 @@ impl Store {
     /// If the database does not read.
     pub async fn load(&self, endpoint: &str, event_id: &str) -> Result<Option<Delivery>, Error> {
         let action = "read delivery";
-        let sql = Sql::new("SELECT * FROM deliveries WHERE endpoint = ")
+        let sql = Sql::new("SELECT ")
+            .push(COLUMNS)
+            .push(" FROM deliveries WHERE endpoint = ")
             .bind(endpoint)
             .push(" AND event_id = ")
             .bind(event_id);
@@ -328,7 +330,9 @@ impl Store {
         for (n, state) in states.into_iter().enumerate() {
             sql = sql
                 .push(if n > 0 { " UNION ALL " } else { "" })
-                .push("SELECT * FROM (SELECT * FROM deliveries WHERE endpoint = ")
+                .push("SELECT * FROM (SELECT ")
+                .push(COLUMNS)
+                .push(" FROM deliveries WHERE endpoint = ")
                 .bind(endpoint);
             let wanted = Wanted {
                 state: Some(state),

@@ -269,35 +269,43 @@ pub(crate) async fn messages(
             let name = &consumer.cached_info().name;
             Error::jetstream("read consumer", name)(source.into())
         })?;
-    let readable = stream::unfold(
-        (messages, consumer, asking),
-        |(mut messages, consumer, asking)| async move {
-            loop {
-                let failure: crate::BoxError = match messages.next().await? {
-                    Ok(message) => match Message::new(message) {
-                        Ok(message) => return Some((message, (messages, consumer, asking))),
-                        Err(error) => error,
-                    },
-                    Err(error)
-                        if error.kind() == MessagesErrorKind::MissingHeartbeat
-                            && is_waited_for(&consumer, &asking).await =>
-                    {
-                        continue;
-                    }
-                    Err(error) => error.into(),
-                };
-                let name = &consumer.cached_info().name;
-                tracing::debug!(
-                    error = %failure,
-                    consumer = name,
-                    "consumer interrupted, opening it again"
-                );
-                return None;
-            }
-        },
-    );
+    let readable = stream::unfold((messages, consumer), move |(mut messages, consumer)| {
+        let asking = Arc::clone(&asking);
+        async move {
+            let message = next(&mut messages, &consumer, &asking).await?;
+            Some((message, (messages, consumer)))
+        }
+    });
     // Who is told to stop looks once more for what is left.
     Ok(readable.fuse().boxed())
+}
+
+async fn next(
+    messages: &mut pull::Stream,
+    consumer: &PullConsumer,
+    asking: &Semaphore,
+) -> Option<Message> {
+    loop {
+        let failure: crate::BoxError = match messages.next().await? {
+            Ok(message) => match Message::new(message) {
+                Ok(message) => return Some(message),
+                Err(error) => error,
+            },
+            Err(error)
+                if error.kind() == MessagesErrorKind::MissingHeartbeat
+                    && is_waited_for(consumer, asking).await =>
+            {
+                continue;
+            }
+            Err(error) => error.into(),
+        };
+        tracing::debug!(
+            error = %failure,
+            consumer = consumer.cached_info().name,
+            "consumer interrupted, opening it again"
+        );
+        return None;
+    }
 }
 
 /// Whether the server still has a request of ours. Then what it does not say is late, as on a busy machine: who gave up would leave what is on

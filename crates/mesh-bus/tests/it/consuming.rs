@@ -274,13 +274,8 @@ async fn an_endpoint_begins_when_it_is_made_and_remembers_its_place() {
     // Its consumer is made a moment later than the endpoint.
     bus.publish(&job_event(JobStarted, job(2))).await.unwrap();
     let endpoint = EndpointConsumer {
-        name: "wh-0123456789ab".into(),
-        endpoint: "chat".into(),
-        owner: String::new(),
-        filters: vec!["slurm.*.job.>".into()],
-        max_ack_pending: 64,
-        ack_wait: Duration::from_secs(30),
         created_at,
+        ..of_all_jobs("wh-0123456789ab")
     };
     bus.endpoint_consumer(&endpoint).await.unwrap();
     bus.publish(&job_event(JobStarted, job(3))).await.unwrap();

@@ -203,13 +203,13 @@ impl Store {
             sql = beyond(sql, ">", &place);
         }
         let again = &job.filter;
-        if !again.ids.is_empty() {
-            sql = sql.push(" AND event_id").any_of(again.ids.clone());
-        }
-        // The sign keeps SQLite from looking among all dead letters for those that are named.
-        sql = match again.ids.is_empty() {
-            true => sql.push(" AND state"),
-            false => sql.either(" AND +state", " AND state"),
+        sql = if again.ids.is_empty() {
+            sql.push(" AND state")
+        } else {
+            // The sign keeps SQLite from looking among all dead letters for those that are named.
+            sql.push(" AND event_id")
+                .any_of(again.ids.clone())
+                .either(" AND +state", " AND state")
         };
         sql = sql.push(" = 'dead'");
         let until = again

@@ -160,7 +160,9 @@ fn buckets() -> String {
 }
 
 fn roles() -> Result<String> {
-    let mut table = String::from("| NATS user | publishes | subscribes |\n| --- | --- | --- |\n");
+    let mut table = String::from(
+        "| NATS user | publishes | but not | subscribes |\n| --- | --- | --- | --- |\n",
+    );
     for role in ROLES {
         let rights =
             permissions(role, "CLUSTER").with_context(|| format!("role {role} has no rights"))?;
@@ -174,6 +176,7 @@ fn roles() -> Result<String> {
         let cells = [
             &format!("`{role}`"),
             &list(&rights.publish),
+            &list(&rights.publish_denied),
             &list(&rights.subscribe),
         ];
         row(&mut table, &cells.map(String::as_str));

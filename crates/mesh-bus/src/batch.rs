@@ -48,13 +48,18 @@ impl Bus {
     pub async fn publish_many(&self, messages: &[Raw]) -> Vec<Result<(), Error>> {
         let mut results = Vec::with_capacity(messages.len());
         for batch in batches(messages) {
+            let subject = batch.first().map_or("", |message| message.subject.as_str());
+            let waiting = self.status.publishing(subject);
             let stored = tokio::time::timeout(PATIENCE, self.publish_batch(batch)).await;
+            drop(waiting);
             match stored.unwrap_or(Err(Failure::Away)) {
                 Ok(()) => {
+                    self.status.stored(subject);
                     metrics::published("stored", batch.len() as u64);
                     results.extend(batch.iter().map(|_| Ok(())));
                 }
                 Err(Failure::Away) => {
+                    self.status.failed(subject, &"no answer in time");
                     metrics::published("failed", batch.len() as u64);
                     let away = |message: &Raw| Error::jetstream("publish to", &message.subject);
                     let failed = |message| Err(away(message)("no answer in time".into()));
@@ -118,7 +123,7 @@ impl Bus {
         }
         let together = messages.iter().zip(sent);
         let stored = together.map(|(message, acknowledged)| async move {
-            Self::stored(message.subject.clone(), &message.id, acknowledged)
+            self.stored(message.subject.clone(), &message.id, acknowledged)
                 .await
                 .map(drop)
         });

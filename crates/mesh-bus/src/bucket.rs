@@ -4,6 +4,7 @@ use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKi
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 
+use crate::follow::Start;
 use crate::state::MARK;
 use crate::{Bus, Error};
 
@@ -12,6 +13,7 @@ use crate::{Bus, Error};
 pub struct Bucket {
     pub(crate) store: Store,
     name: String,
+    bus: Bus,
 }
 
 /// A key and its value.
@@ -53,6 +55,7 @@ impl Bus {
         Ok(Bucket {
             store,
             name: name.to_owned(),
+            bus: self.clone(),
         })
     }
 }
@@ -98,7 +101,10 @@ impl Bucket {
         let conflict = || PutError::Conflict {
             key: key.to_owned(),
         };
-        match expected {
+        let subject = format!("{}{key}", self.store.prefix);
+        let status = &self.bus.status;
+        let _waiting = status.publishing(&subject);
+        let written = match expected {
             Some(revision) => self
                 .store
                 .update(key, value, revision)
@@ -115,7 +121,13 @@ impl Bucket {
                     CreateErrorKind::AlreadyExists => conflict(),
                     _ => PutError::Bus(self.error("write bucket")(source)),
                 }),
+        };
+        match &written {
+            Ok(_) => status.stored(&subject),
+            Err(PutError::Conflict { .. }) => {}
+            Err(PutError::Bus(error)) => status.failed(&subject, &error.cause()),
         }
+        written
     }
 
     /// Every key that begins with `<prefix>.`, with its value; not the mark of who writes them ([`crate::ClusterState`]).
@@ -151,20 +163,18 @@ impl Bucket {
         &self,
         prefix: &str,
     ) -> Result<impl Stream<Item = Result<BucketEntry, Error>> + use<>, Error> {
-        let watch = self
-            .store
-            .watch_with_history(format!("{prefix}.>"))
-            .await
-            .map_err(self.error("watch bucket"))?;
-        let bucket = self.clone();
-        Ok(watch.map(move |entry| {
-            entry
-                .map(|entry| BucketEntry {
-                    key: entry.key,
-                    value: entry.value,
-                    revision: entry.revision,
-                })
-                .map_err(bucket.error("watch bucket"))
+        let keys = self.store.prefix.clone();
+        let stream = format!("KV_{}", self.name);
+        let filter = format!("{keys}{prefix}.>");
+        let changes = self
+            .bus
+            .read_stream(&stream, vec![filter], Start::Sequence(1));
+        Ok(changes.await?.map(move |change| {
+            change.map(|message| BucketEntry {
+                key: message.subject.replacen(&keys, "", 1),
+                value: message.body,
+                revision: message.stream_sequence,
+            })
         }))
     }
 }

@@ -12,6 +12,8 @@ use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::repair::Consumers;
+use crate::status::Status;
 use crate::{Config, Error, metrics};
 
 /// So long what was declared is taken to be there still.
@@ -30,6 +32,8 @@ pub struct Bus {
     /// When everything was declared the last time, and over which connection. Locked while it is being declared.
     declared: Arc<Mutex<Option<(Instant, u64)>>>,
     pub(crate) declaring: Arc<Semaphore>,
+    pub(crate) consumers: Arc<Consumers>,
+    pub(crate) status: Arc<Status>,
 }
 
 impl Bus {
@@ -89,6 +93,8 @@ impl Bus {
             config: Arc::new(config.clone()),
             declared: Arc::default(),
             declaring: Arc::new(Semaphore::new(DECLARING)),
+            consumers: Arc::default(),
+            status: Arc::default(),
         })
     }
 

@@ -10,7 +10,6 @@ use async_nats::jetstream::consumer::pull::MessagesErrorKind;
 use async_nats::jetstream::consumer::{PullConsumer, pull};
 use chrono::Utc;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use mesh_events::catalogue::Consumer;
 use mesh_events::proto::mesh::audit::v1::DeadLetter;
 use mesh_events::subject;
 use prost::Message as _;
@@ -69,6 +68,7 @@ impl Bus {
         let handler = Arc::new(handler);
         let permits = Arc::new(Semaphore::new(concurrency));
         let tasks = TaskTracker::new();
+        let _checking = self.checking(stream, durable, shutdown);
         while let Some(mut messages) = self.reopen(stream, durable, concurrency, shutdown).await {
             loop {
                 let permit = tokio::select! {
@@ -120,6 +120,7 @@ impl Bus {
         handler: H,
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
+        let _checking = self.checking(stream, durable, shutdown);
         while let Some(messages) = self.reopen(stream, durable, most, shutdown).await {
             let mut batches = messages.ready_chunks(most);
             loop {
@@ -144,7 +145,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Opens the consumer, or declares it if it is one cluster's, trying again while NATS is away; `None` when told to stop.
+    /// Opens the consumer, in order as it was declared, trying again while NATS is away; `None` when told to stop.
     async fn reopen(
         &self,
         stream: &str,
@@ -181,14 +182,7 @@ impl Bus {
         most: usize,
     ) -> Result<stream::BoxStream<'static, Message>, Error> {
         let turn = self.declaring.acquire().await;
-        let consumer: PullConsumer = match Consumer::of_cluster(stream, durable) {
-            Some((consumer, token)) => self.declare(consumer, token).await?,
-            None => self
-                .jetstream
-                .get_consumer_from_stream(durable, stream)
-                .await
-                .map_err(|source| Error::jetstream("open consumer", durable)(source.into()))?,
-        };
+        let consumer = self.checked_consumer(stream, durable).await?;
         drop(turn);
         messages(consumer, most, Arc::clone(&self.declaring)).await
     }

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
-use async_nats::jetstream::stream::ConsumerErrorKind;
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::{self, MESH_REPLAY, SLURM_EVENTS};
 
 use crate::follow::Start;
+use crate::repair::is_absent;
 use crate::{Bus, Error};
 
 /// Prefix of the durable names of endpoint consumers.
@@ -90,6 +89,7 @@ impl Bus {
             max_ack_pending: endpoint.max_ack_pending,
             ..Default::default()
         };
+        self.consumers.forget(stream, &endpoint.name);
         if left > 0 {
             let hasty = pull::Config {
                 ack_wait: HASTE,
@@ -99,9 +99,13 @@ impl Bus {
             drop(turn);
             tokio::time::sleep(HASTE).await;
             let _turn = self.declaring.acquire().await;
-            return self.declare_as(stream, config, endpoint).await;
+            self.declare_as(stream, config.clone(), endpoint).await?;
+        } else {
+            self.declare_as(stream, config.clone(), endpoint).await?;
         }
-        self.declare_as(stream, config, endpoint).await
+        // From now on it stays so.
+        self.consumers.expect(stream, config);
+        Ok(())
     }
 
     async fn declare_as(
@@ -169,6 +173,9 @@ impl Bus {
                 "not an endpoint's consumer".into(),
             ));
         }
+        for stream in [MESH_REPLAY, SLURM_EVENTS] {
+            self.consumers.forget(stream, name);
+        }
         // First, as the other one is what an endpoint's consumers are found by.
         let replays = self
             .jetstream
@@ -182,8 +189,4 @@ impl Bus {
             .map(drop)
             .map_err(|source| Error::jetstream("delete consumer", name)(source.into()))
     }
-}
-
-fn is_absent(kind: &ConsumerErrorKind) -> bool {
-    matches!(kind, ConsumerErrorKind::JetStream(error) if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
 }

@@ -42,35 +42,16 @@ impl Start {
 }
 
 impl Bus {
-    /// Follows the public bus in order; nothing is acknowledged. The stream recovers from reconnects by itself.
+    /// Follows the public bus in order, without a consumer; nothing is acknowledged. The stream recovers from reconnects by itself.
     ///
     /// # Errors
-    /// If the consumer cannot be made.
+    /// If the stream does not exist or NATS does not answer.
     pub async fn follow(
         &self,
         filters: Vec<String>,
         start: Start,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
-        let config = pull::OrderedConfig {
-            filter_subjects: filters,
-            deliver_policy: start.policy(SLURM_EVENTS)?,
-            ..Default::default()
-        };
-        let consumer = self
-            .jetstream
-            .create_consumer_on_stream(config, SLURM_EVENTS)
-            .await
-            .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
-        let messages = consumer
-            .messages()
-            .await
-            .map_err(|source| Error::jetstream("follow", SLURM_EVENTS)(source.into()))?;
-        Ok(messages.map(|message| {
-            message
-                .map_err(crate::BoxError::from)
-                .and_then(Message::new)
-                .map_err(Error::jetstream("follow", SLURM_EVENTS))
-        }))
+        self.read_stream(SLURM_EVENTS, filters, start).await
     }
 
     /// Names of webhook endpoints to which replays tell something: first those that are in the stream, then each as it comes. Ends when

@@ -11,6 +11,7 @@ mod bucket;
 mod config;
 mod connection;
 mod consume;
+mod direct;
 mod endpoint;
 mod follow;
 mod lease;
@@ -18,7 +19,9 @@ mod message;
 mod metrics;
 mod provision;
 mod publish;
+mod repair;
 mod state;
+mod status;
 mod stream;
 pub mod trace;
 
@@ -90,6 +93,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// The innermost cause, in words.
+    pub(crate) fn cause(&self) -> String {
+        let mut error: &dyn std::error::Error = self;
+        while let Some(source) = error.source() {
+            error = source;
+        }
+        error.to_string()
+    }
+
     pub(crate) fn jetstream(
         action: &'static str,
         name: &str,

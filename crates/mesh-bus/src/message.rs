@@ -1,6 +1,7 @@
 //! A received message.
 
 use async_nats::jetstream;
+use async_nats::jetstream::message::StreamMessage;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use mesh_events::catalogue::SLURM_EVENTS;
@@ -42,6 +43,32 @@ impl Message {
             delivery: u64::try_from(info.delivered).unwrap_or(1),
             published: DateTime::from_timestamp_nanos(nanos),
             inner,
+            handling: Span::none(),
+        })
+    }
+
+    /// A message that was read from a stream without a consumer: nobody waits for an answer.
+    pub(crate) fn read(
+        stream: &str,
+        stored: StreamMessage,
+        answer: async_nats::Message,
+        context: &jetstream::Context,
+    ) -> Result<Self, BoxError> {
+        let nanos = i64::try_from(stored.time.unix_timestamp_nanos())?;
+        Ok(Self {
+            subject: stored.subject.to_string(),
+            body: stored.payload,
+            stream: stream.to_owned(),
+            stream_sequence: stored.sequence,
+            delivery: 1,
+            published: DateTime::from_timestamp_nanos(nanos),
+            inner: jetstream::Message {
+                message: async_nats::Message {
+                    reply: None,
+                    ..answer
+                },
+                context: context.clone(),
+            },
             handling: Span::none(),
         })
     }

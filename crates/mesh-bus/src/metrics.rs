@@ -7,6 +7,9 @@ pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
 /// Handled messages by `stream` and `outcome`: done, retry, reject.
 pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
 
+/// Consumers that were found changed or deleted, by `stream`.
+pub(crate) const REPAIRED: &str = "mesh_bus_consumers_repaired_total";
+
 /// Whether this replica leads, by `service` and `cluster`.
 pub(crate) const LEADER: &str = "mesh_leader";
 
@@ -20,6 +23,10 @@ pub(crate) fn describe() {
         CONSUMED,
         "Messages handled, by stream and outcome: done, retry, reject."
     );
+    metrics::describe_counter!(
+        REPAIRED,
+        "Durable consumers that somebody else changed or deleted and that were repaired, by stream."
+    );
     metrics::describe_gauge!(
         LEADER,
         "1 while this replica leads, by service and cluster; 0 while it stands by or NATS does not answer."
@@ -32,6 +39,10 @@ pub(crate) fn published(result: &'static str, count: u64) {
 
 pub(crate) fn consumed(stream: &str, outcome: &'static str) {
     metrics::counter!(CONSUMED, "stream" => stream.to_owned(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn repaired(stream: &str) {
+    metrics::counter!(REPAIRED, "stream" => stream.to_owned()).increment(1);
 }
 
 pub(crate) fn leader(service: &str, cluster: &str, role: Role) {

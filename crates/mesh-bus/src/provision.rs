@@ -54,10 +54,8 @@ impl Bus {
         consumer: &catalogue::Consumer,
         token: &str,
     ) -> Result<PullConsumer, Error> {
-        self.jetstream
-            .create_consumer_on_stream(consumer_config(consumer, token), consumer.stream)
+        self.checked_consumer(consumer.stream, &consumer.of(token))
             .await
-            .map_err(|source| Error::jetstream("declare consumer", consumer.name)(source.into()))
     }
 
     fn stream_config(&self, stream: &catalogue::Stream) -> stream::Config {
@@ -100,7 +98,7 @@ impl Bus {
     }
 }
 
-fn consumer_config(consumer: &catalogue::Consumer, token: &str) -> pull::Config {
+pub(crate) fn consumer_config(consumer: &catalogue::Consumer, token: &str) -> pull::Config {
     let durable = match consumer.per_cluster {
         true => format!("{}-{token}", consumer.name),
         false => consumer.name.to_owned(),

@@ -106,7 +106,7 @@ impl Bus {
             sent.push((subject, id, acknowledged));
         }
         for (subject, id, acknowledged) in sent {
-            Self::stored(subject, &id, acknowledged).await?;
+            self.stored(subject, &id, acknowledged).await?;
         }
         Ok(())
     }
@@ -144,8 +144,9 @@ impl Bus {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Published, Error> {
+        let _waiting = self.status.publishing(&subject);
         let acknowledged = self.begin(subject.clone(), id, headers, body).await;
-        Self::stored(subject, id, acknowledged).await
+        self.stored(subject, id, acknowledged).await
     }
 
     /// Sends a message; the answer is awaited by [`Self::stored`].
@@ -164,6 +165,7 @@ impl Bus {
     }
 
     pub(crate) async fn stored(
+        &self,
         subject: String,
         id: &str,
         acknowledged: Result<PublishAckFuture, PublishError>,
@@ -171,6 +173,7 @@ impl Bus {
         let acknowledged = async { acknowledged?.await };
         match acknowledged.await {
             Ok(ack) => {
+                self.status.stored(&subject);
                 metrics::published(if ack.duplicate { "duplicate" } else { "stored" }, 1);
                 Ok(Published {
                     sequence: ack.sequence,
@@ -185,6 +188,7 @@ impl Bus {
                         reason: source.to_string(),
                     });
                 }
+                self.status.failed(&subject, &source);
                 Err(Error::Publish { subject, source })
             }
         }

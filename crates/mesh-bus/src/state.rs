@@ -56,6 +56,7 @@ impl Bus {
             last: 0,
         };
         let mark = state.subject(&state.key(MARK));
+        let subject = mark.clone();
         let headers = state.headers();
         let stored = async {
             self.jetstream
@@ -63,10 +64,14 @@ impl Bus {
                 .await?
                 .await
         };
-        state.last = stored
-            .await
-            .map_err(state.bucket.error("take over bucket"))?
-            .sequence;
+        let waiting = self.status.publishing(&subject);
+        let stored = stored.await;
+        drop(waiting);
+        if let Err(error) = &stored {
+            self.status.failed(&subject, error);
+        }
+        let stored = stored.map_err(state.bucket.error("take over bucket"))?;
+        state.last = stored.sequence;
         let entries = state.load().await?;
         Ok((state, entries))
     }
@@ -118,13 +123,20 @@ impl ClusterState {
                     .await?
                     .await
             };
-            match stored.await {
+            let waiting = self.bus.status.publishing(&subject);
+            let stored = stored.await;
+            drop(waiting);
+            match stored {
                 Ok(ack) => {
+                    self.bus.status.stored(&subject);
                     self.last = ack.sequence;
                     return Ok(());
                 }
                 Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {}
-                Err(error) => return Err(self.bucket.error("write bucket")(error).into()),
+                Err(error) => {
+                    self.bus.status.failed(&subject, &error);
+                    return Err(self.bucket.error("write bucket")(error).into());
+                }
             }
             // An earlier write of ours whose answer was lost, or somebody else's.
             let newest = self.newest(&self.key(">")).await?;

@@ -1,13 +1,12 @@
 //! What a stream still has: for who must know that nothing is missing.
 
-use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 use crate::{BoxError, Bus, Error};
 
-/// A stream, and how far a durable consumer of it is.
+/// How a stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamState {
     /// When it was made: one that was made anew counts from 1 again.
@@ -16,8 +15,6 @@ pub struct StreamState {
     pub first_sequence: u64,
     /// Sequence of the last message it ever had.
     pub last_sequence: u64,
-    /// Up to which every message is answered, or gone.
-    pub answered: u64,
 }
 
 /// A message as the stream has it, whatever a consumer did with it.
@@ -34,32 +31,18 @@ pub struct StoredMessage {
 }
 
 impl Bus {
-    /// How a stream stands, and one of its durable consumers.
+    /// How a stream stands.
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub async fn stream_state(&self, stream: &str, durable: &str) -> Result<StreamState, Error> {
+    pub async fn stream_state(&self, stream: &str) -> Result<StreamState, Error> {
         let failed = || Error::jetstream("look at stream", stream);
-        let mut handle = self.stream(stream).await?;
-        // The consumer first: what is answered by then, whoever asks may look up afterwards.
-        let mut consumer: PullConsumer = handle
-            .get_consumer(durable)
-            .await
-            .map_err(|source| failed()(source))?;
-        let info = consumer
-            .info()
-            .await
-            .map_err(|source| failed()(source.into()))?;
-        let answered = info.ack_floor.stream_sequence;
-        let info = handle
-            .info()
-            .await
-            .map_err(|source| failed()(source.into()))?;
+        let handle = self.stream(stream).await?;
+        let info = handle.cached_info();
         Ok(StreamState {
             created: time(info.created).map_err(failed())?,
             first_sequence: info.state.first_sequence,
             last_sequence: info.state.last_sequence,
-            answered,
         })
     }
 

@@ -211,10 +211,14 @@ pub const RETIRED_CONSUMERS: &[(&str, &str)] = &[(MESH_HOOKS, "ingest")];
 impl Consumer {
     /// Its durable name, for a cluster.
     pub fn durable(&self, cluster: &str) -> String {
-        if self.per_cluster {
-            format!("{}-{}", self.name, subject::token(cluster))
-        } else {
-            self.name.to_owned()
+        self.of(&subject::token(cluster))
+    }
+
+    /// Its durable name, for a cluster's token.
+    pub fn of(&self, token: &str) -> String {
+        match self.per_cluster {
+            true => format!("{}-{token}", self.name),
+            false => self.name.to_owned(),
         }
     }
 
@@ -300,6 +304,8 @@ pub const BUCKETS: &[Bucket] = &[
 pub struct Permissions {
     /// Subjects it may publish to.
     pub publish: Vec<String>,
+    /// Of these, subjects it may not publish to: NATS' wildcards stand for whole tokens, so a prefix of consumer names cannot be allowed.
+    pub publish_denied: Vec<String>,
     /// Subjects it may subscribe to.
     pub subscribe: Vec<String>,
 }
@@ -337,6 +343,7 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         "admin" => {
             return Some(Permissions {
                 publish: vec![">".into()],
+                publish_denied: Vec::new(),
                 subscribe: vec![">".into()],
             });
         }
@@ -373,33 +380,20 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             format!("$JS.API.STREAM.MSG.GET.{MESH_AUDIT}"),
         ],
         "webhook-dispatcher" => vec!["mesh.*.audit.>".into()],
-        // Ordered consumers of `smesh events --follow` and `smesh wait`.
-        "reader" => vec![
-            format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}"),
-            format!("$JS.API.CONSUMER.CREATE.{SLURM_EVENTS}.>"),
-            format!("$JS.API.CONSUMER.INFO.{SLURM_EVENTS}.*"),
-            format!("$JS.API.CONSUMER.MSG.NEXT.{SLURM_EVENTS}.*"),
-            format!("$JS.API.STREAM.INFO.{SLURM_EVENTS}"),
-            // Whoever keeps checkpoints elsewhere reads them here.
-            format!("$JS.API.CONSUMER.CREATE.{MESH_CHECKPOINTS}"),
-            format!("$JS.API.CONSUMER.CREATE.{MESH_CHECKPOINTS}.>"),
-            format!("$JS.API.CONSUMER.INFO.{MESH_CHECKPOINTS}.*"),
-            format!("$JS.API.CONSUMER.MSG.NEXT.{MESH_CHECKPOINTS}.*"),
-            format!("$JS.API.STREAM.INFO.{MESH_CHECKPOINTS}"),
-            // Whoever asked for a replay follows it here.
-            format!("$JS.API.CONSUMER.CREATE.{MESH_REPLAY}"),
-            format!("$JS.API.CONSUMER.CREATE.{MESH_REPLAY}.>"),
-            format!("$JS.API.CONSUMER.INFO.{MESH_REPLAY}.*"),
-            format!("$JS.API.CONSUMER.MSG.NEXT.{MESH_REPLAY}.*"),
-            format!("$JS.API.STREAM.INFO.{MESH_REPLAY}"),
-        ],
+        // No consumers: who may create one may take another's name, and a push consumer publishes wherever its creator says.
+        "reader" => READ_BY_READERS
+            .iter()
+            .flat_map(|(stream, _)| read_directly(stream))
+            .collect(),
         _ => Vec::new(),
     };
+    let mut publish_denied = Vec::new();
     if role == "webhook-dispatcher" {
         // It makes and removes a consumer of its own per endpoint.
         for stream in [SLURM_EVENTS, MESH_REPLAY] {
             publish.extend([
-                format!("$JS.API.CONSUMER.CREATE.{stream}.>"),
+                format!("$JS.API.CONSUMER.CREATE.{stream}.*"),
+                format!("$JS.API.CONSUMER.CREATE.{stream}.*.>"),
                 format!("$JS.API.CONSUMER.DELETE.{stream}.*"),
                 format!("$JS.API.CONSUMER.NAMES.{stream}"),
                 format!("$JS.API.CONSUMER.INFO.{stream}.*"),
@@ -409,17 +403,25 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
                 format!("$JS.ACK.*.*.{stream}.>"),
             ]);
         }
-    }
-    for consumer in CONSUMERS.iter().filter(|consumer| consumer.name == role) {
-        let Consumer { stream, .. } = consumer;
-        let name = match consumer.per_cluster {
-            true => format!("{}-{cluster}", consumer.name),
-            false => consumer.name.to_owned(),
-        };
-        if consumer.per_cluster {
-            publish.push(format!("$JS.API.CONSUMER.CREATE.{stream}.{name}"));
+        let of_others = CONSUMERS.iter().filter(|one| one.stream == SLURM_EVENTS);
+        for other in of_others {
+            let (stream, name) = (other.stream, other.of(cluster));
+            publish_denied.extend([
+                format!("$JS.API.CONSUMER.CREATE.{stream}.{name}"),
+                format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.>"),
+                format!("$JS.API.CONSUMER.DELETE.{stream}.{name}"),
+                format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"),
+                format!("$JS.ACK.{stream}.{name}.>"),
+                format!("$JS.ACK.*.*.{stream}.{name}.>"),
+            ]);
         }
+    }
+    // Its own consumers, by their exact names; it repairs them itself.
+    for consumer in CONSUMERS.iter().filter(|consumer| consumer.name == role) {
+        let (stream, name) = (consumer.stream, consumer.of(cluster));
         publish.extend([
+            format!("$JS.API.CONSUMER.CREATE.{stream}.{name}"),
+            format!("$JS.API.CONSUMER.DELETE.{stream}.{name}"),
             format!("$JS.API.STREAM.INFO.{stream}"),
             format!("$JS.API.CONSUMER.INFO.{stream}.{name}"),
             format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"),
@@ -427,18 +429,15 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             format!("$JS.ACK.*.*.{stream}.{name}.>"),
         ]);
     }
+    let mut subscribe = vec![format!("{}.>", inbox_prefix(role))];
+    if role == "reader" {
+        let subjects = READ_BY_READERS.iter().flat_map(|(_, subjects)| *subjects);
+        subscribe.extend(subjects.map(|&subject| subject.to_owned()));
+    }
     for (bucket, written) in buckets_of(role) {
-        publish.extend([
-            format!("$JS.API.STREAM.INFO.KV_{bucket}"),
-            format!("$JS.API.STREAM.MSG.GET.KV_{bucket}"),
-            format!("$JS.API.DIRECT.GET.KV_{bucket}"),
-            format!("$JS.API.DIRECT.GET.KV_{bucket}.>"),
-            format!("$JS.API.CONSUMER.CREATE.KV_{bucket}.>"),
-            format!("$JS.API.CONSUMER.CREATE.KV_{bucket}"),
-            format!("$JS.API.CONSUMER.INFO.KV_{bucket}.*"),
-            format!("$JS.API.CONSUMER.DELETE.KV_{bucket}.*"),
-            format!("$JS.FC.KV_{bucket}.>"),
-        ]);
+        publish.extend(read_directly(&format!("KV_{bucket}")));
+        publish.push(format!("$JS.API.STREAM.MSG.GET.KV_{bucket}"));
+        subscribe.push(format!("$KV.{bucket}.>"));
         publish.extend(match written {
             Written::Nothing => None,
             Written::Cluster => Some(format!("$KV.{bucket}.{cluster}.>")),
@@ -452,8 +451,27 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
     publish.push("$JS.API.INFO".into());
     Some(Permissions {
         publish,
-        subscribe: vec![format!("{}.>", inbox_prefix(role))],
+        publish_denied,
+        subscribe,
     })
+}
+
+/// Streams that readers read, and the subjects by which they learn that there is more.
+const READ_BY_READERS: &[(&str, &[&str])] = &[
+    (SLURM_EVENTS, &["slurm.>"]),
+    // Whoever keeps checkpoints elsewhere reads them here.
+    (MESH_CHECKPOINTS, &["mesh.checkpoint.*"]),
+    // Whoever asked for a replay follows it here.
+    (MESH_REPLAY, &["mesh.replay.*.slurm.>"]),
+];
+
+/// What reading a stream without a consumer takes.
+fn read_directly(stream: &str) -> [String; 3] {
+    [
+        format!("$JS.API.STREAM.INFO.{stream}"),
+        format!("$JS.API.DIRECT.GET.{stream}"),
+        format!("$JS.API.DIRECT.GET.{stream}.>"),
+    ]
 }
 
 /// Which keys of a bucket a role writes.

@@ -72,16 +72,24 @@ impl Context {
         audited(routes, bus, &self.mesh.cluster)
     }
 
-    /// Keeps the condition `<service>.nats` true to the connection: a service whose NATS is gone is not ready.
+    /// Keeps the condition `<service>.nats` true to the bus: a service whose NATS is gone or stores nothing is not ready. The note
+    /// `<service>.repairs` says what somebody else changed or deleted within the last hour.
     pub fn watch_nats(&self, service: &str, bus: &mesh_bus::Bus) {
         let condition = self.health.condition(&format!("{service}.nats"));
+        let repairs = self.health.note(&format!("{service}.repairs"));
         let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
         tokio::spawn(async move {
             loop {
-                if bus.connected() {
-                    condition.ok();
-                } else {
-                    condition.fail("NATS does not answer; connecting again");
+                match bus.publish_problem() {
+                    _ if !bus.connected() => {
+                        condition.fail("NATS does not answer; connecting again");
+                    }
+                    Some(problem) => condition.fail(problem),
+                    None => condition.ok(),
+                }
+                match bus.repairs().as_slice() {
+                    [] => repairs.clear(),
+                    done => repairs.say(done.join("; ")),
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,

@@ -1,7 +1,8 @@
 //! Nothing of a stream is missing without being noticed.
 //!
-//! Now and then what was taken in is compared with what the streams have. A message that is still there, was answered, and is not in this ledger
-//! (it was set back to an older state) is taken in from the stream. One that is gone and was never taken in (expired, purged, deleted, or the
+//! Now and then what was taken in is compared with what the streams have, and with nothing that others can move, as the state of a consumer. A
+//! message that is still there and does not come (it was answered before the ledger was set back, or somebody changed the consumer) is taken in
+//! from the stream. One that is gone and was never taken in (expired, purged, deleted, or the
 //! stream was made anew) is a hole: noted, told as `capture.gap_opened`, and ended by ingest, which tells again what Slurm has recorded,
 //! with `capture.gap_closed`. Both have ids that follow from the hole, so they are told until the ledger has them.
 
@@ -10,18 +11,30 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::{Bus, StreamState};
-use mesh_runtime::{Note, Service as _};
+use mesh_runtime::Note;
 
 use crate::adapters::{Batch, Position, Store};
 use crate::domain::hole::Hole;
 use crate::domain::taken::Taken;
 use crate::handlers::Source;
-use crate::{LedgerService, metrics};
+use crate::metrics;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(10);
 /// Messages that are taken in from the stream itself in one transaction.
 const PAGE: usize = 200;
+
+/// A message that is first in line for so long is not on its way: longer than a consumer waits for an answer before it delivers again.
+const STALL: Duration = Duration::from_secs(20);
+
+/// How long the first message that is not taken in has been that.
+#[derive(Clone, Copy, Debug)]
+struct Stalled {
+    sequence: u64,
+    since: tokio::time::Instant,
+    /// Once it does not come, what was there by then is taken in without waiting for each.
+    up_to: u64,
+}
 
 /// Looks after the holes of a ledger.
 pub(crate) struct Holes {
@@ -45,10 +58,12 @@ impl Holes {
     /// Looks and tells. Never ends.
     pub async fn keep(&self) {
         let mut told = 0;
+        let mut stalled = [None; 2];
         loop {
             let mut result = Ok(());
-            for source in [Source::Events, Source::Audit] {
-                result = result.and(self.look(source).await);
+            let sources = [Source::Events, Source::Audit];
+            for (source, stalled) in sources.into_iter().zip(&mut stalled) {
+                result = result.and(self.look(source, stalled).await);
             }
             // That NATS or the database is away is said elsewhere.
             if let Err(error) = result.and(self.tell(&mut told).await) {
@@ -60,7 +75,7 @@ impl Holes {
 
     async fn position(&self, source: Source) -> Result<(StreamState, Position), String> {
         let stream = source.stream();
-        let state = self.bus.stream_state(stream, LedgerService::NAME).await;
+        let state = self.bus.stream_state(stream).await;
         let state = state.map_err(text)?;
         let created_at = state.created.timestamp_micros();
         let known = self.store.position(stream).await.map_err(text)?;
@@ -105,10 +120,9 @@ impl Holes {
     }
 
     /// Compares a stream with what was taken in of it.
-    async fn look(&self, source: Source) -> Result<(), String> {
+    async fn look(&self, source: Source, stalled: &mut Option<Stalled>) -> Result<(), String> {
         let stream = source.stream();
         loop {
-            // In this order: what is answered by now was stored before.
             let (state, position) = self.position(source).await?;
             let next = position.taken.up_to + 1;
             if next > state.last_sequence {
@@ -123,12 +137,11 @@ impl Holes {
                 let to_at = to_at.timestamp_micros();
                 self.note(stream, &position, position.taken.missing(end), to_at)
                     .await?;
-            } else if state.answered < next {
+            } else if let Some(up_to) = does_not_come(stalled, next, state.last_sequence) {
+                self.take_in(source, &position.taken, up_to).await?;
+            } else {
                 // It will be delivered.
                 return Ok(());
-            } else {
-                self.take_in(source, &position.taken, state.answered)
-                    .await?;
             }
         }
     }
@@ -164,12 +177,12 @@ impl Holes {
         Ok(())
     }
 
-    /// Takes in messages that were answered and will not be delivered again.
-    async fn take_in(&self, source: Source, taken: &Taken, answered: u64) -> Result<(), String> {
+    /// Takes in messages that are not delivered.
+    async fn take_in(&self, source: Source, taken: &Taken, up_to: u64) -> Result<(), String> {
         let stream = source.stream();
         let (mut sequences, mut facts) = (Vec::new(), Vec::new());
         let mut next = taken.up_to + 1;
-        while sequences.len() < PAGE && next <= answered {
+        while sequences.len() < PAGE && next <= up_to {
             let message = self.bus.stored_from(stream, next).await.map_err(text)?;
             // What lies between is for the next look.
             let Some(message) = message.filter(|message| message.sequence == next) else {
@@ -190,7 +203,7 @@ impl Holes {
             tracing::warn!(
                 stream,
                 entries = appended.entries.len(),
-                "messages that were answered but are not in the ledger are taken in"
+                "messages that are in the stream and were not delivered are taken in"
             );
         }
         Ok(())
@@ -246,6 +259,29 @@ impl Holes {
                 hole.still_open(clusters),
                 others.len()
             )),
+        }
+    }
+}
+
+/// Up to which sequence messages are taken from the stream itself: those that were there when the first of them had not come for long.
+fn does_not_come(stalled: &mut Option<Stalled>, next: u64, last: u64) -> Option<u64> {
+    let now = tokio::time::Instant::now();
+    match stalled {
+        Some(one) if one.up_to >= next => Some(one.up_to),
+        Some(one) if one.sequence == next => {
+            let stalls = now.duration_since(one.since) >= STALL;
+            stalls.then(|| {
+                one.up_to = last;
+                last
+            })
+        }
+        _ => {
+            *stalled = Some(Stalled {
+                sequence: next,
+                since: now,
+                up_to: 0,
+            });
+            None
         }
     }
 }

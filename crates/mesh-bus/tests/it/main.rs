@@ -11,6 +11,8 @@ mod leading;
 mod permissions;
 mod provisioning;
 mod publishing;
+mod repairing;
+mod rights;
 
 use std::time::Duration;
 

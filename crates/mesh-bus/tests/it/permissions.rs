@@ -17,20 +17,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::PATIENCE;
 
-fn users() -> String {
+pub(crate) fn users() -> String {
     let mut text = String::from("authorization { users: [\n");
     for role in catalogue::ROLES {
         let rights = catalogue::permissions(role, "testbed").unwrap();
         text.push_str(&format!(
-            "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {:?}, subscribe: {:?} }} }}\n",
-            rights.publish, rights.subscribe
+            "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {{ allow: {:?}, deny: {:?} }}, subscribe: {:?} }} }}\n",
+            rights.publish, rights.publish_denied, rights.subscribe
         ));
     }
     text.push_str("] }\n");
     text
 }
 
-async fn connect_as(nats: &NatsServer, role: &str) -> Bus {
+pub(crate) async fn connect_as(nats: &NatsServer, role: &str) -> Bus {
     let config = Config {
         url: nats.url(),
         user: Some(role.into()),
@@ -44,7 +44,7 @@ async fn connect_as(nats: &NatsServer, role: &str) -> Bus {
 }
 
 /// The bare client, for what nobody in the mesh asks.
-async fn async_nats_as(nats: &NatsServer, role: &str) -> async_nats::Client {
+pub(crate) async fn async_nats_as(nats: &NatsServer, role: &str) -> async_nats::Client {
     let options = async_nats::ConnectOptions::with_user_and_password(role.into(), role.into());
     options.connect(nats.url()).await.unwrap()
 }

@@ -147,7 +147,7 @@ async fn many_messages_are_each_stored_once_with_batches_and_without() {
         let results = bus.publish_many(&messages(numbers.clone())).await;
         assert_eq!(results.len(), numbers.len());
         results.into_iter().for_each(Result::unwrap);
-        let state = bus.stream_state(MESH_AUDIT, "ledger").await;
+        let state = bus.stream_state(MESH_AUDIT).await;
         state.unwrap().last_sequence
     };
     assert_eq!(publish(0..700).await, 700);

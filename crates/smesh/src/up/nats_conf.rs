@@ -74,10 +74,11 @@ fn user(role: &str, cluster: &str, password: &str) -> Option<String> {
     let mut text = String::new();
     writeln!(
         text,
-        "    {{ user: {}, password: {}, permissions: {{\n      publish: {{ allow: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
+        "    {{ user: {}, password: {}, permissions: {{\n      publish: {{ allow: [{}], deny: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
         quoted(role),
         quoted(password),
         list(&rights.publish),
+        list(&rights.publish_denied),
         list(&rights.subscribe)
     )
     .ok()?;
@@ -122,6 +123,10 @@ mod tests {
         assert!(
             of_hook.contains("mesh.c1.hook.JobComp") && !of_hook.contains("slurm."),
             "{of_hook}"
+        );
+        assert!(
+            text.contains("deny: [\"$JS.API.CONSUMER.CREATE.SLURM_EVENTS.ingest-c1\""),
+            "{text}"
         );
         assert!(
             text.contains("sync_interval: always")

@@ -16,6 +16,7 @@ on_both!(
     what_was_purged_before_the_ledger_had_it_is_told_and_told_again,
     a_ledger_that_was_set_back_takes_in_what_was_answered_before,
     a_stream_that_was_made_anew_is_a_hole_of_unknown_size,
+    a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so,
 );
 
 fn events(jobs: std::ops::RangeInclusive<u32>) -> Vec<Event> {
@@ -243,6 +244,42 @@ async fn a_stream_that_was_made_anew_is_a_hole_of_unknown_size(database: Databas
         .until("the new ones", async |_| {
             let kept = kept(&database).await;
             ids.iter().all(|id| kept.contains(id))
+        })
+        .await;
+}
+
+async fn a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so(database: Database) {
+    let nats = NatsServer::start().await;
+    let process = Process::start(&nats, &database).await;
+    let admin = bus(&nats, "admin").await;
+    publish(&admin, &events(1..=5)).await;
+    process
+        .until("5 entries", async |process| process.head().await == Some(5))
+        .await;
+    // As who may create a consumer of any name can. Its ack floor says from now on that nothing is left to be delivered, or never moves.
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let blinded = serde_json::json!({"stream_name": SLURM_EVENTS, "config": {
+        "name": "ledger", "ack_policy": "explicit", "filter_subject": "slurm.nothing",
+    }});
+    let answer: serde_json::Value = context
+        .request(format!("CONSUMER.CREATE.{SLURM_EVENTS}"), &blinded)
+        .await
+        .unwrap();
+    assert!(answer["error"].is_null(), "{answer}");
+    publish(&admin, &events(6..=9)).await;
+    process
+        .until("9 entries", async |process| process.head().await == Some(9))
+        .await;
+    let ids: HashSet<String> = events(1..=9).into_iter().map(|event| event.id).collect();
+    assert_eq!(kept(&database).await, ids);
+    process
+        .until("the repair is told", async |process| {
+            let ready = process.json("/readyz").await.unwrap_or_default();
+            let note = ready["notes"]["ledger.repairs"]
+                .as_str()
+                .unwrap_or_default();
+            note.contains("consumer ledger of SLURM_EVENTS")
         })
         .await;
 }

@@ -1,0 +1,252 @@
+//! Reading a stream in order without a consumer, by batches of direct gets (ADR-31 of NATS).
+//!
+//! Who may create a consumer may take the name of another one, and a push consumer publishes wherever its creator says: rights by subject
+//! cannot forbid either. Who only reads does not need one.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use async_nats::Subscriber;
+use async_nats::jetstream::message::StreamMessage;
+use chrono::{DateTime, Utc};
+use futures_util::stream::{self, SelectAll};
+use futures_util::{Stream, StreamExt as _};
+use serde::Serialize;
+
+use crate::follow::Start;
+use crate::{Bus, Error, Message};
+
+/// Messages of one request.
+const BATCH: u32 = 256;
+/// A request is answered within this time, or asked again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Without word of a new message it is looked this often.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Subscribers hear of a message before the stream has it.
+const STORE_DELAY: Duration = Duration::from_millis(20);
+/// So often a message that was heard of is looked for: one that the stream refused never comes.
+const LOOKS_AFTER_WAKE_UP: u32 = 10;
+
+/// A request, as the server reads it.
+#[derive(Debug, Serialize)]
+struct BatchRequest<'a> {
+    batch: u32,
+    next_by_subj: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_time: Option<String>,
+}
+
+/// From where it goes on.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Sequence(u64),
+    Since(DateTime<Utc>),
+}
+
+struct DirectReader {
+    bus: Bus,
+    stream: String,
+    filters: Vec<String>,
+    next: Next,
+    /// When the stream was made that is being read.
+    created: Option<time::OffsetDateTime>,
+    read: VecDeque<Message>,
+    wake_ups: SelectAll<Subscriber>,
+    looks_left: u32,
+}
+
+impl Bus {
+    /// Every message of a stream on these subjects, in its order; goes on for ever. NATS may go away and come back meanwhile; a stream that
+    /// was made anew is read from its beginning.
+    pub(crate) async fn read_stream(
+        &self,
+        stream: &str,
+        filters: Vec<String>,
+        start: Start,
+    ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
+        let mut reader = DirectReader {
+            bus: self.clone(),
+            stream: stream.to_owned(),
+            filters: match filters.is_empty() {
+                true => vec![">".to_owned()],
+                false => filters,
+            },
+            next: match start {
+                Start::Sequence(sequence) => Next::Sequence(sequence.max(1)),
+                Start::Since(time) => Next::Since(time),
+                Start::New => Next::Sequence(1),
+            },
+            created: None,
+            read: VecDeque::new(),
+            wake_ups: SelectAll::new(),
+            looks_left: 0,
+        };
+        let last = reader.look_at_stream().await?;
+        if matches!(start, Start::New) {
+            reader.next = Next::Sequence(last + 1);
+        }
+        reader.subscribe().await?;
+        Ok(stream::unfold(reader, |mut reader| async move {
+            let message = reader.message().await;
+            Some((Ok(message), reader))
+        }))
+    }
+}
+
+impl DirectReader {
+    fn failed(&self) -> impl FnOnce(crate::BoxError) -> Error + use<> {
+        Error::jetstream("read stream", &self.stream)
+    }
+
+    /// Its last sequence. One that was made anew counts from 1 again.
+    async fn look_at_stream(&mut self) -> Result<u64, Error> {
+        let stream = self.bus.jetstream.get_stream(&self.stream).await;
+        let stream = stream.map_err(|source| self.failed()(source.into()))?;
+        let info = stream.cached_info();
+        if self
+            .created
+            .replace(info.created)
+            .is_some_and(|before| before != info.created)
+        {
+            self.next = Next::Sequence(1);
+        }
+        Ok(info.state.last_sequence)
+    }
+
+    /// What is published on the stream's subjects is only a sign that there is more to read.
+    async fn subscribe(&mut self) -> Result<(), Error> {
+        let any = self.filters.iter().any(|filter| filter == ">");
+        let subjects = match any {
+            true => {
+                let stream = self.bus.jetstream.get_stream(&self.stream).await;
+                let stream = stream.map_err(|source| self.failed()(source.into()))?;
+                stream.cached_info().config.subjects.clone()
+            }
+            false => self.filters.clone(),
+        };
+        for subject in subjects {
+            let subscribed = self.bus.client.subscribe(subject).await;
+            let subscribed = subscribed.map_err(|source| self.failed()(source.into()))?;
+            self.wake_ups.push(subscribed);
+        }
+        Ok(())
+    }
+
+    async fn message(&mut self) -> Message {
+        loop {
+            if let Some(message) = self.read.pop_front() {
+                self.next = Next::Sequence(message.stream_sequence + 1);
+                return message;
+            }
+            match self.fetch().await {
+                Ok(()) if !self.read.is_empty() => self.looks_left = 0,
+                Ok(()) => self.wait().await,
+                Err(error) => {
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        stream = self.stream,
+                        "read stream, trying again"
+                    );
+                    tokio::time::sleep(STORE_DELAY * 10).await;
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) {
+        if self.looks_left > 0 {
+            self.looks_left -= 1;
+            return tokio::time::sleep(STORE_DELAY).await;
+        }
+        let heard = tokio::time::timeout(IDLE_POLL_INTERVAL, self.wake_ups.next()).await;
+        match heard {
+            Ok(Some(_)) => self.looks_left = LOOKS_AFTER_WAKE_UP,
+            Ok(None) => tokio::time::sleep(IDLE_POLL_INTERVAL).await,
+            Err(_) => {
+                if let Err(error) = self.look_at_stream().await {
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        stream = self.stream,
+                        "look at stream, trying again"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The next messages of each filter. Up to where all of them are complete, they are in order.
+    async fn fetch(&mut self) -> Result<(), Error> {
+        let (mut found, mut complete_to) = (Vec::new(), u64::MAX);
+        for filter in &self.filters {
+            let (messages, complete) = self.batch(filter).await?;
+            let last = messages.last().map(|message| message.stream_sequence);
+            if let (false, Some(last)) = (complete, last) {
+                complete_to = complete_to.min(last);
+            }
+            found.extend(messages);
+        }
+        found.retain(|message| message.stream_sequence <= complete_to);
+        found.sort_by_key(|message| message.stream_sequence);
+        found.dedup_by_key(|message| message.stream_sequence);
+        self.read.extend(found);
+        Ok(())
+    }
+
+    /// Messages of one filter, and whether these are all that there are now.
+    async fn batch(&self, filter: &str) -> Result<(Vec<Message>, bool), Error> {
+        let request = BatchRequest {
+            batch: BATCH,
+            next_by_subj: filter,
+            seq: match self.next {
+                Next::Sequence(sequence) => Some(sequence),
+                Next::Since(_) => None,
+            },
+            start_time: match self.next {
+                Next::Sequence(_) => None,
+                Next::Since(time) => Some(time.to_rfc3339()),
+            },
+        };
+        let request =
+            serde_json::to_vec(&request).map_err(|source| self.failed()(source.into()))?;
+        let inbox = self.bus.client.new_inbox();
+        let subscribed = self.bus.client.subscribe(inbox.clone()).await;
+        let mut answers = subscribed.map_err(|source| self.failed()(source.into()))?;
+        let subject = format!("$JS.API.DIRECT.GET.{}", self.stream);
+        let client = &self.bus.client;
+        let sent = client
+            .publish_with_reply(subject, inbox, request.into())
+            .await;
+        sent.map_err(|source| self.failed()(source.into()))?;
+        let mut messages: Vec<Message> = Vec::new();
+        loop {
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, answers.next()).await;
+            let Ok(Some(answer)) = answer else {
+                return Err(self.failed()("no answer in time".into()));
+            };
+            match answer.status.map(|status| status.as_u16()) {
+                None => messages.push(self.decode(answer)?),
+                // The end of the batch, and there is nothing.
+                Some(204) => {
+                    let pending = answer.headers.as_ref();
+                    let pending = pending.and_then(|headers| headers.get("Nats-Num-Pending"));
+                    let complete = pending.is_none_or(|pending| pending.as_str() == "0");
+                    return Ok((messages, complete));
+                }
+                Some(404) => return Ok((messages, true)),
+                Some(status) => {
+                    let text = answer.description.unwrap_or_default();
+                    return Err(self.failed()(format!("{status} {text}").into()));
+                }
+            }
+        }
+    }
+
+    fn decode(&self, answer: async_nats::Message) -> Result<Message, Error> {
+        let stored = StreamMessage::try_from(answer.clone());
+        let stored = stored.map_err(|source| self.failed()(source.into()))?;
+        Message::read(&self.stream, stored, answer, &self.bus.jetstream)
+            .map_err(|source| self.failed()(source))
+    }
+}

@@ -1,0 +1,300 @@
+//! Durable consumers stay what was declared: compared every minute and whenever they are opened, repaired if somebody changed or deleted
+//! them, and never in silence.
+//!
+//! A consumer that got other messages meanwhile is made anew. It begins after the last message that was acknowledged when it was in order
+//! the last time, so nothing is skipped; what comes twice is recognised by its id.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::consumer::{
+    Config, DeliverPolicy, Info, IntoConsumerConfig as _, PullConsumer, pull,
+};
+use async_nats::jetstream::stream::ConsumerErrorKind;
+use mesh_events::catalogue::{self, Consumer, STREAMS};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::provision::consumer_config;
+use crate::{Bus, Error, metrics};
+
+/// Between two comparisons.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// An endpoint's consumer is missing for a moment when the endpoint was deleted by another replica.
+const ENDPOINT_ABSENCE: Duration = Duration::from_secs(10);
+
+/// Stream and durable name.
+type Key = (String, String);
+
+/// The durable consumers that this connection reads.
+#[derive(Default)]
+pub(crate) struct Consumers(Mutex<HashMap<Key, Watched>>);
+
+#[derive(Default)]
+struct Watched {
+    /// What it shall be, where the catalogue does not say so.
+    endpoint: Option<pull::Config>,
+    seen: Option<Seen>,
+    missing_since: Option<Instant>,
+}
+
+/// How it was when it was in order the last time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    created: time::OffsetDateTime,
+    /// Every message up to this sequence was acknowledged.
+    ack_floor: u64,
+}
+
+/// What has to be done about a consumer.
+#[derive(Debug, PartialEq, Eq)]
+enum Repair {
+    /// It gets the right messages, under other conditions.
+    Update(&'static str),
+    /// It got other messages, or somebody else did.
+    Replace(&'static str),
+}
+
+impl Consumers {
+    pub(crate) fn expect(&self, stream: &str, config: pull::Config) {
+        let name = config.durable_name.clone().unwrap_or_default();
+        self.lock()
+            .entry((stream.to_owned(), name))
+            .or_default()
+            .endpoint = Some(config);
+    }
+
+    pub(crate) fn forget(&self, stream: &str, name: &str) {
+        self.lock().remove(&(stream.to_owned(), name.to_owned()));
+    }
+
+    fn with<T>(&self, stream: &str, name: &str, read: impl FnOnce(&mut Watched) -> T) -> T {
+        read(
+            self.lock()
+                .entry((stream.to_owned(), name.to_owned()))
+                .or_default(),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Watched>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bus {
+    /// A consumer of the role's own as the catalogue has it, or as an endpoint declared it.
+    pub(crate) async fn checked_consumer(
+        &self,
+        stream: &str,
+        name: &str,
+    ) -> Result<PullConsumer, Error> {
+        let failed = || Error::jetstream("open consumer", name);
+        let found = self.jetstream.get_consumer_from_stream(name, stream).await;
+        let found: Option<PullConsumer> = match found {
+            Ok(consumer) => Some(consumer),
+            Err(error) if is_absent(&error.kind()) => None,
+            Err(error) => return Err(failed()(error.into())),
+        };
+        let endpoint = self
+            .consumers
+            .with(stream, name, |one| one.endpoint.clone());
+        let Some(wanted) = endpoint.clone().or_else(|| of_catalogue(stream, name)) else {
+            return found.ok_or_else(|| failed()("it does not exist".into()));
+        };
+        let info = found.as_ref().map(PullConsumer::cached_info);
+        let (seen, missing_for) = self.consumers.with(stream, name, |one| {
+            match info {
+                Some(_) => one.missing_since = None,
+                None => drop(one.missing_since.get_or_insert_with(Instant::now)),
+            }
+            (
+                one.seen,
+                one.missing_since
+                    .map_or(Duration::ZERO, |since| since.elapsed()),
+            )
+        });
+        let repair = match info {
+            None if seen.is_none() => None,
+            None if endpoint.is_some() && missing_for < ENDPOINT_ABSENCE => {
+                return Err(failed()("it does not exist".into()));
+            }
+            None => Some(Repair::Replace("it was deleted")),
+            Some(info) => repair(&wanted, endpoint.is_some(), info, seen),
+        };
+        let consumer = match (found, &repair) {
+            (Some(consumer), None) => consumer,
+            (Some(consumer), Some(Repair::Update(_))) => {
+                let deliver_policy = consumer.cached_info().config.deliver_policy;
+                self.make(
+                    stream,
+                    pull::Config {
+                        deliver_policy,
+                        ..wanted
+                    },
+                )
+                .await?
+            }
+            (found, _) => {
+                if found.is_some() {
+                    let deleted = self
+                        .jetstream
+                        .delete_consumer_from_stream(name, stream)
+                        .await;
+                    deleted.map_err(|source| failed()(source.into()))?;
+                }
+                let deliver_policy = begin(stream, wanted.deliver_policy, seen);
+                self.make(
+                    stream,
+                    pull::Config {
+                        deliver_policy,
+                        ..wanted
+                    },
+                )
+                .await?
+            }
+        };
+        if let Some(Repair::Update(what) | Repair::Replace(what)) = repair {
+            metrics::repaired(stream);
+            tracing::error!(
+                stream,
+                consumer = name,
+                from_sequence = seen.map(|seen| seen.ack_floor + 1),
+                "consumer repaired: {what} by somebody else"
+            );
+            self.status
+                .repaired(format!("consumer {name} of {stream}: {what}"));
+        }
+        let info = consumer.cached_info();
+        let seen = Seen {
+            created: info.created,
+            ack_floor: info
+                .ack_floor
+                .stream_sequence
+                .max(seen.map_or(0, |seen| seen.ack_floor)),
+        };
+        self.consumers
+            .with(stream, name, |one| one.seen = Some(seen));
+        Ok(consumer)
+    }
+
+    async fn make(&self, stream: &str, config: pull::Config) -> Result<PullConsumer, Error> {
+        let name = config.durable_name.clone().unwrap_or_default();
+        let made = self.jetstream.create_consumer_on_stream(config, stream);
+        made.await
+            .map_err(|source| Error::jetstream("declare consumer", &name)(source.into()))
+    }
+
+    /// Compares a consumer every minute, until the guard is dropped: it is not read any more.
+    pub(crate) fn checking(
+        &self,
+        stream: &str,
+        name: &str,
+        shutdown: &CancellationToken,
+    ) -> DropGuard {
+        let stop = shutdown.child_token();
+        let (bus, stream, name) = (self.clone(), stream.to_owned(), name.to_owned());
+        let checks = async move { bus.keep_checking(&stream, &name).await };
+        tokio::spawn(stop.clone().run_until_cancelled_owned(checks));
+        stop.drop_guard()
+    }
+
+    async fn keep_checking(&self, stream: &str, name: &str) {
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let _turn = self.declaring.acquire().await;
+            if let Err(error) = self.checked_consumer(stream, name).await {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    stream,
+                    consumer = name,
+                    "check consumer"
+                );
+            }
+        }
+    }
+}
+
+/// What the catalogue says of a consumer, if it is one of its.
+fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
+    let (consumer, token) = Consumer::of_cluster(stream, name).or_else(|| {
+        let mut all = catalogue::CONSUMERS.iter();
+        let same = |one: &&Consumer| !one.per_cluster && one.stream == stream && one.name == name;
+        Some((all.find(same)?, ""))
+    })?;
+    Some(consumer_config(consumer, token))
+}
+
+/// Where a consumer begins that is made anew.
+fn begin(stream: &str, declared: DeliverPolicy, seen: Option<Seen>) -> DeliverPolicy {
+    let work_queue = STREAMS
+        .iter()
+        .any(|one| one.name == stream && one.work_queue);
+    match seen {
+        // Of a work queue only what nobody has acknowledged is left, and the server allows no other beginning.
+        Some(seen) if !work_queue && seen.ack_floor > 0 => DeliverPolicy::ByStartSequence {
+            start_sequence: seen.ack_floor + 1,
+        },
+        _ => declared,
+    }
+}
+
+/// Compares a consumer with what it shall be.
+fn repair(
+    wanted: &pull::Config,
+    of_endpoint: bool,
+    found: &Info,
+    seen: Option<Seen>,
+) -> Option<Repair> {
+    let wanted = wanted.clone().into_consumer_config();
+    let config = &found.config;
+    let begins_elsewhere = match config.deliver_policy {
+        DeliverPolicy::All | DeliverPolicy::ByStartSequence { .. } => false,
+        other => other != wanted.deliver_policy,
+    };
+    if seen.is_some_and(|seen| seen.created != found.created) {
+        Some(Repair::Replace("it was deleted and made anew"))
+    } else if config.durable_name != wanted.durable_name
+        || config.deliver_subject.is_some()
+        || config.ack_policy != wanted.ack_policy
+        || (begins_elsewhere && !of_endpoint)
+    {
+        Some(Repair::Replace("its kind was changed"))
+    } else if filters(config) != filters(&wanted) {
+        // The filters of an endpoint are changed by its owner, perhaps at another replica.
+        Some(match of_endpoint {
+            true => Repair::Update("its filters were changed"),
+            false => Repair::Replace("its filters were changed"),
+        })
+    } else if config.headers_only || config.max_deliver > 0 {
+        Some(Repair::Replace("what it delivers was changed"))
+    } else if config.ack_wait != wanted.ack_wait
+        || config.max_ack_pending != wanted.max_ack_pending
+        || config.backoff != wanted.backoff
+        || config.inactive_threshold != wanted.inactive_threshold
+        || found.paused
+        || config.max_batch != wanted.max_batch
+        || config.max_bytes != wanted.max_bytes
+        || config.max_expires != wanted.max_expires
+        || wanted
+            .metadata
+            .iter()
+            .any(|(key, value)| config.metadata.get(key) != Some(value))
+    {
+        Some(Repair::Update("its limits were changed"))
+    } else {
+        None
+    }
+}
+
+fn filters(config: &Config) -> Vec<&str> {
+    let one = Some(config.filter_subject.as_str()).filter(|one| !one.is_empty());
+    let many = config.filter_subjects.iter().map(String::as_str);
+    let mut filters: Vec<&str> = one.into_iter().chain(many).collect();
+    filters.sort_unstable();
+    filters
+}
+
+pub(crate) fn is_absent(kind: &ConsumerErrorKind) -> bool {
+    matches!(kind, ConsumerErrorKind::JetStream(error) if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
+}

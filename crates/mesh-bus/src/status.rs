@@ -1,0 +1,211 @@
+//! What of the bus does not work or was repaired, for whoever says so: readiness, notes, the doctor.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use mesh_events::catalogue::STREAMS;
+
+use crate::Bus;
+
+/// A publish that has no answer for so long is a problem already.
+const SLOW_PUBLISH: Duration = Duration::from_secs(5);
+/// Who publishes in vain tries again; a failure of so long ago that nobody repeated says nothing about now.
+const FAILURE_AGE: Duration = Duration::from_secs(120);
+/// So long a repair is told of.
+const REPAIR_AGE: chrono::TimeDelta = chrono::TimeDelta::hours(1);
+
+#[derive(Default)]
+pub(crate) struct Status(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    next: u64,
+    /// Publishes without an answer yet: since when, and to which stream.
+    waiting: HashMap<u64, (Instant, String)>,
+    /// By stream: the last failure since the last success.
+    failed: BTreeMap<String, (Instant, String)>,
+    repairs: Vec<(DateTime<Utc>, String)>,
+}
+
+/// A publish on its way.
+pub(crate) struct Waiting<'a> {
+    status: &'a Status,
+    number: u64,
+}
+
+impl Status {
+    pub(crate) fn publishing(&self, subject: &str) -> Waiting<'_> {
+        let mut inner = self.lock();
+        inner.next += 1;
+        let number = inner.next;
+        inner
+            .waiting
+            .insert(number, (Instant::now(), stream_of(subject)));
+        Waiting {
+            status: self,
+            number,
+        }
+    }
+
+    pub(crate) fn stored(&self, subject: &str) {
+        let mut inner = self.lock();
+        if !inner.failed.is_empty() {
+            inner.failed.remove(&stream_of(subject));
+        }
+    }
+
+    pub(crate) fn failed(&self, subject: &str, error: &dyn std::fmt::Display) {
+        let text = (error.to_string(), Instant::now());
+        self.lock()
+            .failed
+            .insert(stream_of(subject), (text.1, text.0));
+    }
+
+    pub(crate) fn repaired(&self, what: String) {
+        let now = Utc::now();
+        let mut inner = self.lock();
+        inner.repairs.retain(|(at, _)| now - *at < REPAIR_AGE);
+        inner.repairs.push((now, what));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.status.lock().waiting.remove(&self.number);
+    }
+}
+
+impl Bus {
+    /// Why nothing is stored, if that is so: streams that refuse what is published, or do not answer.
+    pub fn publish_problem(&self) -> Option<String> {
+        self.status.problem(Instant::now())
+    }
+
+    /// What was found changed or deleted within the last hour, and repaired.
+    pub fn repairs(&self) -> Vec<String> {
+        let now = Utc::now();
+        let repairs = &self.status.lock().repairs;
+        let recent = repairs.iter().filter(|(at, _)| now - *at < REPAIR_AGE);
+        recent
+            .map(|(at, what)| {
+                let at = at.to_rfc3339_opts(SecondsFormat::Secs, true);
+                format!("{at} {what}; repaired")
+            })
+            .collect()
+    }
+}
+
+impl Status {
+    fn problem(&self, now: Instant) -> Option<String> {
+        let inner = self.lock();
+        let mut problems: BTreeMap<&str, String> = inner
+            .failed
+            .iter()
+            .filter(|(_, (at, _))| now.duration_since(*at) < FAILURE_AGE)
+            .map(|(stream, (_, error))| (stream.as_str(), error.clone()))
+            .collect();
+        for (since, stream) in inner.waiting.values() {
+            if now.duration_since(*since) > SLOW_PUBLISH {
+                problems
+                    .entry(stream)
+                    .or_insert_with(|| "no answer".to_owned());
+            }
+        }
+        if problems.is_empty() {
+            return None;
+        }
+        let problems: Vec<String> = problems
+            .into_iter()
+            .map(|(stream, error)| format!("{stream}: {error}"))
+            .collect();
+        Some(format!(
+            "NATS does not store ({}); publishing again until it does",
+            problems.join("; ")
+        ))
+    }
+}
+
+/// The stream that takes a subject, or the bucket.
+fn stream_of(subject: &str) -> String {
+    if let Some(bucket) = subject.strip_prefix("$KV.") {
+        let bucket = bucket.split('.').next().unwrap_or_default();
+        return format!("bucket {bucket}");
+    }
+    let takes = |pattern: &&&str| matches(pattern, subject);
+    let found = STREAMS
+        .iter()
+        .find(|stream| stream.subjects.iter().any(|pattern| takes(&pattern)));
+    found.map_or_else(
+        || subject.to_owned(),
+        |stream| format!("stream {}", stream.name),
+    )
+}
+
+/// Whether a subject is one of a pattern with NATS' wildcards.
+fn matches(pattern: &str, subject: &str) -> bool {
+    let mut tokens = subject.split('.');
+    for wanted in pattern.split('.') {
+        match (wanted, tokens.next()) {
+            (">", Some(_)) => return true,
+            ("*", Some(_)) => {}
+            (wanted, Some(token)) if wanted == token => {}
+            _ => return false,
+        }
+    }
+    tokens.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subject_has_its_stream() {
+        for (subject, stream) in [
+            ("slurm.c.job.1.started", "stream SLURM_EVENTS"),
+            ("mesh.c.hook.Epilog", "stream MESH_HOOKS"),
+            ("mesh.c.audit.delivery", "stream MESH_AUDIT"),
+            ("mesh.replay.r1.slurm.c.job.1.started", "stream MESH_REPLAY"),
+            ("$KV.mesh_leases.c.ingest", "bucket mesh_leases"),
+            ("other", "other"),
+        ] {
+            assert_eq!(stream_of(subject), stream);
+        }
+    }
+
+    #[test]
+    fn a_failure_is_a_problem_until_something_is_stored_or_nobody_tries() {
+        let status = Status::default();
+        let now = Instant::now();
+        assert_eq!(status.problem(now), None);
+        status.failed("slurm.x", &std::io::Error::other("full"));
+        let problem = status.problem(now).unwrap();
+        assert!(problem.contains("stream SLURM_EVENTS: full"), "{problem}");
+        status.stored("mesh.c.audit.read");
+        assert!(status.problem(now).is_some(), "another stream");
+        assert_eq!(status.problem(Instant::now() + FAILURE_AGE), None);
+        status.stored("slurm.y");
+        assert_eq!(status.problem(now), None);
+    }
+
+    #[test]
+    fn who_has_no_answer_for_long_has_a_problem() {
+        let status = Status::default();
+        let waiting = status.publishing("slurm.x");
+        assert_eq!(status.problem(Instant::now()), None);
+        let later = Instant::now() + SLOW_PUBLISH + Duration::from_secs(1);
+        let problem = status.problem(later).unwrap();
+        assert!(
+            problem.contains("stream SLURM_EVENTS: no answer"),
+            "{problem}"
+        );
+        drop(waiting);
+        assert_eq!(status.problem(later), None);
+    }
+}

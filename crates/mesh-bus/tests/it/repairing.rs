@@ -1,0 +1,156 @@
+//! Durable consumers that somebody changed or deleted are repaired, nothing is skipped, and it is said.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_nats::jetstream;
+use async_nats::jetstream::consumer::PullConsumer;
+use chrono::Utc;
+use mesh_bus::{Bus, EndpointConsumer, Handler, Message, Outcome};
+use mesh_events::EventType::JobStarted;
+use mesh_events::catalogue::{self, SLURM_EVENTS};
+use mesh_testkit::build::{job, job_event};
+use mesh_testkit::{NatsServer, wait_until};
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::connect;
+
+/// Consumers are compared every minute.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+#[derive(Clone, Default)]
+struct Jobs(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Handler for Jobs {
+    async fn handle(&self, message: &Message) -> Outcome {
+        let id = message.event().unwrap().job().unwrap().job_id;
+        self.0.lock().unwrap().insert(id);
+        Outcome::Done
+    }
+}
+
+impl Jobs {
+    async fn wait_for(&self, wanted: impl IntoIterator<Item = u32>) {
+        let wanted: BTreeSet<u32> = wanted.into_iter().collect();
+        let what = format!("jobs {wanted:?}");
+        wait_until(&what, PATIENCE, async || *self.0.lock().unwrap() == wanted).await;
+    }
+}
+
+struct Side {
+    nats: NatsServer,
+    bus: Bus,
+    jobs: Jobs,
+    stop: CancellationToken,
+    consuming: JoinHandle<Result<(), mesh_bus::Error>>,
+}
+
+impl Side {
+    async fn start(role: &str, durable: &str) -> Self {
+        let nats = NatsServer::start().await;
+        let bus = connect(&nats, role).await;
+        if role == "webhook-dispatcher" {
+            let endpoint = EndpointConsumer {
+                name: durable.to_owned(),
+                endpoint: "chat".into(),
+                owner: String::new(),
+                filters: vec!["slurm.*.job.>".into()],
+                max_ack_pending: 64,
+                ack_wait: Duration::from_secs(30),
+                created_at: Utc::now(),
+            };
+            bus.endpoint_consumer(&endpoint).await.unwrap();
+        }
+        let (jobs, stop) = (Jobs::default(), CancellationToken::new());
+        let consuming = {
+            let (bus, handler, stop) = (bus.clone(), jobs.clone(), stop.clone());
+            let durable = durable.to_owned();
+            tokio::spawn(
+                async move { bus.consume(SLURM_EVENTS, &durable, 8, handler, &stop).await },
+            )
+        };
+        let side = Self {
+            nats,
+            bus,
+            jobs,
+            stop,
+            consuming,
+        };
+        side.publish(1).await;
+        side.jobs.wait_for([1]).await;
+        side
+    }
+
+    async fn publish(&self, id: u32) {
+        let event = job_event(JobStarted, job(id));
+        self.bus.publish(&event).await.unwrap();
+    }
+
+    async fn context(&self) -> jetstream::Context {
+        jetstream::new(async_nats::connect(self.nats.url()).await.unwrap())
+    }
+
+    async fn end(self, said: &str) {
+        let repairs = self.bus.repairs();
+        assert!(repairs.iter().any(|one| one.contains(said)), "{repairs:?}");
+        self.stop.cancel();
+        self.consuming.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_was_filtered_to_nothing_gets_what_it_missed() {
+    let side = Side::start("cost-engine", "cost-engine").await;
+    let context = side.context().await;
+    // As who may create any consumer could: it becomes one that gets nothing and goes after a while.
+    let request = json!({"stream_name": SLURM_EVENTS, "config": {
+        "name": "cost-engine", "ack_policy": "explicit", "filter_subject": "slurm.nothing",
+    }});
+    let answer: serde_json::Value = context
+        .request(format!("CONSUMER.CREATE.{SLURM_EVENTS}"), &request)
+        .await
+        .unwrap();
+    assert_eq!(answer["config"]["filter_subject"], "slurm.nothing");
+    side.publish(2).await;
+    side.jobs.wait_for([1, 2]).await;
+    let repaired: PullConsumer = context
+        .get_consumer_from_stream("cost-engine", SLURM_EVENTS)
+        .await
+        .unwrap();
+    let config = &repaired.cached_info().config;
+    assert_eq!(config.durable_name.as_deref(), Some("cost-engine"));
+    side.end("consumer cost-engine of SLURM_EVENTS: its ").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_was_deleted_is_made_anew_and_nothing_is_skipped() {
+    let endpoint = catalogue::endpoint_consumer("chat");
+    for (role, durable) in [
+        ("pending-explainer", "pending-explainer"),
+        ("webhook-dispatcher", endpoint.as_str()),
+    ] {
+        let side = Side::start(role, durable).await;
+        let context = side.context().await;
+        let deleted = context.delete_consumer_from_stream(durable, SLURM_EVENTS);
+        assert!(deleted.await.unwrap().success);
+        side.publish(2).await;
+        side.jobs.wait_for([1, 2]).await;
+        side.end("it was deleted").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_was_removed_stays_removed() {
+    let durable = catalogue::endpoint_consumer("chat");
+    let side = Side::start("webhook-dispatcher", &durable).await;
+    side.bus.delete_endpoint_consumer(&durable).await.unwrap();
+    // It looks for it several times meanwhile.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(side.bus.endpoint_consumers().await.unwrap().is_empty());
+    assert!(side.bus.repairs().is_empty());
+    side.stop.cancel();
+    side.consuming.await.unwrap().unwrap();
+}

@@ -1,0 +1,360 @@
+//! Every role against every verb of JetStream's API, on a real server: what it may publish is what this table says and no more.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
+use async_nats::jetstream::{self, consumer};
+use mesh_events::EventType::JobStarted;
+use mesh_events::catalogue::{BUCKETS, ROLES, SLURM_EVENTS, STREAMS};
+use mesh_testkit::NatsServer;
+use mesh_testkit::build::{job, job_event};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+use crate::permissions::{async_nats_as, connect_as, users};
+
+/// Verbs of a stream, as nats-server 2.15 has them.
+const STREAM_VERBS: &[&str] = &[
+    "STREAM.CREATE",
+    "STREAM.UPDATE",
+    "STREAM.INFO",
+    "STREAM.DELETE",
+    "STREAM.PURGE",
+    "STREAM.SNAPSHOT",
+    "STREAM.RESTORE",
+    "STREAM.MSG.GET",
+    "STREAM.MSG.DELETE",
+    "STREAM.PEER.REMOVE",
+    "STREAM.PEER.EVACUATE",
+    "STREAM.LEADER.STEPDOWN",
+    "CONSUMER.LIST",
+    "CONSUMER.NAMES",
+    "CONSUMER.CREATE",
+    "DIRECT.GET",
+];
+/// Verbs of a consumer.
+const CONSUMER_VERBS: &[&str] = &[
+    "CONSUMER.CREATE",
+    "CONSUMER.DURABLE.CREATE",
+    "CONSUMER.DELETE",
+    "CONSUMER.INFO",
+    "CONSUMER.MSG.NEXT",
+    "CONSUMER.PAUSE",
+    "CONSUMER.RESET",
+    "CONSUMER.UNPIN",
+    "CONSUMER.LEADER.STEPDOWN",
+    "CONSUMER.PEER.REMOVE",
+    "CONSUMER.PEER.EVACUATE",
+];
+/// Subjects of no stream.
+const OTHERS: &[&str] = &[
+    "$JS.API.INFO",
+    "$JS.API.STREAM.LIST",
+    "$JS.API.STREAM.NAMES",
+    "$JS.API.META.LEADER.STEPDOWN",
+    "$JS.API.META.RESCUE",
+    "$JS.API.SERVER.REMOVE",
+    "$JS.API.SERVER.EVACUATE",
+    "$JS.API.ACCOUNT.PURGE.$G",
+    "$JS.API.ACCOUNT.STREAM.MOVE.$G.SLURM_EVENTS",
+    "$SYS.REQ.SERVER.PING",
+];
+/// Consumers of every owner, and of nobody.
+const CONSUMERS: &[&str] = &[
+    "ledger",
+    "cost-engine",
+    "pending-explainer",
+    "ingest-testbed",
+    "ingest-elsewhere",
+    "node-watcher-testbed",
+    "wh-0123456789ab",
+    "webhook-dispatcher-0f",
+    "anything",
+];
+
+/// Which consumers of which streams a role owns.
+fn owns(role: &str, stream: &str, consumer: &str) -> bool {
+    matches!(
+        (role, stream, consumer),
+        ("ledger", "SLURM_EVENTS" | "MESH_AUDIT", "ledger")
+            | ("cost-engine", "SLURM_EVENTS", "cost-engine")
+            | ("pending-explainer", "SLURM_EVENTS", "pending-explainer")
+            | ("ingest", "SLURM_EVENTS" | "MESH_HOOKS", "ingest-testbed")
+            | ("node-watcher", "MESH_HOOKS", "node-watcher-testbed")
+    )
+}
+
+/// The dispatcher has a consumer per endpoint, whose names nobody knows beforehand: every name but those of services of this cluster.
+fn is_of_dispatcher(role: &str, stream: &str, consumer: &str) -> bool {
+    let services = [
+        "ledger",
+        "cost-engine",
+        "pending-explainer",
+        "ingest-testbed",
+    ];
+    role == "webhook-dispatcher"
+        && match stream {
+            "SLURM_EVENTS" => !services.contains(&consumer),
+            "MESH_REPLAY" => true,
+            _ => false,
+        }
+}
+
+fn reads_bucket(role: &str, stream: &str) -> bool {
+    matches!(
+        (role, stream.trim_start_matches("KV_mesh_")),
+        (
+            "ingest",
+            "ingest" | "users" | "queue" | "coordinators" | "leases"
+        ) | ("node-watcher", "nodes" | "leases")
+            | ("pending-explainer", "explainer" | "queue" | "coordinators")
+            | ("ledger" | "cost-engine", "coordinators")
+    ) && stream.starts_with("KV_")
+}
+
+fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
+    let reads =
+        role == "reader" && ["SLURM_EVENTS", "MESH_CHECKPOINTS", "MESH_REPLAY"].contains(&stream);
+    let consumes = CONSUMERS
+        .iter()
+        .any(|name| owns(role, stream, name) || is_of_dispatcher(role, stream, name));
+    match verb {
+        "STREAM.INFO" => reads || consumes || reads_bucket(role, stream),
+        "DIRECT.GET" => reads || reads_bucket(role, stream),
+        "STREAM.MSG.GET" => {
+            reads_bucket(role, stream)
+                || role == "ledger" && ["SLURM_EVENTS", "MESH_AUDIT"].contains(&stream)
+        }
+        "CONSUMER.NAMES" => is_of_dispatcher(role, stream, "anything"),
+        "STREAM.PURGE" => role == "ledger" && stream == "MESH_REPLAY",
+        _ => false,
+    }
+}
+
+fn may_with_consumer(role: &str, verb: &str, stream: &str, consumer: &str) -> bool {
+    let has = owns(role, stream, consumer) || is_of_dispatcher(role, stream, consumer);
+    match verb {
+        "CONSUMER.CREATE" | "CONSUMER.DELETE" | "CONSUMER.MSG.NEXT" | "ACK" => has,
+        // With a filter in its subject.
+        "CONSUMER.CREATE.>" => is_of_dispatcher(role, stream, consumer),
+        // It compares with what is declared; the ledger learns whose an endpoint is.
+        "CONSUMER.INFO" => {
+            has || ["ledger", "webhook-dispatcher"].contains(&role) && stream == "SLURM_EVENTS"
+        }
+        _ => false,
+    }
+}
+
+fn may_write(role: &str, bucket: &str, key: &str) -> bool {
+    match (role, bucket) {
+        ("ingest", "mesh_ingest" | "mesh_users" | "mesh_queue" | "mesh_coordinators")
+        | ("node-watcher", "mesh_nodes") => key.starts_with("testbed."),
+        ("ingest" | "node-watcher", "mesh_leases") => key == format!("testbed.{role}"),
+        ("pending-explainer", "mesh_explainer") => true,
+        _ => false,
+    }
+}
+
+/// Every subject that is tried, and whether a role may publish to it.
+fn table(role: &str) -> Vec<(String, bool)> {
+    let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
+    let streams: Vec<String> = STREAMS
+        .iter()
+        .map(|stream| stream.name.to_owned())
+        .chain(buckets)
+        .collect();
+    let admin = role == "admin";
+    let mut tried: Vec<(String, bool)> = OTHERS
+        .iter()
+        .map(|other| ((*other).to_owned(), *other == "$JS.API.INFO"))
+        .collect();
+    for stream in &streams {
+        for verb in STREAM_VERBS {
+            let may = may_with_stream(role, verb, stream);
+            tried.push((format!("$JS.API.{verb}.{stream}"), may));
+        }
+        for consumer in CONSUMERS {
+            for verb in CONSUMER_VERBS {
+                let may = may_with_consumer(role, verb, stream, consumer);
+                tried.push((format!("$JS.API.{verb}.{stream}.{consumer}"), may));
+            }
+            let may = |verb| may_with_consumer(role, verb, stream, consumer);
+            let filtered = format!("$JS.API.CONSUMER.CREATE.{stream}.{consumer}.slurm.x");
+            tried.push((filtered, may("CONSUMER.CREATE.>")));
+            for ack in ["$JS.ACK", "$JS.ACK._.hash"] {
+                tried.push((format!("{ack}.{stream}.{consumer}.1.1.1.1.0"), may("ACK")));
+            }
+            tried.push((format!("$JS.FC.{stream}.{consumer}.x"), false));
+        }
+    }
+    for bucket in BUCKETS {
+        for key in [
+            "testbed.0",
+            "elsewhere.0",
+            "testbed.ingest",
+            "testbed.node-watcher",
+        ] {
+            let may = may_write(role, bucket.name, key);
+            tried.push((format!("$KV.{}.{key}", bucket.name), may));
+        }
+    }
+    tried
+        .into_iter()
+        .map(|(subject, may)| (subject, may || admin))
+        .collect()
+}
+
+/// Publishes nothing to every subject, and returns those that the server refused.
+async fn refused(nats: &NatsServer, role: &str, subjects: &[String]) -> BTreeSet<String> {
+    let address = nats.url().replace("nats://", "");
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read).lines();
+    let mut text =
+        format!("CONNECT {{\"user\":\"{role}\",\"pass\":\"{role}\",\"verbose\":false}}\r\n");
+    for subject in subjects {
+        text.push_str(&format!("PUB {subject} 0\r\n\r\n"));
+    }
+    text.push_str("PING\r\n");
+    write.write_all(text.as_bytes()).await.unwrap();
+    let mut refused = BTreeSet::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        match line.split_once("Permissions Violation for Publish to \"") {
+            Some((_, rest)) => refused.extend(rest.split('"').next().map(str::to_owned)),
+            None if line == "PONG" => return refused,
+            None => assert!(line.starts_with("INFO"), "{line}"),
+        }
+    }
+    panic!("the server closed the connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_role_may_what_the_table_says_of_every_verb_and_no_more() {
+    // There is nothing in it that a verb could hurt.
+    let nats = NatsServer::start_with(&users()).await;
+    for role in ROLES {
+        let table = table(role);
+        let subjects: Vec<String> = table.iter().map(|(subject, _)| subject.clone()).collect();
+        let refused = refused(&nats, role, &subjects).await;
+        let wrong: Vec<String> = table
+            .iter()
+            .filter(|(subject, may)| *may == refused.contains(subject))
+            .map(|(subject, may)| {
+                format!(
+                    "{subject}: should be {}",
+                    if *may { "allowed" } else { "refused" }
+                )
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{role}:\n{}", wrong.join("\n"));
+    }
+}
+
+/// What a request of JetStream's API is answered with; `None` if it is not.
+async fn ask(client: &async_nats::Client, subject: &str, request: &Value) -> Option<Value> {
+    let request = client.send_request(
+        subject.to_owned(),
+        async_nats::Request::new()
+            .payload(request.to_string().into())
+            .timeout(Some(Duration::from_millis(500))),
+    );
+    serde_json::from_slice(&request.await.ok()?.payload).ok()
+}
+
+async fn ledger_of(nats: &NatsServer) -> consumer::Config {
+    let context = jetstream::new(async_nats_as(nats, "admin").await);
+    let found: PullConsumer = context
+        .get_consumer_from_stream("ledger", SLURM_EVENTS)
+        .await
+        .unwrap();
+    consumer::Config {
+        metadata: Default::default(),
+        ..found.cached_info().config.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_other_role_changes_steals_from_or_deletes_the_consumer_of_the_ledger() {
+    let nats = NatsServer::start_with(&users()).await;
+    connect_as(&nats, "admin").await;
+    let ingest = connect_as(&nats, "ingest").await;
+    ingest
+        .publish(&job_event(JobStarted, job(1)))
+        .await
+        .unwrap();
+    let before = ledger_of(&nats).await;
+    let stolen = |name: &str| json!({"stream_name": SLURM_EVENTS, "config": {"name": name, "ack_policy": "explicit", "filter_subject": "nothing"}});
+    for role in [
+        "reader",
+        "webhook-dispatcher",
+        "hook",
+        "ingest",
+        "cost-engine",
+    ] {
+        let mut options =
+            async_nats::ConnectOptions::with_user_and_password(role.into(), role.into());
+        options = options.custom_inbox_prefix(format!("_INBOX_{role}"));
+        let client = options.connect(nats.url()).await.unwrap();
+        for (subject, request) in [
+            // Without a name in its subject, the server takes the one of the body.
+            ("CONSUMER.CREATE.SLURM_EVENTS", stolen("ledger")),
+            ("CONSUMER.CREATE.SLURM_EVENTS.ledger", stolen("ledger")),
+            (
+                "CONSUMER.CREATE.SLURM_EVENTS.wh-0123456789ab",
+                stolen("ledger"),
+            ),
+            ("CONSUMER.DELETE.SLURM_EVENTS.ledger", json!({})),
+            (
+                "CONSUMER.MSG.NEXT.SLURM_EVENTS.ledger",
+                json!({"batch": 1, "no_wait": true}),
+            ),
+        ] {
+            let subject = format!("$JS.API.{subject}");
+            let answer = ask(&client, &subject, &request).await;
+            // Of two names the server takes the one of the subject, to which the rights apply.
+            let named = answer.as_ref().map(|answer| answer["name"].clone());
+            assert_ne!(named, Some(json!("ledger")), "{role} {subject}: {answer:?}");
+        }
+        client.flush().await.unwrap();
+        let after = ledger_of(&nats).await;
+        assert_eq!(after, before, "{role}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_cannot_delete_what_is_not_an_endpoints() {
+    let nats = NatsServer::start_with(&users()).await;
+    let admin = connect_as(&nats, "admin").await;
+    let context = jetstream::new(async_nats_as(&nats, "admin").await);
+    let config = pull::Config {
+        durable_name: Some("wh-0123456789ab".into()),
+        ack_policy: AckPolicy::Explicit,
+        ..Default::default()
+    };
+    context
+        .create_consumer_on_stream(config, SLURM_EVENTS)
+        .await
+        .unwrap();
+    let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
+    dispatcher
+        .delete_endpoint_consumer("wh-0123456789ab")
+        .await
+        .unwrap();
+    let client = async_nats::ConnectOptions::with_user_and_password(
+        "webhook-dispatcher".into(),
+        "webhook-dispatcher".into(),
+    )
+    .custom_inbox_prefix("_INBOX_webhook-dispatcher")
+    .connect(nats.url())
+    .await
+    .unwrap();
+    for name in ["ledger", "cost-engine", "pending-explainer"] {
+        let subject = format!("$JS.API.CONSUMER.DELETE.{SLURM_EVENTS}.{name}");
+        assert_eq!(ask(&client, &subject, &json!({})).await, None, "{name}");
+        let found: Result<PullConsumer, _> =
+            context.get_consumer_from_stream(name, SLURM_EVENTS).await;
+        assert!(found.is_ok(), "{name}");
+    }
+    drop(admin);
+}

@@ -51,7 +51,7 @@ impl Bus {
             let subject = batch.first().map_or("", |message| message.subject.as_str());
             let waiting = self.status.publishing(subject);
             let stored = tokio::time::timeout(PATIENCE, self.publish_batch(batch)).await;
-            drop(waiting);
+            waiting.answered();
             match stored.unwrap_or(Err(Failure::Away)) {
                 Ok(()) => {
                     self.status.stored(subject);

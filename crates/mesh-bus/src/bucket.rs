@@ -69,6 +69,10 @@ impl Bucket {
         move |source| error(source.into())
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A key's value.
     ///
     /// # Errors
@@ -102,8 +106,7 @@ impl Bucket {
             key: key.to_owned(),
         };
         let subject = format!("{}{key}", self.store.prefix);
-        let status = &self.bus.status;
-        let _waiting = status.publishing(&subject);
+        let waiting = self.bus.status.publishing(&subject);
         let written = match expected {
             Some(revision) => self
                 .store
@@ -123,9 +126,9 @@ impl Bucket {
                 }),
         };
         match &written {
-            Ok(_) => status.stored(&subject),
-            Err(PutError::Conflict { .. }) => {}
-            Err(PutError::Bus(error)) => status.failed(&subject, &error.cause()),
+            Ok(_) => waiting.stored(),
+            Err(PutError::Conflict { .. }) => waiting.answered(),
+            Err(PutError::Bus(error)) => waiting.failed(&error.cause()),
         }
         written
     }

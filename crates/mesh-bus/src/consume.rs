@@ -156,8 +156,12 @@ impl Bus {
         let mut delay = Duration::from_millis(100);
         while !shutdown.is_cancelled() {
             match self.open(stream, durable, most).await {
-                Ok(messages) => return Some(messages),
+                Ok(messages) => {
+                    self.status.readable(stream, durable);
+                    return Some(messages);
+                }
                 Err(error) => {
+                    self.status.unreadable(stream, durable, error.cause());
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
                         stream,

@@ -38,7 +38,7 @@ pub enum Role {
     Standby,
     /// This one leads.
     Leader,
-    /// This one led, and NATS does not answer: another one may lead.
+    /// The lease cannot be read or renewed: another one may lead.
     Unsure,
 }
 
@@ -94,13 +94,17 @@ impl Candidate {
     /// [`Error::Cancelled`] when told to stop.
     pub async fn lead(&self, shutdown: &CancellationToken) -> Result<Lease, Error> {
         let mut watched = Watched::default();
+        let mut looked = Instant::now();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Err(Error::Cancelled),
                 taken = self.try_lead(&mut watched) => match taken {
                     Ok(Some(lease)) => return Ok(lease),
-                    Ok(None) => {}
+                    Ok(None) => looked = Instant::now(),
                     Err(error) => {
+                        if looked.elapsed() >= SLOW {
+                            self.now(Role::Unsure);
+                        }
                         tracing::debug!(error = &error as &dyn std::error::Error, "look at the lease");
                     }
                 }

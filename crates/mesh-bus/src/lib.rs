@@ -20,6 +20,7 @@ mod metrics;
 mod provision;
 mod publish;
 mod repair;
+mod restore;
 mod state;
 mod status;
 mod stream;

@@ -7,8 +7,8 @@ pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
 /// Handled messages by `stream` and `outcome`: done, retry, reject.
 pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
 
-/// Consumers that were found changed or deleted, by `stream`.
-pub(crate) const REPAIRED: &str = "mesh_bus_consumers_repaired_total";
+/// Consumers, streams and buckets that were found changed or deleted, by `stream`.
+pub(crate) const REPAIRED: &str = "mesh_bus_repairs_total";
 
 /// Whether this replica leads, by `service` and `cluster`.
 pub(crate) const LEADER: &str = "mesh_leader";
@@ -25,7 +25,7 @@ pub(crate) fn describe() {
     );
     metrics::describe_counter!(
         REPAIRED,
-        "Durable consumers that somebody else changed or deleted and that were repaired, by stream."
+        "Consumers, streams and buckets that somebody else changed or deleted and that were repaired, by stream."
     );
     metrics::describe_gauge!(
         LEADER,

@@ -144,9 +144,11 @@ impl Bus {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Published, Error> {
-        let _waiting = self.status.publishing(&subject);
+        let waiting = self.status.publishing(&subject);
         let acknowledged = self.begin(subject.clone(), id, headers, body).await;
-        self.stored(subject, id, acknowledged).await
+        let stored = self.stored(subject, id, acknowledged).await;
+        waiting.answered();
+        stored
     }
 
     /// Sends a message; the answer is awaited by [`Self::stored`].

@@ -103,7 +103,7 @@ impl Bus {
             return found.ok_or_else(|| failed()("it does not exist".into()));
         };
         let info = found.as_ref().map(PullConsumer::cached_info);
-        let (seen, missing_for) = self.consumers.with(stream, name, |one| {
+        let (mut seen, missing_for) = self.consumers.with(stream, name, |one| {
             match info {
                 Some(_) => one.missing_since = None,
                 None => drop(one.missing_since.get_or_insert_with(Instant::now)),
@@ -143,6 +143,10 @@ impl Bus {
                         .await;
                     deleted.map_err(|source| failed()(source.into()))?;
                 }
+                let known = self.jetstream.get_stream(stream).await;
+                let known = known.map_err(|source| failed()(source.into()))?;
+                // A stream that is younger than its consumer was counts from 1 again.
+                seen = seen.filter(|seen| known.cached_info().created <= seen.created);
                 let deliver_policy = begin(stream, wanted.deliver_policy, seen);
                 self.make(
                     stream,

@@ -3,12 +3,21 @@
 //! Who takes it over writes `<cluster>.writer` first and reads afterwards. Every write names the last revision that *any* key of the
 //! cluster had, so the first write of a new writer fences off the one before, whatever key that one is about to write; and a write
 //! that was held up on its way cannot land on top of a newer one.
+//!
+//! The writer keeps what it wrote, compressed: if somebody deletes or purges the bucket, its next write puts everything back.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
 use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::bucket::{Bucket, BucketEntry, PutError};
@@ -35,6 +44,10 @@ pub struct ClusterState {
     cluster: String,
     writer: String,
     last: u64,
+    /// What the bucket has of the cluster, by key, compressed.
+    written: BTreeMap<String, Vec<u8>>,
+    /// The bucket has less than that.
+    lost: bool,
 }
 
 impl Bus {
@@ -54,6 +67,8 @@ impl Bus {
             cluster: cluster.to_owned(),
             writer: uuid::Uuid::new_v4().to_string(),
             last: 0,
+            written: BTreeMap::new(),
+            lost: false,
         };
         let mark = state.subject(&state.key(MARK));
         let subject = mark.clone();
@@ -66,13 +81,16 @@ impl Bus {
         };
         let waiting = self.status.publishing(&subject);
         let stored = stored.await;
-        drop(waiting);
-        if let Err(error) = &stored {
-            self.status.failed(&subject, error);
+        match &stored {
+            Ok(_) => waiting.stored(),
+            Err(error) => waiting.failed(error),
         }
         let stored = stored.map_err(state.bucket.error("take over bucket"))?;
         state.last = stored.sequence;
         let entries = state.load().await?;
+        for entry in &entries {
+            state.note(&entry.key, &entry.value)?;
+        }
         Ok((state, entries))
     }
 }
@@ -110,42 +128,16 @@ impl ClusterState {
     ) -> Result<(), PutError> {
         let subject = self.subject(key);
         loop {
-            let mut headers = headers.clone();
-            headers.insert(
-                NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
-                self.last.to_string().as_str(),
-            );
-            headers.insert(EXPECTED_LAST_OF, self.subject(&self.key(">")).as_str());
-            let stored = async {
-                self.bus
-                    .jetstream
-                    .publish_with_headers(subject.clone(), headers, value.clone())
-                    .await?
-                    .await
-            };
-            let waiting = self.bus.status.publishing(&subject);
-            let stored = stored.await;
-            drop(waiting);
-            match stored {
-                Ok(ack) => {
-                    self.bus.status.stored(&subject);
-                    self.last = ack.sequence;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {}
-                Err(error) => {
-                    self.bus.status.failed(&subject, &error);
-                    return Err(self.bucket.error("write bucket")(error).into());
-                }
+            if self.lost {
+                self.write_again(key).await?;
+            }
+            if self.store(&subject, &value, headers).await? {
+                break;
             }
             // An earlier write of ours whose answer was lost, or somebody else's.
-            let newest = self.newest(&self.key(">")).await?;
-            let Some(newest) = newest.filter(|newest| {
-                newest.headers.get(WRITER).map(|writer| writer.as_str()) == Some(&self.writer)
-            }) else {
-                return Err(PutError::Conflict {
-                    key: key.to_owned(),
-                });
+            let Some(newest) = self.newest_own(key).await? else {
+                self.lost = true;
+                continue;
             };
             if newest.sequence == self.last {
                 // Nothing came in between: a write of ours is on its way still, or the server compares with another subject.
@@ -153,9 +145,110 @@ impl ClusterState {
             }
             self.last = newest.sequence;
             if newest.subject.as_str() == subject && newest.payload == value {
-                return Ok(());
+                break;
             }
         }
+        Ok(self.note(key, &value)?)
+    }
+
+    /// The newest message of the cluster, if it is ours. There is none only if the bucket was emptied: who takes it over leaves a mark.
+    async fn newest_own(&self, key: &str) -> Result<Option<StreamMessage>, PutError> {
+        let newest = self.newest(&self.key(">")).await?;
+        let is_own = |newest: &StreamMessage| {
+            newest.headers.get(WRITER).map(|writer| writer.as_str()) == Some(&self.writer)
+        };
+        match newest {
+            Some(newest) if !is_own(&newest) => Err(PutError::Conflict {
+                key: key.to_owned(),
+            }),
+            newest => Ok(newest),
+        }
+    }
+
+    /// One attempt; false if the last revision of the cluster's keys is another one.
+    async fn store(
+        &mut self,
+        subject: &str,
+        value: &Bytes,
+        headers: &HeaderMap,
+    ) -> Result<bool, Error> {
+        let mut headers = headers.clone();
+        headers.insert(
+            NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+            self.last.to_string().as_str(),
+        );
+        headers.insert(EXPECTED_LAST_OF, self.subject(&self.key(">")).as_str());
+        let waiting = self.bus.status.publishing(subject);
+        let stored = async {
+            self.bus
+                .jetstream
+                .publish_with_headers(subject.to_owned(), headers, value.clone())
+                .await?
+                .await
+        };
+        match stored.await {
+            Ok(ack) => {
+                waiting.stored();
+                self.last = ack.sequence;
+                Ok(true)
+            }
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                waiting.answered();
+                Ok(false)
+            }
+            Err(error) => {
+                waiting.failed(&error);
+                Err(self.bucket.error("write bucket")(error))
+            }
+        }
+    }
+
+    /// Puts everything back into a bucket that was emptied; goes on where an earlier attempt failed. `key` is what is to be written after it.
+    async fn write_again(&mut self, key: &str) -> Result<(), PutError> {
+        let newest = self.newest_own(key).await?;
+        self.last = newest.map_or(0, |newest| newest.sequence);
+        let headers = self.headers();
+        let mut values = vec![(self.key(MARK), Bytes::from(self.writer.clone()))];
+        for (key, packed) in &self.written {
+            values.push((key.clone(), self.unpacked(packed)?));
+        }
+        for (one, value) in &values {
+            let subject = self.subject(one);
+            if !self.store(&subject, value, &headers).await? {
+                return Err(PutError::Conflict {
+                    key: key.to_owned(),
+                });
+            }
+        }
+        self.lost = false;
+        let what = format!(
+            "state of {} in bucket {}: it was gone, written again",
+            self.cluster,
+            self.bucket.name()
+        );
+        tracing::error!(keys = self.written.len(), "{what}");
+        self.bus.status.repaired(what);
+        Ok(())
+    }
+
+    /// Keeps a value that is stored; an empty one is a deleted key.
+    fn note(&mut self, key: &str, value: &Bytes) -> Result<(), Error> {
+        if value.is_empty() {
+            self.written.remove(key);
+            return Ok(());
+        }
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let packed = encoder.write_all(value).and_then(|()| encoder.finish());
+        let packed = packed.map_err(self.bucket.error("compress a value of bucket"))?;
+        self.written.insert(key.to_owned(), packed);
+        Ok(())
+    }
+
+    fn unpacked(&self, packed: &[u8]) -> Result<Bytes, Error> {
+        let mut value = Vec::new();
+        let read = DeflateDecoder::new(packed).read_to_end(&mut value);
+        read.map_err(self.bucket.error("read a compressed value of bucket"))?;
+        Ok(value.into())
     }
 
     /// Every key but the mark. Read from the leader of the stream: a replica may be behind, and what it has would be written back.
@@ -197,10 +290,7 @@ impl ClusterState {
     }
 
     /// The newest message of a key, or of all, as the leader of the stream has it.
-    async fn newest(
-        &self,
-        key: &str,
-    ) -> Result<Option<async_nats::jetstream::message::StreamMessage>, Error> {
+    async fn newest(&self, key: &str) -> Result<Option<StreamMessage>, Error> {
         let stream = &self.bucket.store.stream;
         match stream
             .get_last_raw_message_by_subject(&self.subject(key))

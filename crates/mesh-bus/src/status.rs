@@ -11,6 +11,8 @@ use crate::Bus;
 
 /// A publish that has no answer for so long is a problem already.
 const SLOW_PUBLISH: Duration = Duration::from_secs(5);
+/// Who stops waiting after so long does so because there is no answer.
+const ABANDONED_PUBLISH: Duration = Duration::from_secs(2);
 /// Who publishes in vain tries again; a failure of so long ago that nobody repeated says nothing about now.
 const FAILURE_AGE: Duration = Duration::from_secs(120);
 /// So long a repair is told of.
@@ -26,13 +28,18 @@ struct Inner {
     waiting: HashMap<u64, (Instant, String)>,
     /// By stream: the last failure since the last success.
     failed: BTreeMap<String, (Instant, String)>,
+    /// Consumers that cannot be read, by stream and name: since when, and why.
+    unreadable: BTreeMap<(String, String), (Instant, String)>,
     repairs: Vec<(DateTime<Utc>, String)>,
 }
 
-/// A publish on its way.
+/// A publish on its way. Who gives up waiting for its answer has found that there is none.
 pub(crate) struct Waiting<'a> {
     status: &'a Status,
     number: u64,
+    since: Instant,
+    subject: String,
+    answered: bool,
 }
 
 impl Status {
@@ -40,12 +47,14 @@ impl Status {
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;
-        inner
-            .waiting
-            .insert(number, (Instant::now(), stream_of(subject)));
+        let since = Instant::now();
+        inner.waiting.insert(number, (since, stream_of(subject)));
         Waiting {
             status: self,
             number,
+            since,
+            subject: subject.to_owned(),
+            answered: false,
         }
     }
 
@@ -63,6 +72,25 @@ impl Status {
             .insert(stream_of(subject), (text.1, text.0));
     }
 
+    pub(crate) fn unreadable(&self, stream: &str, consumer: &str, error: String) {
+        let mut inner = self.lock();
+        let key = (stream.to_owned(), consumer.to_owned());
+        let since = inner
+            .unreadable
+            .get(&key)
+            .map_or_else(Instant::now, |(since, _)| *since);
+        inner.unreadable.insert(key, (since, error));
+    }
+
+    pub(crate) fn readable(&self, stream: &str, consumer: &str) {
+        let mut inner = self.lock();
+        if !inner.unreadable.is_empty() {
+            inner
+                .unreadable
+                .remove(&(stream.to_owned(), consumer.to_owned()));
+        }
+    }
+
     pub(crate) fn repaired(&self, what: String) {
         let now = Utc::now();
         let mut inner = self.lock();
@@ -75,15 +103,35 @@ impl Status {
     }
 }
 
+impl Waiting<'_> {
+    pub(crate) fn stored(mut self) {
+        self.answered = true;
+        self.status.stored(&self.subject);
+    }
+
+    /// It was answered; what that says of the stream is noted elsewhere, or nothing.
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
+    }
+
+    pub(crate) fn failed(mut self, error: &dyn std::fmt::Display) {
+        self.answered = true;
+        self.status.failed(&self.subject, error);
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.status.lock().waiting.remove(&self.number);
+        if !self.answered && self.since.elapsed() > ABANDONED_PUBLISH {
+            self.status.failed(&self.subject, &"no answer");
+        }
     }
 }
 
 impl Bus {
-    /// Why nothing is stored, if that is so: streams that refuse what is published, or do not answer.
-    pub fn publish_problem(&self) -> Option<String> {
+    /// What does not work, if anything: streams that do not store what is published, consumers that cannot be read.
+    pub fn problem(&self) -> Option<String> {
         self.status.problem(Instant::now())
     }
 
@@ -104,30 +152,30 @@ impl Bus {
 impl Status {
     fn problem(&self, now: Instant) -> Option<String> {
         let inner = self.lock();
-        let mut problems: BTreeMap<&str, String> = inner
+        let mut stores: BTreeMap<&str, &str> = inner
             .failed
             .iter()
             .filter(|(_, (at, _))| now.duration_since(*at) < FAILURE_AGE)
-            .map(|(stream, (_, error))| (stream.as_str(), error.clone()))
+            .map(|(stream, (_, error))| (stream.as_str(), error.as_str()))
             .collect();
         for (since, stream) in inner.waiting.values() {
             if now.duration_since(*since) > SLOW_PUBLISH {
-                problems
-                    .entry(stream)
-                    .or_insert_with(|| "no answer".to_owned());
+                stores.entry(stream).or_insert("no answer");
             }
         }
-        if problems.is_empty() {
-            return None;
-        }
-        let problems: Vec<String> = problems
+        let stores = stores
             .into_iter()
-            .map(|(stream, error)| format!("{stream}: {error}"))
-            .collect();
-        Some(format!(
-            "NATS does not store ({}); publishing again until it does",
-            problems.join("; ")
-        ))
+            .map(|(stream, error)| format!("{stream} does not store: {error}"));
+        let reads = inner
+            .unreadable
+            .iter()
+            .filter(|(_, (since, _))| now.duration_since(*since) > SLOW_PUBLISH)
+            .map(|((stream, name), (_, error))| {
+                format!("consumer {name} of {stream} cannot be read: {error}")
+            });
+        let problems: Vec<String> = stores.chain(reads).collect();
+        (!problems.is_empty())
+            .then(|| format!("NATS: {}; trying again until it does", problems.join("; ")))
     }
 }
 
@@ -186,7 +234,10 @@ mod tests {
         assert_eq!(status.problem(now), None);
         status.failed("slurm.x", &std::io::Error::other("full"));
         let problem = status.problem(now).unwrap();
-        assert!(problem.contains("stream SLURM_EVENTS: full"), "{problem}");
+        assert!(
+            problem.contains("stream SLURM_EVENTS does not store: full"),
+            "{problem}"
+        );
         status.stored("mesh.c.audit.read");
         assert!(status.problem(now).is_some(), "another stream");
         assert_eq!(status.problem(Instant::now() + FAILURE_AGE), None);
@@ -202,10 +253,10 @@ mod tests {
         let later = Instant::now() + SLOW_PUBLISH + Duration::from_secs(1);
         let problem = status.problem(later).unwrap();
         assert!(
-            problem.contains("stream SLURM_EVENTS: no answer"),
+            problem.contains("stream SLURM_EVENTS does not store: no answer"),
             "{problem}"
         );
-        drop(waiting);
+        waiting.stored();
         assert_eq!(status.problem(later), None);
     }
 }

@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Coordinators, audited, metrics};
 use crate::{ConfigError, ConfigFile, Health, MeshConfig};
 
+/// How often it is looked whether streams and buckets are there.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Configuration, the signal to stop, and a place to say how one is. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
@@ -73,14 +76,31 @@ impl Context {
     }
 
     /// Keeps the condition `<service>.nats` true to the bus: a service whose NATS is gone or stores nothing is not ready. The note
-    /// `<service>.repairs` says what somebody else changed or deleted within the last hour.
+    /// `<service>.repairs` says what somebody else changed or deleted within the last hour. Who provisions declares again what is missing.
     pub fn watch_nats(&self, service: &str, bus: &mesh_bus::Bus) {
         let condition = self.health.condition(&format!("{service}.nats"));
         let repairs = self.health.note(&format!("{service}.repairs"));
         let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
+        if bus.provisions() {
+            let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
+            tokio::spawn(async move {
+                while !shutdown.is_cancelled() {
+                    let restored = bus.connected().then(|| bus.restore());
+                    if let Some(restored) = restored
+                        && let Err(error) = restored.await
+                    {
+                        tracing::debug!(error = crate::chain(&error), "look for missing streams");
+                    }
+                    tokio::select! {
+                        () = shutdown.cancelled() => {}
+                        () = tokio::time::sleep(RESTORE_INTERVAL) => {}
+                    }
+                }
+            });
+        }
         tokio::spawn(async move {
             loop {
-                match bus.publish_problem() {
+                match bus.problem() {
                     _ if !bus.connected() => {
                         condition.fail("NATS does not answer; connecting again");
                     }

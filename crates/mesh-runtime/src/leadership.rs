@@ -45,11 +45,18 @@ impl Context {
                     }
                     (_, Role::Leader) => tracing::info!(service, "leading"),
                     (_, Role::Unsure) => {
-                        tracing::warn!(service, "NATS does not answer, another replica may lead");
+                        tracing::warn!(
+                            service,
+                            "the lease cannot be read or renewed, another replica may lead"
+                        );
                     }
                 }
-                if now != Role::Starting {
-                    decided.ok();
+                match now {
+                    Role::Starting => {}
+                    Role::Standby | Role::Leader => decided.ok(),
+                    Role::Unsure => decided.fail(
+                        "the lease cannot be read or renewed: who leads is not known, and nothing is published meanwhile",
+                    ),
                 }
                 told = now;
                 if role.changed().await.is_err() {

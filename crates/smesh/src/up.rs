@@ -64,7 +64,8 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     let own = context.mesh.nats.url.is_empty();
     let child = if own {
         let (cluster, nats) = (&context.mesh.cluster, &context.mesh.nats);
-        Some(NatsChild::start(&data, cluster, nats, args.nats_port, &shutdown).await?)
+        let stores = context.health.condition("smesh.nats-server");
+        Some(NatsChild::start(&data, cluster, nats, args.nats_port, stores, &shutdown).await?)
     } else {
         None
     };

@@ -56,6 +56,49 @@ async fn the_former_writer_writes_no_key_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_is_put_back_into_a_bucket_that_was_deleted_or_purged() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "ingest").await;
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let (mut former, _) = take_over(&bus, "c1").await;
+    former.put("c1.0", "a".into()).await.unwrap();
+    // What was read is put back as well as what was written.
+    let (mut state, _) = take_over(&bus, "c1").await;
+    state.put("c1.1", "b".into()).await.unwrap();
+    state.put("c1.2", "c".into()).await.unwrap();
+    state.delete("c1.2").await.unwrap();
+    let name = format!("KV_{BUCKET_INGEST}");
+    context.delete_stream(&name).await.unwrap();
+    assert!(
+        state.put("c1.3", "d".into()).await.is_err(),
+        "there is none"
+    );
+    bus.restore().await.unwrap();
+    state.put("c1.3", "d".into()).await.unwrap();
+    let stream = context.get_stream(&name).await.unwrap();
+    stream.purge().await.unwrap();
+    state.put("c1.3", "e".into()).await.unwrap();
+    let repairs = bus.repairs().join("\n");
+    for said in [
+        "bucket mesh_ingest: it was deleted",
+        "state of c1 in bucket mesh_ingest",
+    ] {
+        assert!(repairs.contains(said), "{repairs}");
+    }
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let (mut next, stored) = take_over(&bus, "c1").await;
+    assert_eq!(
+        stored,
+        [pair("c1.0", "a"), pair("c1.1", "b"), pair("c1.3", "e")]
+    );
+    // Who was replaced puts nothing back.
+    stream.purge().await.unwrap();
+    next.put("c1.4", "f".into()).await.unwrap();
+    let refused = state.put("c1.3", "late".into()).await;
+    assert!(matches!(refused, Err(PutError::Conflict { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn clusters_and_other_buckets_do_not_disturb_each_other() {
     let nats = NatsServer::start().await;
     let bus = connect(&nats, "ingest").await;

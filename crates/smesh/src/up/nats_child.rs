@@ -1,6 +1,7 @@
 //! The own nats-server: found, checked, started, restarted when it dies, stopped at the end.
 
 use std::fs;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,14 +10,14 @@ use std::time::Duration;
 use mesh_bus::Bus;
 use mesh_events::catalogue::ROLES;
 use mesh_hook::listener;
-use mesh_runtime::Context;
+use mesh_runtime::{Condition, Context};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::data_dir::{DataDir, write_private};
-use super::nats_conf::NatsConf;
+use super::nats_conf::{NatsConf, SYSTEM};
 use super::nats_program;
 use crate::error::Error;
 
@@ -24,6 +25,10 @@ use crate::error::Error;
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a port that somebody else takes is replaced by another one.
 const PORT_ATTEMPTS: u32 = 5;
+/// How often the server is asked whether it stores.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
+/// Before a server that does not store is started again, this much must fit on its disk.
+const ROOM: usize = 1 << 20;
 /// How long a server may take to open its streams.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -46,6 +51,7 @@ impl NatsChild {
         cluster: &str,
         config: &mesh_bus::Config,
         port: Option<u16>,
+        stores: Condition,
         shutdown: &CancellationToken,
     ) -> Result<Self, Error> {
         let program = nats_program::find().await?;
@@ -55,6 +61,7 @@ impl NatsChild {
             .iter()
             .map(|role| password(data, role))
             .collect::<Result<Vec<_>, _>>()?;
+        let system_password = hex::encode(rand::random::<[u8; 24]>());
         let mut attempts = PORT_ATTEMPTS;
         let (child, port) = loop {
             let port = choose_port(data, port)?;
@@ -64,6 +71,7 @@ impl NatsChild {
                 store: &files.store,
                 log: &files.log,
                 passwords: &passwords,
+                system_password: &system_password,
                 events_max_bytes: config.events_max_bytes,
             }
             .render();
@@ -85,11 +93,21 @@ impl NatsChild {
         };
         let url = format!("nats://127.0.0.1:{port}");
         tracing::info!(%url, program = %program.display(), "nats-server started");
+        let system = mesh_bus::Config {
+            url: url.clone(),
+            user: Some(SYSTEM.to_owned()),
+            password: Some(system_password.into()),
+            provision: false,
+            ..mesh_bus::Config::default()
+        };
+        stores.ok();
         let stop = CancellationToken::new();
         let supervised = Supervised {
             program,
             files,
             port,
+            system: Bus::connect(&system, SYSTEM).await?,
+            stores,
             stop: stop.clone(),
             shutdown: shutdown.clone(),
         };
@@ -135,20 +153,20 @@ impl NatsChild {
         })
     }
 
-    /// Declares streams, consumers and buckets, as the only role that may.
+    /// Declares streams, consumers and buckets, as the only role that may, and from now on what of them gets lost.
     ///
     /// # Errors
     /// If the server refuses.
     pub async fn provision(&self, context: &Context) -> Result<(), Error> {
         let bus = Bus::connect(&self.config("admin")?, "admin").await?;
         let ready = tokio::time::timeout(START_PATIENCE, bus.ready(&context.shutdown)).await;
-        let declared = match ready {
-            Ok(ready) => ready,
+        match ready {
+            Ok(ready) => ready?,
             // Says what it is that the server refuses.
-            Err(_) => bus.provision().await,
-        };
-        bus.close().await;
-        Ok(declared?)
+            Err(_) => bus.provision().await?,
+        }
+        context.watch_nats("smesh", &bus);
+        Ok(())
     }
 
     /// Stops the server and waits until it is gone.
@@ -293,6 +311,9 @@ struct Supervised {
     program: PathBuf,
     files: Files,
     port: u16,
+    /// Asks the server how it is.
+    system: Bus,
+    stores: Condition,
     stop: CancellationToken,
     shutdown: CancellationToken,
 }
@@ -313,6 +334,11 @@ impl Supervised {
                     Ok(status) => tracing::error!(%status, log = %self.files.log.display(), "nats-server died, starting it again"),
                     Err(error) => tracing::error!(%error, "wait for nats-server"),
                 },
+                // It goes on refusing after its disk has room again.
+                problem = self.stores_nothing() => {
+                    tracing::error!(problem, "nats-server does not store any more, starting it again");
+                    end(&mut child, &self.files).await;
+                }
             }
             if started.elapsed() > Duration::from_secs(60) {
                 pause = Duration::ZERO;
@@ -338,6 +364,34 @@ impl Supervised {
         }
     }
 
+    /// Returns when the server does not store and would if it were started again.
+    async fn stores_nothing(&self) -> String {
+        loop {
+            tokio::time::sleep(HEALTH_INTERVAL).await;
+            // One that does not answer is told of by everyone who is connected.
+            let Ok(problem) = self.system.server_problem().await else {
+                continue;
+            };
+            let Some(problem) = problem else {
+                self.stores.ok();
+                continue;
+            };
+            let room = has_room(&self.files.store).await;
+            match &room {
+                Ok(()) => self.stores.fail(format!(
+                    "nats-server does not store: {problem}; it is started again"
+                )),
+                Err(error) => self.stores.fail(format!(
+                    "nats-server does not store: {problem}; make room on the disk of {} ({error}), then it is started again by itself",
+                    self.files.store.display()
+                )),
+            }
+            if room.is_ok() && problem.contains("write error") {
+                return problem;
+            }
+        }
+    }
+
     async fn again(&self) -> Result<Child, Failure> {
         let mut child = spawn(&self.program, &self.files).map_err(Failure::Other)?;
         tokio::select! {
@@ -347,6 +401,17 @@ impl Supervised {
         }
         Ok(child)
     }
+}
+
+/// Whether something can be written to a folder, and stays.
+async fn has_room(folder: &Path) -> std::io::Result<()> {
+    let folder = folder.to_owned();
+    let written = tokio::task::spawn_blocking(move || {
+        let mut file = tempfile::tempfile_in(folder)?;
+        file.write_all(&vec![1; ROOM])?;
+        file.sync_all()
+    });
+    written.await.map_err(std::io::Error::other)?
 }
 
 async fn end(child: &mut Child, files: &Files) {

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use mesh_events::catalogue::{self, ROLES, STREAMS};
 
+/// The user who may ask the server how it is, and nothing else.
+pub const SYSTEM: &str = "system";
+
 /// What goes into the configuration.
 #[derive(Debug)]
 pub struct NatsConf<'a> {
@@ -18,6 +21,8 @@ pub struct NatsConf<'a> {
     pub log: &'a Path,
     /// Password of each role, in the order of [`ROLES`].
     pub passwords: &'a [String],
+    /// Password of the user who may ask the server how it is.
+    pub system_password: &'a str,
     /// Most bytes of the public bus, if configured.
     pub events_max_bytes: Option<i64>,
 }
@@ -41,7 +46,11 @@ impl NatsConf<'_> {
              logfile_max_num: 3\n\
              jetstream {{\n  store_dir: {store}\n  # Acknowledged means on disk: the server's default loses acknowledged messages on power loss.\n  \
              sync_interval: always\n  max_file_store: {max_store}\n  max_memory_store: 64MB\n}}\n\
+             accounts {{\n  \"$SYS\" {{ users: [\n    {{ user: {system}, password: {system_password}, permissions: {{\n      \
+             publish: {{ allow: [\"$SYS.REQ.SERVER.PING.HEALTHZ\"] }}\n      subscribe: {{ allow: [\"_INBOX_{SYSTEM}.>\"] }} }} }}\n  ] }}\n}}\n\
              authorization {{\n  users: [\n{users}  ]\n}}\n",
+            system = quoted(SYSTEM),
+            system_password = quoted(self.system_password),
             port = self.port,
             log = quoted(&self.log.to_string_lossy()),
             store = quoted(&self.store.to_string_lossy()),
@@ -106,6 +115,7 @@ mod tests {
             store: Path::new("/d/a b"),
             log: Path::new("/d/log"),
             passwords: &passwords,
+            system_password: "secret-of-system",
             events_max_bytes: None,
         };
         let text = conf.render();
@@ -143,6 +153,7 @@ mod tests {
             store: Path::new("/"),
             log: Path::new("/"),
             passwords: &[],
+            system_password: "",
             events_max_bytes: bytes,
         };
         assert!(conf(Some(100 << 30)).max_store() > conf(None).max_store() + (90 << 30));

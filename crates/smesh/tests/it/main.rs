@@ -11,5 +11,6 @@ mod ledger;
 mod mesh;
 mod others;
 mod replay;
+mod storage;
 mod up;
 mod webhooks;

@@ -1,7 +1,10 @@
 //! A mesh of a test's own: a slurm.conf without a Slurm behind it, `smesh init`, `smesh up`.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +32,18 @@ impl Mesh {
         let mesh = Self { folder, up: None };
         let output = mesh.run(&["init", "--slurm-conf", "slurm.conf", "--data-dir", "data"]);
         assert!(output.status.success(), "{output:?}");
+        mesh
+    }
+
+    /// With the streams of its nats-server in a folder of their own.
+    pub fn init_with_streams_at(folder: &Path) -> Self {
+        let mesh = Self::init();
+        let private = mesh.path("data/private");
+        fs::create_dir_all(&private).unwrap();
+        for folder in [&mesh.path("data"), &private] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        std::os::unix::fs::symlink(folder, private.join("jetstream")).unwrap();
         mesh
     }
 
@@ -105,6 +120,57 @@ impl Mesh {
             .status()
             .unwrap();
         assert!(status.success());
+    }
+
+    /// What `/readyz` says, ready or not.
+    pub fn readiness(&self) -> serde_json::Value {
+        let mut stream = UnixStream::connect(self.path("data/api.sock")).unwrap();
+        write!(stream, "GET /readyz HTTP/1.0\r\nHost: mesh\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    /// A problem that it says, by the name of its condition.
+    pub fn problem(&self, name: &str) -> String {
+        let readiness = self.readiness();
+        let problem = readiness["problems"][name].as_str();
+        problem.unwrap_or_default().to_owned()
+    }
+
+    /// A request of JetStream's API without a body, as the administrator.
+    pub fn jetstream(&self, request: &str) {
+        let read = |name: &str| fs::read_to_string(self.path(name)).unwrap();
+        let port: u16 = read("data/private/nats.port").parse().unwrap();
+        let password = read("data/private/nats-passwords/admin");
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        write!(
+            stream,
+            "CONNECT {{\"user\":\"admin\",\"pass\":\"{password}\",\"verbose\":false}}\r\n\
+             SUB answers 1\r\nPUB $JS.API.{request} answers 0\r\n\r\n"
+        )
+        .unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let answer = lines
+            .skip_while(|line| !line.starts_with("MSG answers"))
+            .nth(1);
+        assert!(answer.unwrap().contains("\"success\":true"), "{request}");
+    }
+
+    /// Rings as a hook does.
+    pub fn ring(&self) -> mesh_hook::ring::Outcome {
+        let config = mesh_hook::Config::load(&self.path("data/hook.toml")).unwrap();
+        let now = std::time::SystemTime::now();
+        let bell = mesh_hook::doorbell::doorbell(&mesh_hook::doorbell::Call {
+            cluster: "testbed",
+            hook: "PrologSlurmctld",
+            host: "h",
+            called_at: now,
+            environment: &Default::default(),
+            arguments: &[],
+        });
+        mesh_hook::ring::ring(&config, &bell, now, Instant::now())
     }
 
     /// Process id of its nats-server.

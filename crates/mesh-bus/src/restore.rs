@@ -1,0 +1,90 @@
+//! Streams and buckets that somebody deleted are declared again, and a server that does not store any more is found out.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use mesh_events::catalogue::{BUCKETS, STREAMS};
+use serde::Deserialize;
+
+use crate::{Bus, Error, metrics};
+
+/// A server that is well answers at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where a server answers how it is; in the system account only.
+const HEALTH: &str = "$SYS.REQ.SERVER.PING.HEALTHZ";
+
+#[derive(Deserialize)]
+struct HealthAnswer {
+    data: HealthStatus,
+}
+
+#[derive(Deserialize)]
+struct HealthStatus {
+    status: String,
+    #[serde(default)]
+    error: String,
+}
+
+impl Bus {
+    /// Declares everything again if a stream or bucket of the catalogue is missing, and says so. For whoever may provision.
+    ///
+    /// # Errors
+    /// If NATS does not answer or refuses.
+    pub async fn restore(&self) -> Result<(), Error> {
+        let failed = || Error::jetstream("list", "streams");
+        let names = self.jetstream.stream_names();
+        let found: BTreeSet<String> = names
+            .try_collect()
+            .await
+            .map_err(|source| failed()(source.into()))?;
+        let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
+        let streams = STREAMS.iter().map(|stream| stream.name.to_owned());
+        let missing: Vec<String> = streams
+            .chain(buckets)
+            .filter(|name| !found.contains(name))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Box::pin(self.provision()).await?;
+        for name in missing {
+            let what = match name.strip_prefix("KV_") {
+                Some(bucket) => format!("bucket {bucket}"),
+                None => format!("stream {name}"),
+            };
+            metrics::repaired(&name);
+            tracing::error!(
+                stream = name,
+                "{what} was deleted by somebody else, declared again: what it held is gone"
+            );
+            let repaired = format!("{what}: it was deleted, what it held is gone");
+            self.status.repaired(repaired);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the server, as it says itself; `None` if it is well. For a user of the system account.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn server_problem(&self) -> Result<Option<String>, Error> {
+        let failed = || Error::jetstream("ask for the health of", "NATS");
+        let request = async_nats::Request::new().timeout(Some(ANSWER_TIMEOUT));
+        let answer = self.client.send_request(HEALTH, request).await;
+        let answer = answer.map_err(|source| failed()(source.into()))?;
+        let answer: HealthAnswer =
+            serde_json::from_slice(&answer.payload).map_err(|source| failed()(source.into()))?;
+        let HealthStatus { status, error } = answer.data;
+        Ok(match status.as_str() {
+            "ok" => None,
+            _ if error.is_empty() => Some(status),
+            _ => Some(error),
+        })
+    }
+
+    /// Whether this connection declares streams, consumers and buckets.
+    pub fn provisions(&self) -> bool {
+        self.config.provision
+    }
+}

@@ -182,6 +182,22 @@ impl Bus {
         Ok(consumer)
     }
 
+    /// Lets a consumer of the catalogue begin anew with everything that its stream has. Nobody may read it meanwhile.
+    ///
+    /// # Errors
+    /// If NATS refuses.
+    pub async fn consume_again(&self, stream: &str, name: &str) -> Result<(), Error> {
+        let deleted = self
+            .jetstream
+            .delete_consumer_from_stream(name, stream)
+            .await;
+        if let Err(error) = deleted {
+            tracing::debug!(%error, consumer = name, "delete consumer");
+        }
+        self.consumers.forget(stream, name);
+        self.checked_consumer(stream, name).await.map(drop)
+    }
+
     async fn make(&self, stream: &str, config: pull::Config) -> Result<PullConsumer, Error> {
         let name = config.durable_name.clone().unwrap_or_default();
         let made = self.jetstream.create_consumer_on_stream(config, stream);

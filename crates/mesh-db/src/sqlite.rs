@@ -31,16 +31,11 @@ pub fn pools(
     readers: u32,
     longest: Duration,
 ) -> Result<(Pool, Pool), Error> {
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|source| Error::Create {
-            name,
-            path: path.to_owned(),
-            source,
-        })?;
+    create(path).map_err(|source| Error::Create {
+        name,
+        path: path.to_owned(),
+        source,
+    })?;
     let options = options(path);
     // A file is always there: to ask a connection whether it lives would only be another round to its thread.
     let writer = SqlitePoolOptions::new()
@@ -56,6 +51,13 @@ pub fn pools(
         })
         .connect_lazy_with(options.read_only(true));
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
+}
+
+/// Makes the file if it is not there, for its owner only.
+fn create(path: &Path) -> std::io::Result<()> {
+    let mut file = OpenOptions::new();
+    let file = file.create(true).append(true).mode(0o600);
+    file.open(path).map(drop)
 }
 
 /// Ends whatever runs on a connection after a time, as a server does by itself. What nobody waits for any more ends, too.

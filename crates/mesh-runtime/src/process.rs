@@ -29,6 +29,14 @@ pub trait Service {
     /// Every fault, naming its key.
     fn check(context: &Context) -> Result<(), BoxError>;
 
+    /// The file of SQLite that it keeps things in, if it has one.
+    ///
+    /// # Errors
+    /// If the configuration cannot be used.
+    fn database_file(_context: &Context) -> Result<Option<PathBuf>, BoxError> {
+        Ok(None)
+    }
+
     /// Checks the configuration, opens databases, and returns at once: never waits for NATS or Slurm.
     fn start(context: Context) -> impl Future<Output = Result<Started, BoxError>> + Send;
 }

@@ -137,6 +137,8 @@ pub enum Command {
     /// Check the arithmetic of costs against test vectors
     #[command(subcommand)]
     Price(Price),
+    /// Bring what can be read of a service's damaged file into a new one
+    Recover(Recover),
     /// Check everything, end to end, and say what to fix
     Doctor(Doctor),
     /// Print, install, test and flush Slurm's hooks
@@ -185,6 +187,21 @@ pub struct Up {
     /// Port of its nats-server on 127.0.0.1 [default: a free one, kept for the next start if it is still free]
     #[arg(long, value_name = "PORT", env = "MESH_NATS_PORT")]
     pub nats_port: Option<u16>,
+}
+
+/// `smesh recover`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+While `smesh up` is stopped. The damaged file is moved aside and never changed. Costs are computed again from what the bus has
+(14 days) at the next start. The ledger is put back from a backup instead.
+
+Examples:
+  smesh recover cost-engine
+  smesh recover webhook-dispatcher")]
+pub struct Recover {
+    /// The service, as `smesh doctor` names it
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
 }
 
 /// `smesh why`

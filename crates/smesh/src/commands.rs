@@ -12,6 +12,7 @@ mod job;
 mod ledger;
 mod node;
 mod price;
+mod recover;
 mod replay;
 mod retention;
 mod stats;
@@ -51,6 +52,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Verify(args) => verify::run(global, args).await,
         Command::Ledger(args) => ledger::run(global, args).await,
         Command::Price(args) => price::run(global, &args),
+        Command::Recover(args) => recover::run(global, args).await,
         Command::Doctor(_) => doctor::run(global).await,
         Command::Hooks(args) => hooks::run(global, args).await,
         Command::Inspect(args) => inspect::run(&args),

@@ -9,11 +9,13 @@
 //! recognises and stops before it starts its own.
 
 mod banner;
-mod data_dir;
+pub mod data_dir;
+pub mod databases;
 mod hook_config;
 mod nats_child;
 mod nats_conf;
 mod nats_program;
+pub mod recover;
 mod services;
 
 use std::process::ExitCode;
@@ -97,6 +99,7 @@ async fn serve(
         child.provision(&context).await?;
         hook_config::write(&context, child, data, slurm_user)?;
     }
+    recover::compute_again(&context, child).await?;
     let running = services::start(&context, child).await?;
     let socket = settings::socket(&context);
     banner::when_ready(&context, &socket, child.map(NatsChild::url));

@@ -60,6 +60,10 @@ impl Service for CostEngineService {
         configuration(context).map(drop)
     }
 
+    fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
+        configuration(context).map(|(_, path, _)| Some(path))
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
         let (config, database, prices) = configuration(&context)?;
         metrics::describe();
@@ -91,6 +95,15 @@ impl Service for CostEngineService {
             run: Box::pin(engine.run(prices)),
         })
     }
+}
+
+/// Makes the tables in a file that is not there.
+///
+/// # Errors
+/// If it cannot be written.
+pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
+    Store::open(&path).await?.close().await;
+    Ok(())
 }
 
 /// The section, where the database is, and the price book if there is one.

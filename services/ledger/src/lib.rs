@@ -24,6 +24,7 @@ mod policy;
 pub mod replayer;
 pub mod retention;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mesh_bus::Bus;
@@ -62,6 +63,14 @@ impl Service for LedgerService {
 
     fn check(context: &Context) -> Result<(), BoxError> {
         configuration(context).map(drop)
+    }
+
+    fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
+        let config = configuration(context)?;
+        Ok(match config.database(&context.mesh.data_dir)? {
+            Location::Sqlite(path) => Some(path),
+            Location::Postgres(_) => None,
+        })
     }
 
     async fn start(context: Context) -> Result<Started, BoxError> {

@@ -45,7 +45,7 @@ pub mod vault;
 pub mod work;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -85,6 +85,13 @@ impl Service for WebhookDispatcherService {
 
     fn check(context: &Context) -> Result<(), BoxError> {
         configuration(context).map(drop)
+    }
+
+    fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
+        Ok(match configuration(context)?.3 {
+            Location::Sqlite(path) => Some(path),
+            Location::Postgres(_) => None,
+        })
     }
 
     async fn start(context: Context) -> Result<Started, BoxError> {
@@ -145,6 +152,16 @@ impl Service for WebhookDispatcherService {
             run: Box::pin(dispatcher.run(context, prepared, conditions)),
         })
     }
+}
+
+/// Makes the tables in a file that is not there.
+///
+/// # Errors
+/// If it cannot be written.
+pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
+    let store = Store::open(&Location::Sqlite(path)).await?;
+    store.close().await;
+    Ok(())
 }
 
 /// The section, its endpoints with their secrets read, how they are reached, and where the tables are.

@@ -4,8 +4,9 @@ use axum::Router;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 
+use super::databases;
 use super::nats_child::NatsChild;
 use crate::error::Error;
 
@@ -13,22 +14,23 @@ use crate::error::Error;
 pub struct Running {
     /// Every service's routes.
     pub router: Router,
-    /// Every service's work: ends when all have ended; the first failure stops the others.
+    /// Every service's work: ends when all have ended. One that fails does so alone: the others go on, and readiness says so.
     pub run: BoxFuture<'static, Result<(), BoxError>>,
 }
 
-type Work = BoxFuture<'static, (&'static str, Result<(), BoxError>)>;
+type Work = BoxFuture<'static, (&'static str, Condition, Result<(), BoxError>)>;
 
 /// Starts the services. The order does not matter to them.
 ///
 /// # Errors
-/// The first service that cannot start, with the reason.
+/// The first service that is configured wrongly, with the reason. One that cannot start otherwise is left out, and readiness says so; if none can, that is an error.
 pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Running, Error> {
     let mut starter = Starter {
         context,
         child,
         router: Router::new(),
         work: FuturesUnordered::new(),
+        failed: None,
     };
     starter.add::<ledger::LedgerService>().await?;
     starter.add::<cost_engine::CostEngineService>().await?;
@@ -40,7 +42,15 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
         .await?;
     starter.add::<node_watcher::NodeWatcherService>().await?;
     starter.add::<ingest::IngestService>().await?;
-    let Starter { router, work, .. } = starter;
+    let Starter {
+        router,
+        work,
+        failed,
+        ..
+    } = starter;
+    if let (Some(error), true) = (failed, work.is_empty()) {
+        return Err(error);
+    }
     Ok(Running {
         router,
         run: all(work, context.clone()).boxed(),
@@ -52,6 +62,8 @@ struct Starter<'a> {
     child: Option<&'a NatsChild>,
     router: Router,
     work: FuturesUnordered<Work>,
+    /// Why the first one could not start.
+    failed: Option<Error>,
 }
 
 impl Starter<'_> {
@@ -60,42 +72,68 @@ impl Starter<'_> {
             Some(child) => self.context.with_nats(child.config(S::NAME)?),
             None => self.context.clone(),
         };
-        let Started { router, run } = S::start(context).await.map_err(|source| Error::Service {
+        let failed = |source| Error::Service {
             service: S::NAME,
             source,
-        })?;
+        };
+        S::check(&context).map_err(failed)?;
+        let file = S::database_file(&context).map_err(failed)?;
+        let running = context.health.condition(&format!("{}.running", S::NAME));
+        let started = S::start(context.clone()).await;
+        if let Some(file) = file.filter(|file| file.exists()) {
+            databases::keep_checking(&context, S::NAME, file);
+        }
+        let Started { router, run } = match started {
+            Ok(started) => started,
+            Err(error) => {
+                fails_alone(S::NAME, &running, error.as_ref());
+                self.failed.get_or_insert(failed(error));
+                return Ok(());
+            }
+        };
+        running.ok();
         self.router = std::mem::take(&mut self.router).merge(router);
         // A task of its own: a service that computes does not hold up the others.
         let task = tokio::spawn(run);
-        self.work.push(
-            async move {
-                (
-                    S::NAME,
-                    task.await.unwrap_or_else(|error| Err(error.into())),
-                )
-            }
-            .boxed(),
-        );
+        let work = async move {
+            let ended = task.await.unwrap_or_else(|error| Err(error.into()));
+            (S::NAME, running, ended)
+        };
+        self.work.push(work.boxed());
         Ok(())
     }
 }
 
+/// The others go on without it.
+fn fails_alone(
+    service: &'static str,
+    running: &Condition,
+    error: &(dyn std::error::Error + 'static),
+) {
+    let reason = mesh_runtime::chain(error);
+    tracing::error!(service, error = reason, "service failed; the others go on");
+    running.fail(format!(
+        "{reason}; it does not run until `smesh up` is started again"
+    ));
+}
+
+/// Ends when every service has ended after the signal to stop, or when none is left.
 async fn all(mut work: FuturesUnordered<Work>, context: Context) -> Result<(), BoxError> {
-    let mut first = Ok(());
-    while let Some((name, result)) = work.next().await {
-        if let Err(error) = result {
-            tracing::error!(
-                service = name,
-                error = mesh_runtime::chain(error.as_ref()),
-                "failed, stopping all"
-            );
-            context.shutdown.cancel();
-            if first.is_ok() {
-                first = Err(format!("{name}: {}", mesh_runtime::chain(error.as_ref())).into());
+    let mut failed = Vec::new();
+    while let Some((name, running, result)) = work.next().await {
+        match result {
+            Err(error) => {
+                fails_alone(name, &running, error.as_ref());
+                failed.push(format!("{name}: {}", mesh_runtime::chain(error.as_ref())));
             }
-        } else if !context.shutdown.is_cancelled() {
-            tracing::warn!(service = name, "ended by itself");
+            Ok(()) if !context.shutdown.is_cancelled() => {
+                tracing::warn!(service = name, "ended by itself");
+            }
+            Ok(()) => {}
         }
     }
-    first
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(failed.join("; ").into()),
+    }
 }

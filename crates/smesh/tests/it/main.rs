@@ -5,6 +5,7 @@
 mod access;
 mod commands;
 mod config;
+mod damaged;
 mod forged;
 mod inspect;
 mod ledger;

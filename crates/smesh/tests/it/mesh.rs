@@ -77,6 +77,12 @@ impl Mesh {
 
     /// Starts `smesh up` and waits until its API answers.
     pub fn start(&mut self) {
+        self.spawn();
+        self.wait_until("the API answers", || self.run(&["events"]).status.success());
+    }
+
+    /// Starts `smesh up`.
+    pub fn spawn(&mut self) {
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -90,7 +96,6 @@ impl Mesh {
             .spawn()
             .unwrap();
         self.up = Some(child);
-        self.wait_until("the API answers", || self.run(&["events"]).status.success());
     }
 
     pub fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {

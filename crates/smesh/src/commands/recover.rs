@@ -1,0 +1,42 @@
+//! `smesh recover`: a damaged file of a service.
+
+use std::process::ExitCode;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::{Global, Recover};
+use crate::error::Error;
+use crate::up::recover;
+use crate::{settings, show};
+
+pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Error> {
+    recover::is_recoverable(&args.service)?;
+    let context = settings::load(global, CancellationToken::new())?;
+    let (path, recovered) = recover::file(&context, &args.service).await?;
+    if global.json {
+        let tables = recovered.tables.iter().map(|table| {
+            serde_json::json!({ "table": table.name, "rows": table.rows, "damaged": table.is_damaged })
+        });
+        let tables: Vec<_> = tables.collect();
+        show::line(
+            serde_json::json!({ "file": path, "damaged_file": recovered.damaged, "tables": tables }),
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    show::line(format!(
+        "the damaged file is now {}",
+        recovered.damaged.display()
+    ))?;
+    if recovered.tables.is_empty() {
+        show::line("nothing can be read of it; the service begins with an empty one")?;
+    }
+    for table in &recovered.tables {
+        let lost = match table.is_damaged {
+            true => ", others on damaged pages are lost",
+            false => "",
+        };
+        show::line(format!("  {}: {} rows{lost}", table.name, table.rows))?;
+    }
+    show::line("start `smesh up`; remove the damaged file once nobody needs it")?;
+    Ok(ExitCode::SUCCESS)
+}

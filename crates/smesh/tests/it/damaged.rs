@@ -1,0 +1,104 @@
+//! A damaged database: its service fails alone and says what to do, the others go on, and the command recovers it.
+
+use std::fs;
+use std::path::Path;
+
+use crate::mesh::{Mesh, stderr, stdout};
+
+/// SQLite's.
+const PAGE: usize = 4096;
+const SERVICES: &[(&str, &str)] = &[
+    ("ledger", "ledger.db"),
+    ("cost-engine", "cost-engine.db"),
+    ("webhook-dispatcher", "webhook-dispatcher.db"),
+];
+
+/// Overwrites a page, counted from the front or, if negative, from the back.
+fn overwrite(path: &Path, page: isize) {
+    let mut bytes = fs::read(path).unwrap();
+    let pages = bytes.len() / PAGE;
+    let page = if page < 0 {
+        pages.strict_add_signed(page)
+    } else {
+        page.unsigned_abs()
+    };
+    bytes[page * PAGE..(page + 1) * PAGE].fill(0xAA);
+    fs::write(path, bytes).unwrap();
+}
+
+/// Names of conditions of a service that its file or its work do not hold.
+fn said_of(mesh: &Mesh, service: &str) -> String {
+    ["file", "running"]
+        .map(|what| mesh.problem(&format!("{service}.{what}")))
+        .join(" ")
+}
+
+fn damaged_alone(service: &'static str, file: &str, page: isize) -> Mesh {
+    let mut mesh = Mesh::started();
+    mesh.end("-TERM");
+    overwrite(&mesh.path("data").join(file), page);
+    mesh.spawn();
+    mesh.wait_until("readiness names the file", || {
+        mesh.path("data/api.sock").exists() && said_of(&mesh, service).contains(file)
+    });
+    let said = said_of(&mesh, service);
+    assert!(said.contains("`smesh up`"), "{said}");
+    for (other, _) in SERVICES.iter().filter(|(name, _)| *name != service) {
+        assert_eq!(said_of(&mesh, other).trim(), "", "{other}");
+    }
+    mesh.wait_until("those that lead do", || {
+        let roles = &mesh.readiness()["roles"];
+        roles["ingest"] == "leader" && roles["node-watcher"] == "leader"
+    });
+    if service != "ledger" {
+        mesh.wait_until("the ledger answers", || {
+            mesh.run(&["events"]).status.success()
+        });
+    }
+    let doctor = stdout(&mesh.run(&["doctor"]));
+    assert!(doctor.contains(file), "{doctor}");
+    mesh
+}
+
+fn recovers(service: &'static str, file: &str, page: isize) {
+    let mut mesh = damaged_alone(service, file, page);
+    let running = mesh.run(&["recover", service]);
+    assert!(stderr(&running).contains("already uses"), "{running:?}");
+    mesh.end("-TERM");
+    let recovered = mesh.run(&["recover", service]);
+    assert!(recovered.status.success(), "{recovered:?}");
+    mesh.start();
+    mesh.wait_until("the service works", || {
+        said_of(&mesh, service).trim().is_empty()
+    });
+    assert!(!mesh.path(&format!("data/{file}.compute-again")).exists());
+    // It was looked at as a whole again.
+    let log = fs::read_to_string(mesh.path("up.log")).unwrap();
+    let since = log.rfind("nats-server started").unwrap();
+    assert!(!log[since..].contains("is damaged"), "{}", &log[since..]);
+}
+
+#[test]
+fn a_damaged_page_of_the_costs_hurts_nobody_else_and_is_recovered() {
+    for page in [1, -1] {
+        recovers("cost-engine", "cost-engine.db", page);
+    }
+}
+
+#[test]
+fn a_damaged_page_of_the_webhooks_hurts_nobody_else_and_is_recovered() {
+    for page in [1, -1] {
+        recovers("webhook-dispatcher", "webhook-dispatcher.db", page);
+    }
+}
+
+#[test]
+fn a_damaged_page_of_the_ledger_hurts_nobody_else_and_is_not_glossed_over() {
+    for page in [1, -1] {
+        let mut mesh = damaged_alone("ledger", "ledger.db", page);
+        mesh.end("-TERM");
+        let refused = mesh.run(&["recover", "ledger"]);
+        assert!(!refused.status.success());
+        assert!(stderr(&refused).contains("backup"), "{refused:?}");
+    }
+}

@@ -12,6 +12,7 @@
 //! - [`pairing`]: which messages wait a moment for their cost.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
 //! - [`moment`]: times as people write them; [`place`]: where a list goes on.
+//! - [`redactor`]: no secret in what is recorded or shown.
 //! - [`names`]: ids and names that must stay the same for ever.
 
 pub mod address;
@@ -32,6 +33,7 @@ pub mod ownership;
 pub mod pairing;
 pub mod place;
 pub mod rate;
+pub mod redactor;
 pub mod retry;
 pub mod sample;
 pub mod success;

@@ -195,6 +195,15 @@ pub async fn tell(
     } else if verdict.error.is_empty() {
         verdict.error = format!("status {status}: none of `success`");
     }
+    // Errors that name an address, and what is kept of answers.
+    let redactor = &endpoint.redactor;
+    redactor.clean(&mut verdict.error);
+    if let Outcome::Permanent { reason } | Outcome::Gone { reason } = &mut verdict.outcome {
+        redactor.clean(reason);
+    }
+    verdict
+        .keep
+        .retain(|(_, value)| value.as_ref().is_none_or(|value| !redactor.finds(value)));
     Attempted {
         cause: unanswered.or_else(|| Cause::of_answer(&verdict.outcome, status)),
         verdict,

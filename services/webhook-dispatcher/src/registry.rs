@@ -3,6 +3,7 @@
 //! Of the latter the database has twice what they are: a text that may be shown, and everything, secrets included, sealed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::adapters::endpoints::{Source, Stored};
 use crate::config::{Config, Endpoint, Fault};
+use crate::domain::redactor::Redactor;
 use crate::error::Error;
 use crate::signature::Signer;
 use crate::vault::Vault;
@@ -122,6 +124,9 @@ impl Registry {
             {
                 endpoint.signer = Some(signer.beside(before, retired.until));
             }
+        }
+        if !definition.retired.is_empty() {
+            endpoint.redactor = Arc::new(Redactor::new(endpoint.secrets()));
         }
         Ok(endpoint)
     }

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use chrono::{DateTime, Utc};
 use ring::hmac::{Context, HMAC_SHA256, Key};
+use secrecy::{ExposeSecret, SecretString};
 
 /// Signs for one endpoint. Its `Debug` would not show the key, and there is none.
 #[derive(Clone)]
@@ -11,6 +12,8 @@ pub struct Signer {
     key: Key,
     /// Secrets from before, and until when they sign too: receivers change theirs in this time.
     retired: Vec<(Key, DateTime<Utc>)>,
+    /// As they were given, to find them in texts.
+    secrets: Vec<SecretString>,
 }
 
 /// A secret that cannot be used.
@@ -43,6 +46,7 @@ impl Signer {
         Ok(Self {
             key: Key::new(HMAC_SHA256, &key),
             retired: Vec::new(),
+            secrets: vec![secret.into()],
         })
     }
 
@@ -50,7 +54,13 @@ impl Signer {
     #[must_use]
     pub fn beside(mut self, retired: Self, until: DateTime<Utc>) -> Self {
         self.retired.push((retired.key, until));
+        self.secrets.extend(retired.secrets);
         self
+    }
+
+    /// The secrets that it signs with.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.secrets.iter().map(ExposeSecret::expose_secret)
     }
 
     /// Value of `webhook-signature`. The timestamp is the attempt's: receivers refuse what is older than five minutes.

@@ -9,13 +9,16 @@ use clap::{Args, Subcommand};
 #[command(after_help = "\
 A webhook of yours gets the events of your own jobs; administrators make wider ones. Those of mesh.toml are changed there.
   smesh webhooks add next-step https://ci.example.org/slurm --type job.completed --type job.failed
-  smesh webhooks add chat https://hooks.slack.com/services/… --format slack
+  smesh webhooks add chat --format slack             asks for the address, which is a secret, and does not show it
+  smesh webhooks add chat @slack.url --format slack  reads it from a file; - reads standard input
   smesh webhooks test next-step                      a signed sample, now
   smesh webhooks test next-step --event 0191… --dry-run     what a real event would look like, and whether it would be sent
   smesh webhooks preview --template body.json --type job.failed     what a template makes, before it is used
   smesh webhooks dead next-step                      what was given up; deliveries next-step ID shows every attempt
   smesh webhooks redeliver next-step --all --since 2days
-  smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day")]
+  smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day
+Command lines are seen by everybody on the machine (ps). Addresses of chats, passwords in addresses, header values and tokens of formats belong into
+files (@FILE), into standard input or a prompt (-): ADDRESS, --header, --format and --set take them so.")]
 pub enum Webhooks {
     /// Make an endpoint; its signing secret is shown once
     Add(WebhookAdd),
@@ -61,7 +64,7 @@ pub enum Webhooks {
         /// How long the old one signs, as 12h or 2d; at most 7d
         #[arg(long, value_name = "TIME")]
         overlap: Option<String>,
-        /// Use the secret in this file, whsec_…
+        /// Use the secret in this file (- for standard input or a prompt), whsec_…
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
     },
@@ -139,13 +142,14 @@ pub struct WhichDeliveries {
 pub struct WebhookAdd {
     /// Its name: letters, digits, dots, underscores and hyphens
     pub name: String,
-    /// Where to send; may be left out for formats whose address is known
+    /// Where to send: URL, @FILE to read it from, or - for standard input or a prompt; may be left out for formats whose address is known, and is asked
+    /// for where it is a chat's
     #[arg(value_name = "URL")]
     pub address: Option<String>,
     /// Unix user it belongs to (administrators; without: you)
     #[arg(long, value_name = "USER")]
     pub owner: Option<String>,
-    /// Sign with the secret in this file, whsec_…; without, one is made
+    /// Sign with the secret in this file (- for standard input or a prompt), whsec_…; without, one is made
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// What it is
@@ -195,7 +199,7 @@ pub struct WebhookPreview {
 pub struct WebhookEdit {
     /// Its name
     pub name: String,
-    /// Where to send
+    /// Where to send: URL, @FILE to read it from, or - for standard input or a prompt
     #[arg(long, value_name = "URL")]
     pub address: Option<String>,
     /// Take a field back to its default, as `partitions`
@@ -209,7 +213,7 @@ pub struct WebhookEdit {
 /// Fields of an endpoint.
 #[derive(Debug, Args)]
 pub struct WebhookFields {
-    /// What is sent: cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format
+    /// What is sent: cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format; @FILE or - if a token is in it
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
     /// Types of events, as job.failed or 'job.*'; several are allowed
@@ -221,7 +225,7 @@ pub struct WebhookFields {
     /// Only events in this partition; several are allowed
     #[arg(long = "partition", value_name = "PARTITION")]
     pub partitions: Vec<String>,
-    /// A header of every request, as 'authorization: Bearer …', or 'authorization: @file' to read its value from a file
+    /// A header of every request, as 'x-team: physics'; 'authorization: @FILE' reads its value from a file, 'authorization: -' from standard input
     #[arg(long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,
     /// What it is for
@@ -248,7 +252,8 @@ pub struct WebhookFields {
     /// Do not send older events, as 1h
     #[arg(long, value_name = "TIME")]
     pub max_event_age: Option<String>,
-    /// Any other field of the API, as circuit_after=5 or 'accounts=["physics"]'; a value that is JSON is taken as such
+    /// Any other field of the API, as circuit_after=5 or 'accounts=["physics"]'; a value that is JSON is taken as such, FIELD=@FILE and
+    /// FIELD=- are read
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub set: Vec<String>,
 }

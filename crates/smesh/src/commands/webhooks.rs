@@ -10,11 +10,12 @@ use std::process::ExitCode;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use self::fields::{add, edit, read};
+use self::fields::{add, edit};
 use self::view::{endpoint, list};
 use crate::cli::{Global, Webhooks, WhichDeliveries};
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
+use crate::secret_input::SecretInput;
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Error> {
@@ -87,7 +88,7 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
                 rotation["overlap"] = overlap.into();
             }
             if let Some(file) = secret_file {
-                rotation["secret"] = read(&file)?.into();
+                rotation["secret"] = SecretInput::default().file("signing secret", &file)?.into();
             }
             let rotated = send(Method::POST, &(at(&name) + "/rotate"), rotation).await?;
             output(global, &rotated, with_secret)?;

@@ -1,6 +1,7 @@
 //! `smesh webhooks`: what was given up is looked at and delivered again.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Output, Stdio};
 
 use mesh_testkit::{Answer, Receiver};
 use serde_json::Value;
@@ -115,4 +116,98 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert_eq!(json(&["show", "pipeline"])["circuit"]["state"], "closed");
+}
+
+/// Runs a command that is told this on standard input.
+fn told(mut command: Command, text: &str) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(text.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+/// Answers the prompt for an address, on the terminal that script(1) gives to the command.
+fn prompted(mesh: &Mesh, address: &str) -> Output {
+    let line = format!(
+        "{} webhooks add prompted --format slack",
+        env!("CARGO_BIN_EXE_smesh")
+    );
+    let mut child = Command::new("script")
+        .args(["-q", "-e", "-c", &line, "/dev/null"])
+        .current_dir(mesh.path(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut terminal = child.stdout.take().unwrap();
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(b"address (is not shown): ") {
+        terminal.read_exact(&mut byte).unwrap();
+        said.push(byte[0]);
+    }
+    let mut keyboard = child.stdin.take().unwrap();
+    writeln!(keyboard, "{address}").unwrap();
+    terminal.read_to_end(&mut said).unwrap();
+    drop(keyboard);
+    Output {
+        status: child.wait().unwrap(),
+        stdout: said,
+        stderr: Vec::new(),
+    }
+}
+
+#[test]
+fn secrets_need_not_stand_on_the_command_line() {
+    let mesh = Mesh::started();
+    let address = "https://hooks.slack.com/services/T0001/B0002/s3cretPathOfMine";
+    std::fs::write(mesh.path("slack.url"), format!("{address}\n")).unwrap();
+    let bot = r#"{"type": "slack-api", "token": "xoxb-s3cret", "channel": "C1"}"#;
+    let add = |name: &str, args: &[&str]| mesh.smesh(&[&["webhooks", "add", name], args].concat());
+    let prompted = prompted(&mesh, address);
+    let made = [
+        prompted,
+        told(add("file", &["@slack.url", "--format", "slack"]), ""),
+        told(add("stdin", &["-", "--format", "slack"]), address),
+        told(add("bot", &["--format", "-"]), bot),
+        told(
+            add("header", &["https://example.org/", "--header", "x-key: -"]),
+            "s3cret-key\n",
+        ),
+        told(
+            add("set", &["--set", "url=@slack.url", "--format", "slack"]),
+            "",
+        ),
+    ];
+    for output in made {
+        assert!(output.status.success(), "{output:?}");
+        let said = stdout(&output) + &stderr(&output);
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+    let listed = stdout(&mesh.run(&["webhooks", "list"]));
+    for name in ["prompted", "file", "stdin", "bot", "header", "set"] {
+        assert!(listed.contains(name), "{listed}");
+    }
+    let failed = [
+        (
+            told(add("x", &["-", "--header", "a: -"]), "s3cret"),
+            "read already",
+        ),
+        (told(add("x", &["@none"]), ""), "none"),
+        (told(add("x", &["-"]), " \n"), "empty"),
+        (
+            told(add("x", &["--format", "-"]), "{\"token\": \"s3cret\""),
+            "--format",
+        ),
+    ];
+    for (output, problem) in failed {
+        assert!(!output.status.success(), "{output:?}");
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains(problem) && !said.contains("s3cret"), "{said}");
+    }
 }

@@ -197,7 +197,13 @@ impl Http {
             status: response.status().as_u16(),
             headers: response.headers().clone(),
             body: Vec::new(),
+            redactors: Vec::with_capacity(2),
         };
+        answer.redactors.push(Arc::clone(&endpoint.redactor));
+        // An http:// receiver's answer may be the proxy's.
+        answer
+            .redactors
+            .extend(proxy.map(|proxy| Arc::clone(&proxy.redactor)));
         let reading = read(response, &mut answer.body);
         // What came in time is enough.
         drop(tokio::time::timeout_at(until.into(), reading).await);

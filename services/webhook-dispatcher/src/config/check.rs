@@ -1,6 +1,7 @@
 //! Checks one endpoint of the configuration.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
@@ -14,6 +15,7 @@ use crate::domain::expression::Expression;
 use crate::domain::filter::{Filter, TypePattern};
 use crate::domain::format::{Format, Signed};
 use crate::domain::rate::{Limit, Rate};
+use crate::domain::redactor::Redactor;
 use crate::domain::retry::Policy;
 use crate::domain::success::Codes;
 use crate::signature::Signer;
@@ -177,7 +179,9 @@ impl<'a> Check<'a> {
             success,
             circuit_after: written.circuit_after.unwrap_or(config.circuit_after),
             limit,
+            redactor: Arc::default(),
         };
+        endpoint.redactor = Arc::new(Redactor::new(endpoint.secrets()));
         endpoint.public = serde_json::json!(written);
         endpoint.public["url"] = endpoint.shown_url().into();
         endpoint.public["signed"] = endpoint.signer.is_some().into();

@@ -1,5 +1,6 @@
 //! An endpoint, checked.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
@@ -12,6 +13,7 @@ use crate::domain::filter::Filter;
 use crate::domain::format::Format;
 use crate::domain::gate::Rules;
 use crate::domain::rate::Limit;
+use crate::domain::redactor::{Redactor, Values};
 use crate::domain::retry::Policy;
 use crate::domain::success::Codes;
 use crate::signature::Signer;
@@ -53,6 +55,8 @@ pub struct Endpoint {
     pub circuit_after: u32,
     /// How fast; `None`: as fast as it goes.
     pub limit: Option<Limit>,
+    /// Takes its secrets out of what is recorded or shown.
+    pub redactor: Arc<Redactor>,
 }
 
 impl Endpoint {
@@ -68,6 +72,22 @@ impl Endpoint {
             },
             limit: self.limit,
         }
+    }
+
+    /// Everything about it that is secret.
+    pub fn secrets(&self) -> Values {
+        let mut values = Values::default();
+        values.address(&self.url, self.format.address_is_secret());
+        for (_, value) in &self.headers {
+            values.header(value.as_bytes());
+        }
+        for (_, secret) in self.format.secrets() {
+            values.secret(secret.expose());
+        }
+        for secret in self.signer.iter().flat_map(Signer::secrets) {
+            values.signing_secret(secret);
+        }
+        values
     }
 
     /// The address as far as it may be shown: no user, password or query; of a chat's address only the host, since its path is the secret.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use reqwest::Certificate;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -11,6 +12,7 @@ use url::Url;
 
 use super::{Config, Fault};
 use crate::domain::bypass::{Bypass, Rule};
+use crate::domain::redactor::{Redactor, Values};
 
 const DNS: u16 = 53;
 
@@ -46,6 +48,8 @@ pub struct Proxy {
     pub url: Url,
     /// User and password.
     pub credentials: Option<(String, SecretString)>,
+    /// Takes them out of its answers.
+    pub redactor: Arc<Redactor>,
     /// Receivers that it is not used for.
     pub bypass: Bypass,
 }
@@ -156,9 +160,14 @@ impl ProxyConfig {
             let problem = "has a user or password: they belong into proxy.credentials_file, or into MESH_WEBHOOK_DISPATCHER__PROXY__CREDENTIALS";
             fault("proxy.url", problem.to_owned());
         }
+        let mut secrets = Values::default();
+        if let Some((user, password)) = &credentials {
+            secrets.credentials(user, password.expose_secret());
+        }
         Some(Proxy {
             url,
             credentials,
+            redactor: Arc::new(Redactor::new(secrets)),
             bypass: Bypass::new(rules),
         })
     }

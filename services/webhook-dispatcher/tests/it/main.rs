@@ -10,6 +10,7 @@ mod database;
 mod delivery;
 mod dispatcher;
 mod dns;
+mod echo;
 mod faults;
 mod forgetting;
 mod formats;

@@ -1,32 +1,47 @@
 //! What the command line says of an endpoint, as the API takes it.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
 use crate::cli::{WebhookAdd, WebhookEdit, WebhookFields};
 use crate::error::Error;
+use crate::secret_input::SecretInput;
+
+/// Formats whose address is a secret, and is asked for.
+const CHATS: [&str; 3] = ["slack", "teams", "discord"];
 
 /// An endpoint to be made.
 pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
-    let mut spec = fields(&args.fields)?;
+    let mut input = SecretInput::default();
+    let mut spec = fields(&args.fields, &mut input)?;
     spec.insert("name".into(), args.name.clone().into());
-    for (key, value) in [("url", &args.address), ("owner", &args.owner)] {
-        if let Some(value) = value {
-            spec.insert(key.into(), value.clone().into());
-        }
+    if let Some(owner) = &args.owner {
+        spec.insert("owner".into(), owner.clone().into());
+    }
+    let is_chat = CHATS.map(Value::from).contains(
+        &spec
+            .get("format")
+            .map_or(Value::Null, |format| format["type"].clone()),
+    );
+    let address = match &args.address {
+        Some(address) => Some(input.value("address", address)?),
+        None if is_chat && !spec.contains_key("url") => input.prompt("address")?,
+        None => None,
+    };
+    if let Some(address) = address {
+        spec.insert("url".into(), address.into());
     }
     if let Some(file) = &args.secret_file {
-        spec.insert("secret".into(), read(file)?.into());
+        spec.insert("secret".into(), input.file("signing secret", file)?.into());
     }
     Ok(spec.into())
 }
 
 /// What changes.
 pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
-    let mut patch = fields(&args.fields)?;
-    if let Some(url) = &args.address {
-        patch.insert("url".into(), url.clone().into());
+    let mut input = SecretInput::default();
+    let mut patch = fields(&args.fields, &mut input)?;
+    if let Some(address) = &args.address {
+        patch.insert("url".into(), input.value("address", address)?.into());
     }
     for field in &args.unset {
         patch.insert(field.clone(), Value::Null);
@@ -39,19 +54,21 @@ pub(super) fn edit(args: &WebhookEdit) -> Result<Value, Error> {
     Ok(patch.into())
 }
 
-fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
+fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, Value>, Error> {
     let mut spec = Map::new();
     for field in &args.set {
         let Some((key, value)) = field.split_once('=') else {
-            return Err(Error::Usage(format!(
-                "--set {field}: not of the form FIELD=VALUE"
-            )));
+            return Err(Error::Usage(
+                "--set: not of the form FIELD=VALUE".to_owned(),
+            ));
         };
-        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        let value = input.value(key, value)?;
+        let value = serde_json::from_str(&value).unwrap_or_else(|_| value.into());
         spec.insert(key.to_owned(), value);
     }
     if let Some(format) = &args.format {
-        spec.insert("format".into(), self::format(format)?);
+        let format = input.value("format", format)?;
+        spec.insert("format".into(), self::format(&format)?);
     }
     for (key, values) in [
         ("types", &args.types),
@@ -86,10 +103,7 @@ fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
                 "--header: not of the form 'NAME: VALUE'".to_owned(),
             ));
         };
-        let value = match value.trim().strip_prefix('@') {
-            Some(file) => read(Path::new(file))?,
-            None => value.trim().to_owned(),
-        };
+        let value = input.value(name.trim(), value.trim())?;
         headers.insert(name.trim().to_owned(), value.into());
     }
     if !headers.is_empty() {
@@ -101,18 +115,10 @@ fn fields(args: &WebhookFields) -> Result<Map<String, Value>, Error> {
 /// A format: its name, or an object with settings.
 pub(super) fn format(text: &str) -> Result<Value, Error> {
     if text.starts_with('{') {
-        serde_json::from_str(text)
-            .map_err(|error| Error::Usage(format!("--format {text}: {error}")))
+        serde_json::from_str(text).map_err(|error| Error::Usage(format!("--format: {error}")))
     } else {
         Ok(json!({ "type": text }))
     }
-}
-
-/// A secret in a file; blanks around it do not count.
-pub(super) fn read(file: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(file)
-        .map(|text| text.trim().to_owned())
-        .map_err(|source| Error::io("read", file, source))
 }
 
 #[cfg(test)]

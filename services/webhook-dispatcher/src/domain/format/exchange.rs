@@ -1,12 +1,15 @@
 //! Requests, answers, and what follows.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use url::Url;
 
 use super::slack_api::Talk;
+use crate::domain::redactor::Redactor;
 use crate::domain::retry::{Outcome, RetryAfter};
 
 /// What was kept from earlier answers of an endpoint, by key.
@@ -75,8 +78,10 @@ pub struct Response {
     pub status: u16,
     /// Headers.
     pub headers: HeaderMap,
-    /// The beginning of the body.
+    /// The beginning of the body, with whatever secrets the receiver repeats: to judge by, never to be recorded.
     pub body: Vec<u8>,
+    /// What takes those secrets out.
+    pub redactors: Vec<Arc<Redactor>>,
 }
 
 impl Response {
@@ -107,9 +112,20 @@ impl Response {
         line
     }
 
+    /// A text of the receiver without the secrets that it repeats.
+    pub(super) fn redacted<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redactors
+            .iter()
+            .fold(Cow::Borrowed(text), |text, redactor| {
+                Cow::Owned(redactor.redact(&text).into_owned())
+            })
+    }
+
+    /// What is cut off could not be recognized any more: secrets go first.
     fn line(&self, most: usize) -> String {
         let text = String::from_utf8_lossy(&self.body);
-        let text: String = text
+        let text: String = self
+            .redacted(&text)
             .chars()
             .take(most)
             .map(crate::domain::message::clean)
@@ -134,10 +150,13 @@ pub struct Verdict {
 
 impl Verdict {
     pub(super) fn of(outcome: Outcome, response: &Response) -> Self {
-        let error = match (&outcome, response.excerpt()) {
-            (Outcome::Delivered, _) => String::new(),
-            (_, said) if said.is_empty() => format!("status {}", response.status),
-            (_, said) => format!("status {}: {said}", response.status),
+        let error = if outcome == Outcome::Delivered {
+            String::new()
+        } else {
+            match response.excerpt() {
+                said if said.is_empty() => format!("status {}", response.status),
+                said => format!("status {}: {said}", response.status),
+            }
         };
         Self {
             outcome,

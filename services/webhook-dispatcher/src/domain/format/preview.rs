@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::exchange::{Kept, Method, Response, Step, Unsendable};
 use super::{Content, Format};
+use crate::domain::redactor::{Redactor, Values};
 
 /// No format needs more requests to tell something.
 const MOST_REQUESTS: usize = 5;
@@ -22,7 +23,7 @@ pub struct Previewed {
     pub url: String,
     /// Type of the body; empty without one.
     pub content_type: String,
-    /// The body; secrets in it are `…`.
+    /// The body; secrets in it are `[redacted]`.
     pub body: String,
 }
 
@@ -79,10 +80,10 @@ impl Format {
 
     /// A body without the secrets that its target wants in it.
     fn masked(&self, body: String) -> String {
-        let secrets = self.secrets().into_iter();
-        let secrets = secrets.map(|(_, secret)| secret.expose());
-        secrets
-            .filter(|secret| !secret.is_empty())
-            .fold(body, |body, secret| body.replace(secret, "…"))
+        let mut values = Values::default();
+        for (_, secret) in self.secrets() {
+            values.secret(secret.expose());
+        }
+        Redactor::new(values).redact(&body).into_owned()
     }
 }

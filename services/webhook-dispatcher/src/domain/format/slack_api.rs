@@ -229,7 +229,7 @@ impl Talk {
         }
         match (said.ok, said.error.as_deref()) {
             (Some(true), _) => self.went_well(said, response),
-            (_, Some(error)) => self.refused(error),
+            (_, Some(error)) => self.refused(&response.redacted(error)),
             // Neither: what answered is not Slack, or the answer broke off.
             _ => {
                 self.keep.clear();

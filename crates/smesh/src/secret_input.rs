@@ -1,0 +1,117 @@
+//! Secrets that do not stand on the command line, where everybody on the machine sees them: in files, on standard input, by a prompt.
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use crate::error::Error;
+
+/// Reads secrets of one command line. Standard input is there once.
+#[derive(Debug, Default)]
+pub struct SecretInput {
+    is_stdin_read: bool,
+}
+
+impl SecretInput {
+    /// A value as it was written: `@FILE` is what is in the file, `-` what is on standard input or what a prompt is answered.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn value(&mut self, name: &str, written: &str) -> Result<String, Error> {
+        match written.strip_prefix('@') {
+            Some(file) => read_file(Path::new(file)),
+            None if written == "-" => self.read_stdin(name),
+            None => Ok(written.to_owned()),
+        }
+    }
+
+    /// What is in a file; `-` is standard input or a prompt.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn file(&mut self, name: &str, file: &Path) -> Result<String, Error> {
+        if file.as_os_str() == "-" {
+            self.read_stdin(name)
+        } else {
+            read_file(file)
+        }
+    }
+
+    /// Asks for a value where somebody can answer; `None` elsewhere.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub fn prompt(&mut self, name: &str) -> Result<Option<String>, Error> {
+        let can_answer = !self.is_stdin_read && std::io::stdin().is_terminal();
+        can_answer.then(|| ask(name)).transpose()
+    }
+
+    fn read_stdin(&mut self, name: &str) -> Result<String, Error> {
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() {
+            return ask(name);
+        }
+        if self.is_stdin_read {
+            return Err(Error::Usage(format!(
+                "{name}: standard input was read already; give one of them as @FILE"
+            )));
+        }
+        self.is_stdin_read = true;
+        let mut text = String::new();
+        stdin
+            .lock()
+            .read_to_string(&mut text)
+            .map_err(|source| Error::io("read", "standard input", source))?;
+        given(name, &text)
+    }
+}
+
+/// Asks on the terminal, which does not show the answer.
+fn ask(name: &str) -> Result<String, Error> {
+    let failed = |source| Error::io("read", "the terminal", source);
+    // Before the prompt: an answer may be pasted the moment it is there.
+    let hidden = HiddenInput::begin().map_err(failed)?;
+    let mut terminal = std::io::stderr();
+    write!(terminal, "{name} (is not shown): ").map_err(failed)?;
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    drop(hidden);
+    // The terminal did not show the end of the line either.
+    writeln!(terminal).map_err(failed)?;
+    read.map_err(failed)?;
+    given(name, &answer)
+}
+
+/// The terminal on standard input shows nothing of what is typed, until this is dropped.
+struct HiddenInput(Termios);
+
+impl HiddenInput {
+    fn begin() -> std::io::Result<Self> {
+        let shown = tcgetattr(std::io::stdin())?;
+        let mut hidden = shown.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Flush, &hidden)?;
+        Ok(Self(shown))
+    }
+}
+
+impl Drop for HiddenInput {
+    fn drop(&mut self) {
+        // A terminal that is gone shows nothing.
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0).unwrap_or_default();
+    }
+}
+
+fn read_file(file: &Path) -> Result<String, Error> {
+    let text = std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?;
+    given(&file.display().to_string(), &text)
+}
+
+/// Blanks around a secret do not count.
+fn given(name: &str, text: &str) -> Result<String, Error> {
+    match text.trim() {
+        "" => Err(Error::Usage(format!("{name}: empty"))),
+        text => Ok(text.to_owned()),
+    }
+}

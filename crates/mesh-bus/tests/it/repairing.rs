@@ -154,3 +154,25 @@ async fn an_endpoint_that_was_removed_stays_removed() {
     side.stop.cancel();
     side.consuming.await.unwrap().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_anew_gets_everything_once_more() {
+    let side = Side::start("cost-engine", "cost-engine").await;
+    side.publish(2).await;
+    side.jobs.wait_for([1, 2]).await;
+    side.stop.cancel();
+    side.consuming.await.unwrap().unwrap();
+    side.bus
+        .consume_again(SLURM_EVENTS, "cost-engine")
+        .await
+        .unwrap();
+    let (again, stop) = (Jobs::default(), CancellationToken::new());
+    let reading = side
+        .bus
+        .consume(SLURM_EVENTS, "cost-engine", 8, again.clone(), &stop);
+    let all = async {
+        again.wait_for([1, 2]).await;
+        stop.cancel();
+    };
+    tokio::join!(reading, all).0.unwrap();
+}

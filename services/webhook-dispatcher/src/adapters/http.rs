@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -157,6 +158,7 @@ impl Http {
         let headers = headers(endpoint, &request, attributes)
             .map_err(|error| Failure::new(Cause::Internal, error))?;
         let host = named(&request.url);
+        let domain = request.url.domain().map(str::to_owned);
         let proxy = self.network.proxy.as_ref();
         let proxy = proxy.filter(|proxy| {
             let host = request.url.host();
@@ -172,10 +174,16 @@ impl Http {
             sent.map_err(|error| Failure::of(&error, &host, proxy))
         };
         let deadline = attributes.deadline;
-        let response = tokio::time::timeout_at(deadline.into(), sending)
+        // Not dropped before it is known what it was waiting for.
+        let mut sending = pin!(sending);
+        let response = tokio::time::timeout_at(deadline.into(), &mut sending)
             .await
             .map_err(|_| {
                 let timeout = humantime::format_duration(endpoint.timeout);
+                if let Some(by) = domain.as_deref().and_then(|name| self.names.unanswered(name)) {
+                    let error = format!("look up {host}: no answer of {by} within {timeout}; the receiver was not asked yet");
+                    return Failure::new(Cause::Timeout, error);
+                }
                 let by = proxy.map_or_else(String::new, |proxy| format!(" by the proxy {proxy}"));
                 Failure::new(
                     Cause::Timeout,

@@ -1,7 +1,8 @@
 //! Names become addresses here, and only here: what is checked is what is dialled, so no answer can change in between.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
@@ -17,7 +18,13 @@ use crate::error::Error;
 
 /// Who is asked about names.
 #[derive(Clone)]
-pub enum Names {
+pub struct Names {
+    source: Source,
+    lookups: Arc<Lookups>,
+}
+
+#[derive(Clone)]
+enum Source {
     /// The system, as its own programs do: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
     System(Arc<System>),
     /// DNS servers of the configuration, and nobody else.
@@ -52,7 +59,7 @@ impl Names {
     /// If there can be no such resolver.
     pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
         if servers.is_empty() {
-            return Ok(Self::System(Arc::new(System::new(ask))));
+            return Ok(Self::of(Source::System(Arc::new(System::new(ask)))));
         }
         let servers = servers.iter().map(|server| {
             let at = |mut connection: ConnectionConfig| {
@@ -68,7 +75,24 @@ impl Names {
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         let resolver = resolver.build().map_err(Error::Resolver)?;
-        Ok(Self::Servers(Arc::new(resolver)))
+        Ok(Self::of(Source::Servers(Arc::new(resolver))))
+    }
+
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            lookups: Arc::default(),
+        }
+    }
+
+    /// Who has not answered yet what the addresses of this name are; `None` if nobody waits for that.
+    pub(super) fn unanswered(&self, name: &str) -> Option<&'static str> {
+        self.lookups
+            .is_under_way(name)
+            .then_some(match self.source {
+                Source::System(_) => "the system's resolver",
+                Source::Servers(_) => "webhook-dispatcher.dns_servers",
+            })
     }
 
     /// The addresses of a name, at least one.
@@ -78,12 +102,13 @@ impl Names {
             unknown,
             problem,
         };
-        let found: Vec<IpAddr> = match self {
-            Self::System(system) => {
+        let _lookup = self.lookups.begin(name);
+        let found: Vec<IpAddr> = match &self.source {
+            Source::System(system) => {
                 let found = system.addresses(name).await;
                 found.map_err(|problem| unresolved(is_unknown(&problem), problem))?
             }
-            Self::Servers(resolver) => {
+            Source::Servers(resolver) => {
                 let found = resolver.lookup_ip(name).await.map_err(|error| {
                     if error.is_no_records_found() {
                         unresolved(true, "DNS knows no address of it".to_owned())
@@ -106,6 +131,46 @@ impl Names {
         match refused(name, &found, allowed).next() {
             Some(refused) => Err(refused),
             None => Ok(()),
+        }
+    }
+}
+
+/// Names whose addresses somebody waits for, and how many do.
+#[derive(Default)]
+struct Lookups(Mutex<HashMap<String, usize>>);
+
+impl Lookups {
+    fn begin(self: &Arc<Self>, name: &str) -> Lookup {
+        *self.waiting().entry(name.to_owned()).or_default() += 1;
+        Lookup {
+            lookups: Arc::clone(self),
+            name: name.to_owned(),
+        }
+    }
+
+    fn is_under_way(&self, name: &str) -> bool {
+        self.waiting().contains_key(name)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A look-up that somebody waits for.
+struct Lookup {
+    lookups: Arc<Lookups>,
+    name: String,
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        let mut waiting = self.lookups.waiting();
+        if let Some(count) = waiting.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                waiting.remove(&self.name);
+            }
         }
     }
 }

@@ -199,7 +199,10 @@ mod tests {
     }
 
     fn lesson(status: u16, after: Option<u32>, now: i64) -> Lesson {
-        let outcome = Outcome::of_status(status, after.map(RetryAfter::Seconds));
+        let outcome = Outcome::of_status(
+            status,
+            after.map(|seconds| RetryAfter::fractional(seconds.into())),
+        );
         Lesson::of(
             &outcome,
             Cause::of_answer(&outcome, status),

@@ -85,8 +85,8 @@ impl Outcome {
 /// The two forms of the `Retry-After` header (RFC 9110 §10.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// After these seconds.
-    Seconds(u32),
+    /// After this time.
+    Delay(Duration),
     /// At this time.
     At(DateTime<Utc>),
 }
@@ -95,19 +95,30 @@ impl RetryAfter {
     /// Reads the header; `None` if it has neither form.
     pub fn parse(value: &str) -> Option<Self> {
         let value = value.trim();
-        if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Some(Self::Seconds(value.parse().unwrap_or(u32::MAX)));
+        let is_number = value
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        if is_number && let Ok(seconds) = value.parse() {
+            return Some(Self::fractional(seconds));
         }
         DateTime::parse_from_rfc2822(value)
             .ok()
             .map(|time| Self::At(time.to_utc()))
     }
 
+    /// After so many seconds. RFC 9110 knows whole ones only; Discord and others send fractions.
+    pub fn fractional(seconds: f64) -> Self {
+        Self::Delay(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+    }
+
     /// When that is.
     pub fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
         let latest = now + LONGEST_RETRY_AFTER;
         match self {
-            Self::Seconds(seconds) => (now + TimeDelta::seconds(seconds.into())).min(latest),
+            Self::Delay(delay) => TimeDelta::from_std(delay)
+                .ok()
+                .and_then(|delay| now.checked_add_signed(delay))
+                .map_or(latest, |time| time.min(latest)),
             Self::At(time) => time.min(latest),
         }
     }
@@ -280,7 +291,11 @@ mod tests {
             7 * 86_400,
             "nor for ever"
         );
-        for nonsense in ["", "-1", "soon", "1.5"] {
+        assert_eq!(
+            RetryAfter::parse("1.5"),
+            Some(RetryAfter::Delay(Duration::from_millis(1500)))
+        );
+        for nonsense in ["", "-1", "soon", ".", "1.5.1", "1e3"] {
             assert_eq!(RetryAfter::parse(nonsense), None, "{nonsense}");
         }
     }
@@ -293,7 +308,7 @@ mod tests {
             let policy = Policy { give_up_after: Some(Duration::from_secs(end)), ..POLICY };
             let began = now() - TimeDelta::seconds(age);
             let end = began + TimeDelta::seconds(end.cast_signed());
-            let asked = asked.map(RetryAfter::Seconds);
+            let asked = asked.map(|seconds| RetryAfter::fractional(seconds.into()));
             let outcome = Outcome::of_status(503, asked);
             match (next_attempt(&policy, attempt, began, &outcome, now(), jitter), next_attempt(&POLICY, attempt, began, &outcome, now(), jitter)) {
                 (Next::Retry { at }, Next::Retry { at: without }) => {

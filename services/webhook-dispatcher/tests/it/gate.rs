@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
+use chrono::{DateTime, Utc};
 use mesh_events::EventType;
 use mesh_runtime::api::Role;
 use mesh_testkit::{Answer, Receiver, wait_until};
@@ -15,6 +16,7 @@ on_both!(
     an_open_circuit_stays_open_over_a_restart_until_somebody_resumes,
     who_asks_for_a_pause_gets_it_for_the_whole_endpoint,
     github_asks_for_a_pause_with_403,
+    a_pause_may_have_fractions_of_a_second,
     a_limited_endpoint_gets_its_events_in_order_and_at_its_pace,
 );
 
@@ -174,6 +176,32 @@ async fn github_asks_for_a_pause_with_403(kind: Kind) {
     let mut attempts = attempts(&mesh).await;
     attempts.sort_unstable();
     assert_eq!(attempts, [0, 0, 1]);
+}
+
+async fn a_pause_may_have_fractions_of_a_second(kind: Kind) {
+    let receiver = Receiver::start().await;
+    receiver.answer_next([Answer {
+        headers: vec![("retry-after".into(), "3600.5".into())],
+        ..Answer::status(429)
+    }]);
+    let endpoints = [signed("pipeline", &receiver.url("/"), "concurrency = 1")];
+    let mesh = Mesh::start_on(kind, &endpoints).await;
+    publish(&mesh, 1..=3).await;
+    mesh.wait_for_count("pipeline", "waiting", 3).await;
+    assert_eq!(receiver.received().len(), 1, "the others wait, too");
+    let held = shown(&mesh).await["held"].clone();
+    let time = |key: &str| {
+        held[key]
+            .as_str()
+            .unwrap()
+            .parse::<DateTime<Utc>>()
+            .unwrap()
+    };
+    let asked = time("until") - time("since");
+    assert!(
+        (3_600_400..=3_600_600).contains(&asked.num_milliseconds()),
+        "{held}"
+    );
 }
 
 async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind) {

@@ -41,8 +41,7 @@ fn judge(response: &Response) -> Outcome {
             // The body has fractions of a second, the header may be missing or rounded down.
             let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
             let seconds = body["retry_after"].as_f64().filter(|s| s.is_finite());
-            // `as` saturates: a wait out of range is as long as can be.
-            let seconds = seconds.map(|s| RetryAfter::Seconds(s.ceil().max(0.0) as u32));
+            let seconds = seconds.map(RetryAfter::fractional);
             Outcome::Retry {
                 after: seconds.or_else(|| response.retry_after()),
             }

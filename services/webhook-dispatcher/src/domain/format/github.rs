@@ -289,12 +289,12 @@ mod tests {
             ),
             Outcome::Permanent { .. }
         ));
-        assert!(matches!(
+        assert_eq!(
             answer(403, &[("retry-after", "60")]),
             Outcome::Retry {
-                after: Some(RetryAfter::Seconds(60))
+                after: Some(RetryAfter::fractional(60.0))
             }
-        ));
+        );
         assert!(matches!(
             answer(
                 403,

@@ -122,13 +122,13 @@ fn answers_of_teams_and_discord_are_judged_by_what_they_say() {
     assert_eq!(
         discord(429, r#"{"retry_after": 0.65}"#),
         Outcome::Retry {
-            after: Some(RetryAfter::Seconds(1))
+            after: Some(RetryAfter::fractional(0.65))
         }
     );
     assert_eq!(
         discord(429, r#"{"retry_after": 1e30}"#),
         Outcome::Retry {
-            after: Some(RetryAfter::Seconds(u32::MAX))
+            after: Some(RetryAfter::fractional(1e30))
         }
     );
     assert!(matches!(discord(404, ""), Outcome::Gone { .. }));

@@ -264,7 +264,7 @@ fn limits_are_waited_for() {
     assert_eq!(
         verdict.outcome,
         Outcome::Retry {
-            after: Some(RetryAfter::Seconds(30))
+            after: Some(RetryAfter::fractional(30.0))
         }
     );
 }

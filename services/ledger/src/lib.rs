@@ -34,8 +34,8 @@ use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
-    Completion, Progress, Store, Trust, Unverified, VerifyError, verify_database,
-    verify_database_with,
+    Class, Completion, Progress, Report, Store, Trust, Unverified, VerifyError, verify_database,
+    verify_database_with, verify_everything,
 };
 pub use config::{Config, DEFAULTS, ReplayConfig};
 pub use domain::verify::{Fault, FirstBad, Verified};

@@ -9,7 +9,7 @@ use ledger::adapters::KeyFile;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::note::PublicKey;
-use ledger::{FirstBad, Location, Trust, Verified, VerifyError, verify_database_with};
+use ledger::{Class, FirstBad, Location, Report, Trust, Verified, VerifyError, verify_everything};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{self, Global};
@@ -28,7 +28,38 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
         database(global, args.database.as_deref(), trust, &bar).await
     };
     bar.finish_and_clear();
+    if global.json
+        && let Err(error) = &result
+    {
+        // Whoever reads JSON is answered in any case; nothing is proved.
+        show::line(serde_json::json!({ "verified": false, "error": mesh_runtime::chain(error) }))?;
+    }
     report(global, &args, result?)
+}
+
+/// What does not fit.
+enum Lie {
+    /// An entry, or what stands beside it.
+    Entry(FirstBad),
+    /// The database as a whole.
+    Database(String),
+}
+
+impl From<FirstBad> for Lie {
+    fn from(bad: FirstBad) -> Self {
+        Self::Entry(bad)
+    }
+}
+
+/// Of what can be told from entries alone.
+fn only_entries(verified: Verified) -> Report {
+    Report {
+        verified,
+        classes: vec![Class {
+            name: "entries, chain and checkpoint",
+            unchecked: None,
+        }],
+    }
 }
 
 async fn database(
@@ -36,7 +67,7 @@ async fn database(
     file: Option<&Path>,
     mut trust: Trust,
     bar: &ProgressBar,
-) -> Result<Result<Verified, FirstBad>, Error> {
+) -> Result<Result<Report, Lie>, Error> {
     let location = match file {
         Some(path) => Location::Sqlite(path.to_owned()),
         None => {
@@ -50,7 +81,7 @@ async fn database(
                     let (file, error) = (key.path().display(), mesh_runtime::chain(&error));
                     Error::Failed(format!("{file}.last: {error}"))
                 })?;
-                trust.kept.push(last);
+                trust.newest = Some(last);
             }
             match config.reader().map_err(failed)? {
                 Some(reader) => reader,
@@ -58,14 +89,17 @@ async fn database(
             }
         }
     };
-    let result = verify_database_with(&location, &trust, |progress| {
+    let result = verify_everything(&location, &trust, |progress| {
         bar.set_length(progress.of);
         bar.set_position(progress.verified);
     })
     .await;
     match result {
-        Ok(verified) => Ok(Ok(verified)),
-        Err(VerifyError::Bad(bad)) => Ok(Err(bad)),
+        Ok(report) => Ok(Ok(report)),
+        Err(VerifyError::Bad(bad)) => Ok(Err(bad.into())),
+        Err(error @ (VerifyError::NoHead | VerifyError::Schema(_) | VerifyError::Damaged(_))) => {
+            Ok(Err(Lie::Database(error.to_string())))
+        }
         Err(error) => Err(Error::Failed(format!(
             "verify {location}: {}",
             mesh_runtime::chain(&error)
@@ -73,11 +107,7 @@ async fn database(
     }
 }
 
-fn export(
-    path: &Path,
-    trust: &Trust,
-    bar: &ProgressBar,
-) -> Result<Result<Verified, FirstBad>, Error> {
+fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report, Lie>, Error> {
     let io = |source| Error::io("read", path, source);
     let mut text = if path == Path::new("-") {
         ledger::adapters::Lines::of(BufReader::new(std::io::stdin()))
@@ -89,7 +119,7 @@ fn export(
     let mut line = Vec::new();
     while text.next(&mut line).map_err(io)? {
         if let Err(bad) = lines.take(&line)? {
-            return Ok(Err(bad));
+            return Ok(Err(bad.into()));
         }
     }
     lines.finish()
@@ -99,7 +129,7 @@ async fn remote(
     global: &Global,
     trust: &Trust,
     bar: &ProgressBar,
-) -> Result<Result<Verified, FirstBad>, Error> {
+) -> Result<Result<Report, Lie>, Error> {
     let client = settings::client(global)?;
     let mut text = client.download("/v1/ledger/export", &Query::new()).await?;
     let mut lines = Lines::new(trust, bar);
@@ -109,7 +139,7 @@ async fn remote(
         let mut begin = 0;
         while let Some(end) = rest[begin..].iter().position(|byte| *byte == b'\n') {
             if let Err(bad) = lines.take(&rest[begin..=begin + end])? {
-                return Ok(Err(bad));
+                return Ok(Err(bad.into()));
             }
             begin += end + 1;
         }
@@ -150,9 +180,9 @@ impl<'a> Lines<'a> {
         Ok(Ok(()))
     }
 
-    fn finish(self) -> Result<Result<Verified, FirstBad>, Error> {
+    fn finish(self) -> Result<Result<Report, Lie>, Error> {
         match self.verifier {
-            Some(verifier) => Ok(verifier.finish()),
+            Some(verifier) => Ok(verifier.finish().map(only_entries).map_err(Lie::Entry)),
             None => Err(Error::Failed("verify export: it is empty".into())),
         }
     }
@@ -196,14 +226,19 @@ fn trust(args: &cli::Verify) -> Result<Trust, Error> {
         keys,
         kept,
         archives: args.archive.clone(),
+        ..Trust::default()
     })
 }
 
 fn report(
     global: &Global,
     args: &cli::Verify,
-    result: Result<Verified, FirstBad>,
+    result: Result<Report, Lie>,
 ) -> Result<ExitCode, Error> {
+    let (result, classes) = match result {
+        Ok(report) => (Ok(report.verified), report.classes),
+        Err(lie) => (Err(lie), Vec::new()),
+    };
     match result {
         Ok(verified) if verified.signed == 0 && verified.count > 0 && !args.key.is_empty() => {
             let reason = "no checkpoint is signed by a key that was given";
@@ -222,6 +257,8 @@ fn report(
                 show::line(serde_json::json!({
                     "verified": true, "entries": verified.count, "head": head,
                     "signed": verified.signed, "archived": verified.archived, "unaudited_archives": verified.unaudited,
+                    "checked": classes.iter().filter(|class| class.unchecked.is_none()).map(|class| class.name).collect::<Vec<_>>(),
+                    "unchecked": classes.iter().filter_map(|class| Some((class.name, class.unchecked.as_ref()?))).collect::<std::collections::BTreeMap<_, _>>(),
                 }))?;
             } else {
                 let signed = match (verified.signed, args.key.is_empty()) {
@@ -254,9 +291,25 @@ fn report(
                     ))?;
                 }
             }
+            if !global.json {
+                for class in &classes {
+                    show::line(match &class.unchecked {
+                        None => format!("  {}: checked", class.name),
+                        Some(why) => format!("  {}: not checked: {why}", class.name),
+                    })?;
+                }
+            }
             Ok(ExitCode::SUCCESS)
         }
-        Err(bad) => {
+        Err(Lie::Database(reason)) => {
+            if global.json {
+                show::line(serde_json::json!({ "verified": false, "reason": reason }))?;
+            } else {
+                show::line(format!("the ledger was changed: {reason}"))?;
+            }
+            Ok(ExitCode::FAILURE)
+        }
+        Err(Lie::Entry(bad)) => {
             if global.json {
                 show::line(
                     serde_json::json!({ "verified": false, "first_bad_sequence": bad.seq, "reason": bad.what.to_string() }),

@@ -34,10 +34,11 @@ pub(super) fn fits(row: Option<&DbRow>, blocks: &[DbRow], subject: &[u8], body: 
         },
         ..fact.index
     };
-    row.is_some_and(|row| {
-        stored(row, blocks)
-            .is_ok_and(|(cluster, index)| cluster == fact.cluster && index == expected)
-    })
+    blocks.len() == expected.nodes.blocks.len()
+        && row.is_some_and(|row| {
+            stored(row, blocks)
+                .is_ok_and(|(cluster, index)| cluster == fact.cluster && index == expected)
+        })
 }
 
 fn stored(row: &DbRow, blocks: &[DbRow]) -> Result<(String, Index), sqlx::Error> {

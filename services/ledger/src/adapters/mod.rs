@@ -30,7 +30,11 @@ pub use read::Row;
 pub use replay::Claimed;
 pub use store::{LONGEST_QUERY, Store};
 pub use streams::{Batch, Position};
-pub use verify::{Progress, Trust, Unverified, VerifyError, verify_database, verify_database_with};
+pub use verify::schema;
+pub use verify::{
+    Class, Progress, Report, Trust, Unverified, VerifyError, verify_database, verify_database_with,
+    verify_everything,
+};
 
 /// Whose the tables are, for messages.
 const NAME: &str = "ledger";

@@ -1,19 +1,27 @@
 //! Verifying a database: reads page by page, so memory does not grow with the ledger.
 
-use std::collections::HashMap;
+mod database;
+mod records;
+pub mod schema;
+
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use mesh_db::Location;
 use mesh_db::pool::{Access, Connection, Pool};
 use mesh_db::sql::{Row, Sql};
+use mesh_events::chain::Hash;
 
+use self::database::Integrity;
 use super::archive_file::{ArchivedPayloads, Unread};
 use super::archives::{archive, archives};
 use super::index::{self, COLUMNS};
 use super::{NAME, postgres, sqlite};
 use crate::domain::archive::{StoredArchive, misplaced};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::keys::StoredKey;
 use crate::domain::note::PublicKey;
+use crate::domain::succession::Succession;
 use crate::domain::verify::{
     Fault, FirstBad, Mark, Payload, Stored, StoredHead, Verified, Verifier,
 };
@@ -46,9 +54,15 @@ pub enum VerifyError {
         #[source]
         source: std::io::Error,
     },
-    /// The head is missing.
-    #[error("the ledger has no head: it was deleted")]
+    /// The head is missing, or there are several.
+    #[error("the ledger has no head, or more than one: it was deleted or added to")]
     NoHead,
+    /// The tables, indexes, triggers or rules are not those that the ledger makes.
+    #[error("the tables are not as the ledger makes them: {0}")]
+    Schema(String),
+    /// The database finds itself damaged.
+    #[error("the database is damaged: {0}")]
+    Damaged(String),
     /// It could not be read to its end.
     #[error(transparent)]
     Read(#[from] Error),
@@ -61,8 +75,30 @@ pub struct Trust {
     pub keys: Vec<PublicKey>,
     /// Checkpoints that were kept elsewhere.
     pub kept: Vec<Checkpoint>,
+    /// Checkpoints that the ledger has published, so they must be stored.
+    pub published: Vec<Checkpoint>,
+    /// The newest one that was signed on this host: it or a later one must be stored.
+    pub newest: Option<Checkpoint>,
     /// Folder with the files of archives, whose content is verified too.
     pub archives: Option<PathBuf>,
+}
+
+/// One class of what was compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub name: &'static str,
+    /// Why nothing could be compared; `None` if it fits.
+    pub unchecked: Option<String>,
+}
+
+/// A ledger that fits together, and what that means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its entries.
+    pub verified: Verified,
+    /// Everything that was compared.
+    pub classes: Vec<Class>,
 }
 
 /// Computes chain and tree of a ledger again from its bodies. It is only read, and may be in use.
@@ -85,10 +121,23 @@ pub async fn verify_database_with(
     trust: &Trust,
     progress: impl FnMut(Progress),
 ) -> Result<Verified, VerifyError> {
+    let report = verify_everything(location, trust, progress).await?;
+    Ok(report.verified)
+}
+
+/// As [`verify_database_with`], and says what was compared.
+///
+/// # Errors
+/// The first entry that does not fit, or why the ledger cannot be read.
+pub async fn verify_everything(
+    location: &Location,
+    trust: &Trust,
+    progress: impl FnMut(Progress),
+) -> Result<Report, VerifyError> {
     let ledger = Unverified::open(location)?;
-    let verified = ledger.verify(trust, progress).await;
+    let report = verify(&ledger.pool, location, trust, progress).await;
     ledger.close().await;
-    verified
+    report
 }
 
 /// A ledger that is verified more than once, over the same connection.
@@ -120,7 +169,8 @@ impl Unverified {
         trust: &Trust,
         progress: impl FnMut(Progress),
     ) -> Result<Verified, VerifyError> {
-        verify(&self.pool, &self.location, trust, progress).await
+        let report = verify(&self.pool, &self.location, trust, progress).await?;
+        Ok(report.verified)
     }
 
     /// Ends its connection.
@@ -134,7 +184,7 @@ async fn verify(
     location: &Location,
     trust: &Trust,
     mut progress: impl FnMut(Progress),
-) -> Result<Verified, VerifyError> {
+) -> Result<Report, VerifyError> {
     let open = |source| mesh_db::Error::Open {
         name: NAME,
         location: location.clone(),
@@ -143,14 +193,19 @@ async fn verify(
     let acquired = pool.acquire().await.map_err(open);
     let mut connection = acquired.map_err(Error::Database)?;
     is_a_ledger(&mut connection, location).await?;
-    let keys = match trust.keys.as_slice() {
-        [] => stored_keys(&mut connection).await.map_err(Error::Read)?,
-        keys => keys.to_vec(),
-    };
+    let (stored_keys, known_checkpoints) =
+        stored_keys(&mut connection).await.map_err(Error::Read)?;
+    let mut signed = Checkpoints::new(stored_keys, known_checkpoints, trust);
     let mut verifier = Verifier::default();
-    for kept in &trust.kept {
+    for kept in trust
+        .kept
+        .iter()
+        .chain(&trust.published)
+        .chain(&trust.newest)
+    {
         verifier.expect(Mark::kept(kept));
     }
+    let mut subtrees = Vec::new();
     let mut files = trust.archives.clone().map(ArchivedPayloads::new);
     let mut known = Vec::new();
     let mut index_differs = None;
@@ -167,7 +222,7 @@ async fn verify(
         let last = page.entries.last().map(|read| read.entry.seq);
         let full = page.entries.len() == PAGE as usize;
         for row in &page.checkpoints {
-            verifier.expect(Mark::stored(row.size, &row.root, &row.note, &keys));
+            verifier.expect(signed.take(row));
         }
         for mut read in page.entries {
             let seq = read.entry.seq;
@@ -187,6 +242,7 @@ async fn verify(
                 index_differs = Some(seq);
             }
         }
+        subtrees.extend(verifier.take_subtrees());
         progress(Progress {
             verified: verifier.last().unsigned_abs(),
             of: head.seq.unsigned_abs(),
@@ -200,6 +256,10 @@ async fn verify(
         if let Some(archive) = misplaced(&known, end) {
             return Err(bad(archive.first_seq, Fault::ArchiveMisplaced));
         }
+        if let Some(bad) = records::archives(&mut connection, &known).await? {
+            return Err(VerifyError::Bad(bad));
+        }
+        signed.finish().map_err(VerifyError::Bad)?;
         verified.unaudited = unaudited(&mut connection, &known).await?;
         if let Some(seq) = stray(&mut connection, "payloads", end).await? {
             return Err(bad(seq, Fault::Extra));
@@ -213,7 +273,130 @@ async fn verify(
                 return Err(bad(seq, Fault::IndexDiffers));
             }
         }
-        return Ok(verified);
+        let computed = std::mem::take(&mut subtrees);
+        if let Some(bad) = records::subtrees(&mut connection, computed, verified.count).await? {
+            return Err(VerifyError::Bad(bad));
+        }
+        if let Some(difference) = schema::difference(&mut connection).await? {
+            return Err(VerifyError::Schema(difference));
+        }
+        let unasked = match database::integrity(&mut connection).await? {
+            Integrity::Whole => None,
+            Integrity::Damaged(what) => return Err(VerifyError::Damaged(what)),
+            Integrity::Unasked(why) => Some(why),
+        };
+        return Ok(Report {
+            verified,
+            classes: classes(trust, &known, unasked),
+        });
+    }
+}
+
+/// What was compared, once all of it fits.
+fn classes(trust: &Trust, archives: &[StoredArchive], integrity: Option<String>) -> Vec<Class> {
+    let unless = |given: bool, why: &str| (!given).then(|| why.to_owned());
+    let content = unless(
+        trust.archives.is_some() || archives.iter().all(|archive| archive.file.is_none()),
+        "no folder was given: their hashes only",
+    );
+    let published = unless(
+        !trust.published.is_empty() || !trust.kept.is_empty() || trust.newest.is_some(),
+        "none was given",
+    );
+    [
+        ("entries, chain and head", None),
+        ("columns for queries", None),
+        ("checkpoints and keys", None),
+        ("checkpoints kept elsewhere", published),
+        ("subtrees", None),
+        ("archives", None),
+        ("content of archives", content),
+        ("tables, indexes, triggers", None),
+        ("integrity of the database", integrity),
+    ]
+    .map(|(name, unchecked)| Class { name, unchecked })
+    .into()
+}
+
+/// The stored checkpoints on their way through the verification.
+struct Checkpoints {
+    /// Every key that may have signed: those that the ledger names, and those that are trusted.
+    keys: Vec<PublicKey>,
+    /// Those that count.
+    trusted: HashSet<String>,
+    succession: Result<Succession, FirstBad>,
+    /// Published ones that were not met yet.
+    missing: HashSet<(u64, Hash)>,
+    newest: Option<u64>,
+    largest: u64,
+}
+
+impl Checkpoints {
+    fn new(stored: Vec<StoredKey>, known: i64, trust: &Trust) -> Self {
+        let mut keys: Vec<PublicKey> = stored
+            .iter()
+            .filter_map(|key| key.vkey.parse().ok())
+            .collect();
+        let trusted = match trust.keys.as_slice() {
+            [] => &keys,
+            given => given,
+        };
+        let trusted: HashSet<String> = trusted.iter().map(ToString::to_string).collect();
+        for key in &trust.keys {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        Self {
+            keys,
+            trusted,
+            succession: Ok(Succession::new(stored, known)),
+            missing: trust.published.iter().map(|c| (c.size, c.root)).collect(),
+            newest: trust.newest.as_ref().map(|newest| newest.size),
+            largest: 0,
+        }
+    }
+
+    /// Takes the next. Nothing about it is trusted.
+    fn take(&mut self, row: &StoredCheckpoint) -> Mark {
+        let size = u64::try_from(row.size).unwrap_or_default();
+        let opened = Checkpoint::open(&row.note, &self.keys).ok();
+        let opened = opened.filter(|(checkpoint, _)| {
+            checkpoint.size == size && checkpoint.root == row.root.as_slice()
+        });
+        let signed_by = opened
+            .as_ref()
+            .map_or(&[][..], |(_, signed_by)| signed_by.as_slice());
+        if let Ok(succession) = &mut self.succession
+            && let Err(bad) = succession.next(row, signed_by)
+        {
+            self.succession = Err(bad);
+        }
+        let trusted = signed_by
+            .iter()
+            .any(|key| self.trusted.contains(&key.to_string()));
+        let claim = match opened {
+            Some((checkpoint, _)) if trusted => {
+                self.missing.remove(&(size, checkpoint.root));
+                self.largest = self.largest.max(size);
+                Ok(checkpoint.root)
+            }
+            _ => Err(Fault::CheckpointForged),
+        };
+        Mark::claimed(size, claim)
+    }
+
+    /// Whether one is missing, or a key has no hand-over.
+    fn finish(self) -> Result<(), FirstBad> {
+        let missing = self.missing.into_iter().map(|(size, _)| size).min();
+        let newest = self.newest.filter(|newest| *newest > self.largest);
+        if let Some(size) = missing.or(newest) {
+            return Err(FirstBad {
+                seq: size.cast_signed(),
+                what: Fault::CheckpointMissing(size),
+            });
+        }
+        self.succession?.finish()
     }
 }
 
@@ -269,13 +452,13 @@ struct Read {
 async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, sqlx::Error> {
     let mut snapshot = connection.begin(Access::Snapshot).await?;
     let head = Sql::new("SELECT seq, chain FROM head");
-    let head = snapshot.link().first(&head).await?;
-    let head = head.map(|row| {
-        Ok::<_, sqlx::Error>(StoredHead {
+    let head = match snapshot.link().rows(&head).await?.as_slice() {
+        [row] => Some(StoredHead {
             seq: row.get("seq")?,
             chain: row.get("chain")?,
-        })
-    });
+        }),
+        _ => None,
+    };
     let archived_to = snapshot
         .link()
         .first(&super::archives::archived_to())
@@ -342,7 +525,8 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
         let payload = stored.first().map(payload).transpose()?;
         let index_fits = match (&payload, stored.first()) {
             (Some(payload), Some(stored)) => {
-                index::fits(index.first(), &nodes, &payload.subject, &payload.body)
+                index.len() < 2
+                    && index::fits(index.first(), &nodes, &payload.subject, &payload.body)
                     && index.first().is_none_or(|index| same_time(index, stored))
             }
             // Nothing is left of what is archived.
@@ -362,7 +546,7 @@ async fn read(connection: &mut Connection, after: Option<i64>) -> Result<Page, s
     });
     Ok(Page {
         entries: entries.collect::<Result<_, sqlx::Error>>()?,
-        head: head.transpose()?,
+        head,
         archived_to,
         checkpoints: checkpoints
             .iter()
@@ -383,23 +567,29 @@ fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
     })
 }
 
-/// The keys that the ledger names as its own.
-async fn stored_keys(connection: &mut Connection) -> Result<Vec<PublicKey>, sqlx::Error> {
-    let keys = Sql::new("SELECT ")
+/// The keys that the ledger names as its own, and the number of its newest checkpoint at the same moment.
+async fn stored_keys(connection: &mut Connection) -> Result<(Vec<StoredKey>, i64), sqlx::Error> {
+    let mut snapshot = connection.begin(Access::Snapshot).await?;
+    let keys = Sql::new("SELECT number, from_size, ")
         .bytes("vkey")
-        .push(" FROM checkpoint_keys");
-    let rows = connection.link().rows(&keys).await?;
-    let mut keys = Vec::new();
-    for row in rows {
+        .push(" FROM checkpoint_keys ORDER BY number");
+    let rows = snapshot.link().rows(&keys).await?;
+    let newest = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM checkpoints");
+    let newest = snapshot.link().first(&newest).await?;
+    snapshot.commit().await?;
+    let key = |row: &Row| {
         let vkey: Vec<u8> = row.get("vkey")?;
-        // One that is none is nobody's: what it signed counts as forged.
-        keys.extend(
-            str::from_utf8(&vkey)
-                .ok()
-                .and_then(|vkey| vkey.parse().ok()),
-        );
-    }
-    Ok(keys)
+        Ok(StoredKey {
+            number: row.get("number")?,
+            // One that is none is nobody's: what it signed counts as forged.
+            vkey: String::from_utf8_lossy(&vkey).into_owned(),
+            from_size: row.get("from_size")?,
+            made_at: 0,
+            made_by: String::new(),
+        })
+    };
+    let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(key).collect();
+    Ok((keys?, newest.map_or(Ok(0), |row| row.get("number"))?))
 }
 
 pub(super) fn payload(row: &Row) -> Result<Payload, sqlx::Error> {

@@ -45,6 +45,14 @@ pub enum Fault {
     ForkedUpTo(u64),
     /// The checkpoint that counts up to here is not signed by a trusted key, or its columns are not what was signed.
     CheckpointForged,
+    /// A checkpoint of so many entries was published, or follows from others, but is not stored.
+    CheckpointMissing(u64),
+    /// Checkpoints are not numbered without a gap, or one counts fewer entries than the one before it.
+    CheckpointOrder,
+    /// This checkpoint is not signed by the key whose turn it was, or a key has no hand-over signed by the one before it.
+    KeysChanged,
+    /// A stored hash of the tree is not the one of the entries, or is missing.
+    SubtreeDiffers,
     /// The line of an export is none.
     Unreadable,
     /// The file that has the archived content is damaged here, or was changed.
@@ -58,6 +66,21 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::CheckpointMissing(size) => {
+                return write!(
+                    f,
+                    "the signed checkpoint of {size} entries is not stored: it was deleted"
+                );
+            }
+            Self::CheckpointOrder => {
+                "the checkpoints up to here are not numbered without a gap, or go back: some were deleted, or put elsewhere"
+            }
+            Self::KeysChanged => {
+                "the key that signs from here on has no hand-over signed by the one before it: the table of keys was changed"
+            }
+            Self::SubtreeDiffers => {
+                "the entries fit, but a stored subtree that ends here does not: proofs cannot be made until `DELETE FROM subtrees` and a restart make them anew"
+            }
             Self::RewrittenUpTo(size) => {
                 return write!(
                     f,

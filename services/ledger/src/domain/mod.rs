@@ -16,6 +16,7 @@ pub mod query;
 pub mod replay;
 pub mod stats;
 pub mod story;
+pub mod succession;
 pub mod taken;
 #[cfg(test)]
 mod tampering;

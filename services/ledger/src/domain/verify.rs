@@ -19,11 +19,12 @@
 use std::collections::BTreeMap;
 
 use mesh_events::chain::{self, GENESIS, Hash};
-use mesh_events::merkle::Frontier;
+use mesh_events::merkle::{Frontier, Node};
 
 use super::checkpoint::Checkpoint;
 pub use super::fault::{Fault, FirstBad};
 use super::note::PublicKey;
+use super::tree::grow;
 
 /// An entry as the database has it; nothing about it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +116,15 @@ impl Mark {
         }
     }
 
+    /// A checkpoint of this size, and its root, or what is wrong with it.
+    pub const fn claimed(size: u64, claim: Result<Hash, Fault>) -> Self {
+        Self {
+            size,
+            claim,
+            kept: false,
+        }
+    }
+
     /// A checkpoint whose signature was looked at.
     pub const fn signed(checkpoint: &Checkpoint) -> Self {
         Self {
@@ -145,6 +155,8 @@ pub struct Verifier {
     /// Size of the last mark that fits.
     fits: u64,
     archived: u64,
+    /// Subtrees that were completed, of the levels that a ledger stores.
+    subtrees: Vec<(Node, Hash)>,
 }
 
 impl Default for Verifier {
@@ -163,12 +175,18 @@ impl Verifier {
             tree,
             marks: BTreeMap::new(),
             archived: 0,
+            subtrees: Vec::new(),
         }
     }
 
     /// Sequence of the last entry that was verified.
     pub const fn last(&self) -> i64 {
         self.last
+    }
+
+    /// The subtrees that were completed since this was last asked.
+    pub fn take_subtrees(&mut self) -> Vec<(Node, Hash)> {
+        std::mem::take(&mut self.subtrees)
     }
 
     /// Compares the entries with a checkpoint, once there are as many. One of a size that is passed already is compared with nothing and
@@ -253,7 +271,7 @@ impl Verifier {
     fn take(&mut self, leaf: Hash, link: Hash) -> Result<(), FirstBad> {
         self.last += 1;
         self.chain = link;
-        self.tree.push(leaf);
+        grow(&mut self.tree, leaf, &mut self.subtrees);
         match self.marks.first_key_value() {
             Some((size, _)) if *size <= self.tree.size() => self.compare(),
             _ => Ok(()),

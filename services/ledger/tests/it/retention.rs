@@ -316,9 +316,10 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
     ledger.append("alice", 20).await;
     let mut outsider = ledger.database.outsider().await;
     let bytes = format!("x'{}'", "00".repeat(32));
+    let vkey = ledger.store.checkpoint_keys().await.unwrap().remove(0).vkey;
     let note = |number: i64, first: i64, last: i64| {
         format!(
-            "INSERT INTO archives (number, first_seq, last_seq, path, sha256, bytes, signed_by, made_at, made_by) VALUES ({number}, {first}, {last}, 'f', {bytes}, 1, 'k', 1, '')"
+            "INSERT INTO archives (number, first_seq, last_seq, path, sha256, bytes, signed_by, made_at, made_by) VALUES ({number}, {first}, {last}, 'f', {bytes}, 1, '{vkey}', 1, '')"
         )
     };
     for refused in [

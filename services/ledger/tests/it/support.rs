@@ -191,6 +191,28 @@ impl Outsider {
     }
 }
 
+impl Outsider {
+    /// What refuses changes, to be put back: who verifies misses it. PostgreSQL keeps it.
+    pub async fn guards(&mut self) -> String {
+        match self {
+            Self::Sqlite(_) => {
+                let triggers =
+                    self.texts("SELECT sql || ';' FROM sqlite_schema WHERE type = 'trigger'");
+                triggers.await.join("\n")
+            }
+            Self::Postgres(_) => String::new(),
+        }
+    }
+
+    /// Puts back what [`Self::guards`] gave.
+    pub async fn put_guards(&mut self, guards: &str) {
+        if !guards.is_empty() {
+            self.drop_guards().await;
+            self.execute_all(&format!("BEGIN;{guards}COMMIT")).await;
+        }
+    }
+}
+
 /// A literal x'00ff' is '\x00ff' there, and zeroblob(32) so many zeros.
 fn postgres(sql: &str) -> String {
     let zeros = format!(" x'{}'", "00".repeat(32));

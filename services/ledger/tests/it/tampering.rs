@@ -1,12 +1,20 @@
 //! Somebody with every right on the file changes it behind the ledger's back: verification names the first bad sequence.
 
+mod database;
 mod random;
+mod records;
 
+use ledger::adapters::Signed;
+use ledger::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use ledger::domain::keys::StoredKey;
+use ledger::domain::note::PrivateKey;
 use ledger::domain::verify::{Fault, FirstBad, Verified};
-use ledger::{Location, Trust, Unverified, VerifyError, verify_database};
+use ledger::{Location, Store, Trust, Unverified, VerifyError, verify_database};
 use mesh_events::EventType;
+use mesh_events::merkle::Frontier;
 use mesh_testkit::build;
 
+use crate::proof::ORIGIN;
 use crate::support::{Database, Outsider, fact, on_both};
 
 on_both!(
@@ -26,12 +34,19 @@ on_both!(
 const COUNT: i64 = 60;
 
 const TABLES: [&str; 5] = ["entries", "payloads", "event_index", "event_nodes", "head"];
+/// Small ones without a sequence.
+const RECORDS: [&str; 4] = ["checkpoints", "checkpoint_keys", "archives", "subtrees"];
 
 /// A ledger, and somebody who may change all of it and has a copy of what it was.
 struct Victim {
     database: Database,
     ledger: Unverified,
     outsider: Outsider,
+    /// What makes the triggers again.
+    guards: String,
+    guarded: bool,
+    /// What was signed last is known from elsewhere.
+    trust: Trust,
 }
 
 impl Victim {
@@ -39,7 +54,7 @@ impl Victim {
         Self::of(database, COUNT).await
     }
 
-    /// Of so many entries.
+    /// Of so many entries: a third is signed with one key, the second third with both, all with another.
     async fn of(database: Database, count: i64) -> Self {
         let store = database.store().await;
         let facts = (1..=count).map(|id| {
@@ -47,26 +62,56 @@ impl Victim {
             fact(&build::job_event(EventType::JobSubmitted, job))
         });
         store.append("S", 60, facts.collect()).await.unwrap();
+        let newest = sign_in_thirds(&store, count).await;
         store.close().await;
         let mut outsider = database.outsider().await;
-        outsider.drop_guards().await;
-        for table in TABLES {
-            let copy = format!("CREATE TABLE copy_of_{table} AS SELECT * FROM {table}");
+        for table in TABLES.iter().chain(&RECORDS) {
+            // Seen by nobody else.
+            let copy = format!("CREATE TEMP TABLE copy_of_{table} AS SELECT * FROM {table}");
             outsider.execute(&copy).await;
+        }
+        let guards = outsider.guards().await;
+        if database.is_sqlite() {
+            outsider.execute("PRAGMA synchronous = OFF").await;
+        } else {
+            outsider.drop_guards().await;
         }
         Self {
             ledger: Unverified::open(&database.location()).unwrap(),
             database,
             outsider,
+            guards,
+            guarded: true,
+            trust: Trust {
+                newest: Some(newest),
+                ..Trust::default()
+            },
         }
     }
 
     async fn execute(&mut self, sql: &str) {
+        self.unguard().await;
         self.outsider.execute(sql).await;
+    }
+
+    async fn unguard(&mut self) {
+        if self.guarded && self.database.is_sqlite() {
+            self.outsider.drop_guards().await;
+        }
+        self.guarded = false;
+    }
+
+    /// Puts the triggers back, so that nobody sees that they were gone.
+    async fn guard(&mut self) {
+        if !self.guarded {
+            self.outsider.put_guards(&self.guards).await;
+        }
+        self.guarded = true;
     }
 
     /// Puts back what is not as it was.
     async fn restore(&mut self) {
+        self.unguard().await;
         let mut sql = String::from("BEGIN;");
         for table in TABLES {
             sql.push_str(&format!(
@@ -74,15 +119,21 @@ impl Victim {
                  INSERT INTO {table} SELECT * FROM copy_of_{table} EXCEPT SELECT * FROM {table};"
             ));
         }
+        for table in RECORDS {
+            sql.push_str(&format!(
+                "DELETE FROM {table}; INSERT INTO {table} SELECT * FROM copy_of_{table};"
+            ));
+        }
         sql.push_str("COMMIT");
         self.outsider.execute_all(&sql).await;
     }
 
-    async fn verify(&self) -> Result<Verified, VerifyError> {
-        self.ledger.verify(&Trust::default(), |_| ()).await
+    async fn verify(&mut self) -> Result<Verified, VerifyError> {
+        self.guard().await;
+        self.ledger.verify(&self.trust, |_| ()).await
     }
 
-    async fn first_bad(&self) -> FirstBad {
+    async fn first_bad(&mut self) -> FirstBad {
         match self.verify().await {
             Err(VerifyError::Bad(bad)) => bad,
             other => panic!("expected a fault, got {other:?}"),
@@ -97,8 +148,51 @@ impl Victim {
         let found = self.first_bad().await;
         assert_eq!(found, FirstBad { seq, what }, "{statements:?}");
         self.restore().await;
-        assert!(self.verify().await.is_ok());
+        self.verify().await.unwrap();
     }
+}
+
+fn key(seed: u8) -> PrivateKey {
+    PrivateKey::new(ORIGIN, &[seed; 32]).unwrap()
+}
+
+/// Returns the newest checkpoint.
+async fn sign_in_thirds(store: &Store, count: i64) -> Checkpoint {
+    let mut tree = Frontier::default();
+    let mut newest = None;
+    let all = count.unsigned_abs();
+    for (number, size, keys, new) in [
+        (1, all / 3, vec![key(1)], Some((1, 0))),
+        (2, all * 2 / 3, vec![key(1), key(2)], Some((2, all * 2 / 3))),
+        (3, all, vec![key(2)], None),
+    ] {
+        let subtrees = store.grow(&mut tree, size).await.unwrap();
+        let checkpoint = Checkpoint {
+            origin: ORIGIN.into(),
+            size,
+            root: tree.root(),
+        };
+        let signed = Signed {
+            subtrees,
+            key: new.map(|(number, from_size): (u8, u64)| StoredKey {
+                number: number.into(),
+                vkey: key(number).public().to_string(),
+                from_size: from_size.cast_signed(),
+                made_at: 1,
+                made_by: String::new(),
+            }),
+            checkpoint: Some(StoredCheckpoint {
+                number,
+                size: size.cast_signed(),
+                root: checkpoint.root.to_vec(),
+                note: checkpoint.sign(&keys.iter().collect::<Vec<_>>()).unwrap(),
+                made_at: 1,
+            }),
+        };
+        assert!(store.keep(&signed).await.unwrap());
+        newest = Some(checkpoint);
+    }
+    newest.unwrap()
 }
 
 async fn an_untouched_copy_is_verified(database: Database) {

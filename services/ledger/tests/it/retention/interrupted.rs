@@ -26,21 +26,22 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
     // While it took payloads out: those that are left are taken out of a range that is noted.
     let mut outsider = ledger.database.outsider().await;
     outsider
-        .execute("CREATE TABLE kept_payloads AS SELECT * FROM payloads")
+        .execute("CREATE TEMP TABLE kept_payloads AS SELECT * FROM payloads")
         .await;
     outsider
-        .execute("CREATE TABLE kept_index AS SELECT * FROM event_index")
+        .execute("CREATE TEMP TABLE kept_index AS SELECT * FROM event_index")
         .await;
     outsider
-        .execute("CREATE TABLE kept_nodes AS SELECT * FROM event_nodes")
+        .execute("CREATE TEMP TABLE kept_nodes AS SELECT * FROM event_nodes")
         .await;
     assert_eq!(ledger.archive_all().await.unwrap().dropped, 300);
     let archive = ledger.is_whole().await.remove(0);
     let file = ledger
         .archives()
         .join(file_name(&archive.file.as_ref().unwrap().path));
-    outsider.drop_guards().await;
+    let guards = outsider.guards().await;
     for half in ["seq > 150", "seq > 0"] {
+        outsider.drop_guards().await;
         for table in ["payloads", "index", "nodes"] {
             let into = table
                 .replace("index", "event_index")
@@ -57,6 +58,7 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
                 ))
                 .await;
         }
+        outsider.put_guards(&guards).await;
         // Verified as it is.
         assert_eq!(ledger.verify(false).await.unwrap().count, 300);
         if half == "seq > 0" {
@@ -131,6 +133,7 @@ async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database
 /// As if everything had been recorded so long ago that a policy is due.
 pub async fn of_long_ago(database: &Database) {
     let mut outsider = database.outsider().await;
+    let guards = outsider.guards().await;
     let triggers = match database.is_sqlite() {
         true => [
             "DROP TRIGGER payloads_no_update",
@@ -148,6 +151,7 @@ pub async fn of_long_ago(database: &Database) {
         let old = format!("UPDATE {table} SET recorded_at = 1763760000000000 + seq");
         outsider.execute(&old).await;
     }
+    outsider.put_guards(&guards).await;
     if !database.is_sqlite() {
         for table in ["payloads", "event_index"] {
             let back = format!("ALTER TABLE {table} ENABLE TRIGGER USER");

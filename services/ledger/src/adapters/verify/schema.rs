@@ -1,0 +1,107 @@
+//! The tables, indexes, triggers and rules of a database, compared with those that the migrations make: an index whose text lies hides an entry, a
+//! foreign key or a rule takes it away later.
+
+use std::collections::BTreeMap;
+
+use mesh_db::pool::{Connection, Pool};
+use mesh_db::sql::Sql;
+use sqlx::sqlite::SqlitePoolOptions;
+use tokio::sync::OnceCell;
+
+use crate::adapters::sqlite;
+use crate::error::Error;
+
+/// What a new ledger on PostgreSQL has, one a line; made by the query beside it.
+pub const POSTGRES: &str = include_str!("schema/postgres.txt");
+const POSTGRES_QUERY: &str = include_str!("schema/postgres.sql");
+/// In lines of what there is once for every partition.
+const MONTH: &str = "<month>";
+
+/// Of a new ledger in a file, made once.
+static NEW: OnceCell<Lines> = OnceCell::const_new();
+
+/// The first difference, in words; `None` if there is none.
+pub async fn difference(connection: &mut Connection) -> Result<Option<String>, Error> {
+    let found = match connection {
+        Connection::Sqlite(_) => of_sqlite(connection).await,
+        Connection::Postgres(_) => of_postgres(connection).await,
+    };
+    let found = found.map_err(Error::Read)?;
+    let expected = match connection {
+        Connection::Sqlite(_) => NEW.get_or_try_init(expected_of_sqlite).await?.clone(),
+        Connection::Postgres(_) => {
+            let months = found
+                .iter()
+                .filter(|(line, _)| line.starts_with("relation ") && line.contains(MONTH))
+                .map(|(_, count)| *count);
+            let months = months.max().unwrap_or_default();
+            POSTGRES
+                .lines()
+                .map(|line| {
+                    (
+                        line.to_owned(),
+                        if line.contains(MONTH) { months } else { 1 },
+                    )
+                })
+                .filter(|(_, count)| *count > 0)
+                .collect()
+        }
+    };
+    let missing = expected
+        .iter()
+        .find(|(line, count)| found.get(*line) != Some(*count));
+    let added = found.iter().find(|(line, _)| !expected.contains_key(*line));
+    Ok(match (added, missing) {
+        (Some((line, _)), _) => Some(format!("this was added or changed: {line}")),
+        (None, Some((line, _))) => Some(format!("this is missing: {line}")),
+        (None, None) => None,
+    })
+}
+
+type Lines = BTreeMap<String, i64>;
+
+async fn of_sqlite(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
+    // What ANALYZE leaves says nothing about entries.
+    let sql = Sql::new(
+        "SELECT type || ' ' || name || ' on ' || tbl_name || COALESCE(': ' || sql, '') AS line FROM sqlite_schema
+         WHERE name NOT LIKE 'sqlite_stat%'",
+    );
+    let rows = connection.link().rows(&sql).await?;
+    let mut lines = Lines::new();
+    for row in rows {
+        *lines.entry(row.get("line")?).or_default() += 1;
+    }
+    Ok(lines)
+}
+
+/// Of a new ledger, made in memory.
+async fn expected_of_sqlite() -> Result<Lines, Error> {
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect("sqlite::memory:")
+        .await
+        .map_err(Error::Read)?;
+    sqlite::migrate(&pool)
+        .await
+        .map_err(|error| Error::Read(sqlx::Error::Migrate(Box::new(error))))?;
+    sqlite::guard_index(&pool).await.map_err(Error::Read)?;
+    let pool = Pool::Sqlite(pool);
+    let lines = async { of_sqlite(&mut pool.acquire().await?).await }.await;
+    pool.close().await;
+    lines.map_err(Error::Read)
+}
+
+async fn of_postgres(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
+    let rows = connection.link().rows(&Sql::new(POSTGRES_QUERY)).await?;
+    let mut lines = Lines::new();
+    for row in rows {
+        lines.insert(row.get("line")?, row.get("count")?);
+    }
+    Ok(lines)
+}
+
+/// What a ledger on PostgreSQL has, as [`POSTGRES`].
+pub async fn lines_of(pool: &Pool) -> Result<String, sqlx::Error> {
+    let lines = of_postgres(&mut pool.acquire().await?).await?;
+    Ok(lines.into_keys().map(|line| line + "\n").collect())
+}

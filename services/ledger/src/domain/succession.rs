@@ -1,0 +1,177 @@
+//! Which checkpoint follows which, and which key signs when.
+//!
+//! Checkpoints are numbered from 1 and count no fewer entries than the one before. One key signs all of them up to a checkpoint that is signed by
+//! it and by the next: the hand-over, of the size that the next key is said to sign from. A table of keys that says something else was changed.
+
+use super::checkpoint::StoredCheckpoint;
+use super::fault::{Fault, FirstBad};
+use super::keys::StoredKey;
+use super::note::PublicKey;
+
+/// Checks the checkpoints of a ledger, one after the other.
+#[derive(Clone, Debug)]
+pub struct Succession {
+    keys: Vec<StoredKey>,
+    /// The key whose turn it is, by its place.
+    turn: usize,
+    last: i64,
+    /// Number of the newest checkpoint when the verification began.
+    known: i64,
+}
+
+impl Succession {
+    /// Begins, with the keys in their order and the number of the newest checkpoint at the same moment. What is signed later is not looked at.
+    pub fn new(keys: Vec<StoredKey>, known: i64) -> Self {
+        // Keys that were replaced before there was any entry have signed nothing.
+        let unused = keys.iter().skip(1).take_while(|key| key.from_size == 0);
+        Self {
+            turn: unused.count(),
+            keys,
+            last: 0,
+            known,
+        }
+    }
+
+    /// Takes the next checkpoint in the order of sizes and numbers, and who has signed it.
+    ///
+    /// # Errors
+    /// If it is not the next, or not signed by whose turn it is.
+    pub fn next(
+        &mut self,
+        checkpoint: &StoredCheckpoint,
+        signed_by: &[&PublicKey],
+    ) -> Result<(), FirstBad> {
+        if checkpoint.number > self.known {
+            return Ok(());
+        }
+        let bad = |what| {
+            Err(FirstBad {
+                seq: checkpoint.size,
+                what,
+            })
+        };
+        if checkpoint.number != self.last + 1 || checkpoint.size < 1 {
+            return bad(Fault::CheckpointOrder);
+        }
+        self.last = checkpoint.number;
+        let mut signed_by: Vec<usize> = signed_by
+            .iter()
+            .map(|key| key.to_string())
+            .filter_map(|vkey| self.keys.iter().position(|key| key.vkey == vkey))
+            .collect();
+        signed_by.sort_unstable();
+        let next = self.keys.get(self.turn + 1);
+        match signed_by.as_slice() {
+            [one] if *one == self.turn => Ok(()),
+            [one, other]
+                if *one == self.turn
+                    && *other == self.turn + 1
+                    && next.is_some_and(|next| next.from_size == checkpoint.size) =>
+            {
+                self.turn += 1;
+                Ok(())
+            }
+            _ => bad(Fault::KeysChanged),
+        }
+    }
+
+    /// Ends: no checkpoint is missing, every key had its turn.
+    ///
+    /// # Errors
+    /// If that is not so.
+    pub fn finish(&self) -> Result<(), FirstBad> {
+        let bad = |seq, what| Err(FirstBad { seq, what });
+        let numbered = self.keys.iter().zip(1..);
+        let misplaced = numbered
+            .filter(|(key, number)| key.number != *number)
+            .map(|(key, _)| key);
+        let late = self.keys.first().filter(|first| first.from_size != 0);
+        if let Some(key) = misplaced.chain(late).next() {
+            return bad(key.from_size, Fault::KeysChanged);
+        }
+        if let Some(key) = self.keys.get(self.turn + 1) {
+            return bad(key.from_size, Fault::KeysChanged);
+        }
+        match self.last == self.known {
+            true => Ok(()),
+            false => bad(self.last, Fault::CheckpointOrder),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::note::PrivateKey;
+
+    fn key(number: i64) -> PublicKey {
+        let seed = [number as u8; 32];
+        PrivateKey::new("o", &seed).unwrap().public()
+    }
+
+    fn stored(number: i64, from_size: i64) -> StoredKey {
+        StoredKey {
+            number,
+            vkey: key(number).to_string(),
+            from_size,
+            made_at: 0,
+            made_by: String::new(),
+        }
+    }
+
+    /// Numbers and sizes of checkpoints, and who signed them.
+    fn check(keys: &[StoredKey], checkpoints: &[(i64, i64, &[i64])]) -> Result<(), FirstBad> {
+        let known = checkpoints.iter().map(|(number, ..)| *number).max();
+        let mut succession = Succession::new(keys.to_vec(), known.unwrap_or(0));
+        for (number, size, signed_by) in checkpoints {
+            let checkpoint = StoredCheckpoint {
+                number: *number,
+                size: *size,
+                root: Vec::new(),
+                note: String::new(),
+                made_at: 0,
+            };
+            let signed_by: Vec<PublicKey> = signed_by.iter().map(|number| key(*number)).collect();
+            succession.next(&checkpoint, &signed_by.iter().collect::<Vec<_>>())?;
+        }
+        succession.finish()
+    }
+
+    #[test]
+    fn each_key_is_handed_over_by_the_one_before() {
+        let keys = [stored(1, 0), stored(2, 15)];
+        let whole: [(i64, i64, &[i64]); 3] = [(1, 10, &[1]), (2, 15, &[1, 2]), (3, 20, &[2])];
+        assert_eq!(check(&keys, &whole), Ok(()));
+        assert_eq!(check(&[], &[]), Ok(()));
+        assert_eq!(check(&keys[..1], &[]), Ok(()));
+        // Replaced before there was an entry.
+        let unused = [stored(1, 0), stored(2, 0)];
+        assert_eq!(check(&unused, &[(1, 10, &[2])]), Ok(()));
+        let what = |result: Result<(), FirstBad>| result.unwrap_err().what;
+        for from_size in [0, 14, 16, 20] {
+            let altered = [stored(1, 0), stored(2, from_size)];
+            assert_eq!(what(check(&altered, &whole)), Fault::KeysChanged);
+        }
+        assert_eq!(what(check(&keys[..1], &whole)), Fault::KeysChanged);
+        assert_eq!(what(check(&keys[1..], &whole)), Fault::KeysChanged);
+        assert_eq!(
+            what(check(&[stored(1, 3)], &[(1, 10, &[1])])),
+            Fault::KeysChanged
+        );
+        assert_eq!(what(check(&keys, &[(1, 10, &[1])])), Fault::KeysChanged);
+        let alone: [(i64, i64, &[i64]); 2] = [(1, 10, &[1]), (2, 15, &[2])];
+        assert_eq!(what(check(&keys, &alone)), Fault::KeysChanged);
+    }
+
+    #[test]
+    fn checkpoints_follow_each_other_without_a_gap() {
+        let keys = [stored(1, 0)];
+        for gap in [
+            &[(2, 10, &[1][..])][..],
+            &[(1, 10, &[1]), (3, 20, &[1])],
+            &[(2, 10, &[1]), (1, 20, &[1])],
+        ] {
+            assert_eq!(check(&keys, gap).unwrap_err().what, Fault::CheckpointOrder);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Lies in the database itself: every row is as it was, but something hides it, or takes it away later.
+
+use ledger::adapters::schema;
+use ledger::{Unverified, VerifyError, verify_everything};
+use mesh_db::pool::Pool;
+
+use super::Victim;
+use crate::support::{Database, Outsider, on_both};
+
+on_both!(
+    what_was_added_to_the_tables_is_found,
+    an_index_that_lies_is_found,
+    what_was_compared_is_said,
+);
+
+async fn what_was_added_to_the_tables_is_found(database: Database) {
+    let mut victim = Victim::new(database).await;
+    let both = [
+        (
+            "DROP INDEX event_index_user",
+            "CREATE INDEX event_index_user ON event_index (user_name, seq) WHERE user_name IS NOT NULL",
+        ),
+        ("CREATE INDEX mine ON event_index (run)", "DROP INDEX mine"),
+        (
+            "CREATE VIEW mine AS SELECT * FROM entries",
+            "DROP VIEW mine",
+        ),
+        (
+            "ALTER TABLE holes ADD COLUMN mine BIGINT",
+            "ALTER TABLE holes DROP COLUMN mine",
+        ),
+    ];
+    let sqlite = [
+        (
+            "DROP TRIGGER entries_no_delete",
+            "CREATE TRIGGER entries_no_delete BEFORE DELETE ON entries\nBEGIN SELECT RAISE(ABORT, 'the ledger is append-only: entries cannot be deleted'); END",
+        ),
+        (
+            "CREATE TRIGGER mine AFTER INSERT ON entries BEGIN DELETE FROM payloads WHERE seq = NEW.seq; END",
+            "DROP TRIGGER mine",
+        ),
+        (
+            "CREATE TABLE mine (seq INTEGER REFERENCES entries (seq) ON DELETE CASCADE)",
+            "DROP TABLE mine",
+        ),
+    ];
+    let postgres = [
+        (
+            "ALTER TABLE entries DISABLE TRIGGER entries_append_only",
+            "ALTER TABLE entries ENABLE TRIGGER entries_append_only",
+        ),
+        (
+            "ALTER TABLE event_index ADD CONSTRAINT mine FOREIGN KEY (seq) REFERENCES entries (seq) ON DELETE CASCADE",
+            "ALTER TABLE event_index DROP CONSTRAINT mine",
+        ),
+        (
+            "CREATE RULE mine AS ON INSERT TO event_nodes DO INSTEAD NOTHING",
+            "DROP RULE mine ON event_nodes",
+        ),
+        (
+            "ALTER TABLE event_index ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE event_index DISABLE ROW LEVEL SECURITY",
+        ),
+        (
+            "CREATE TABLE mine () INHERITS (event_nodes)",
+            "DROP TABLE mine",
+        ),
+        (
+            "CREATE TRIGGER mine BEFORE INSERT ON payloads_other FOR EACH STATEMENT EXECUTE FUNCTION ledger_refuse()",
+            "DROP TRIGGER mine ON payloads_other",
+        ),
+        (
+            "ALTER FUNCTION ledger_refuse() SECURITY DEFINER",
+            "ALTER FUNCTION ledger_refuse() SECURITY INVOKER",
+        ),
+    ];
+    let more = match victim.database.is_sqlite() {
+        true => &sqlite[..],
+        false => &postgres,
+    };
+    for (change, undo) in both.iter().chain(more) {
+        // The altered table's text is never again what it was.
+        if change.contains("ADD COLUMN") && victim.database.is_sqlite() {
+            continue;
+        }
+        victim.guard().await;
+        victim.outsider.execute(change).await;
+        let found = victim.verify().await;
+        assert!(
+            matches!(found, Err(VerifyError::Schema(_))),
+            "{change}: {found:?}"
+        );
+        victim.outsider.execute(undo).await;
+        victim.verify().await.unwrap();
+    }
+}
+
+/// The event is in its table, but not in what is found by its user.
+async fn an_index_that_lies_is_found(database: Database) {
+    let mut victim = Victim::new(database).await;
+    let outsider = &mut victim.outsider;
+    if let Outsider::Sqlite(_) = outsider {
+        let lie = "UPDATE sqlite_schema SET sql = replace(sql, 'IS NOT NULL', 'IS NOT NULL AND seq <> 17') WHERE name = 'event_index_user'";
+        for sql in [
+            "PRAGMA writable_schema = ON",
+            lie,
+            "PRAGMA writable_schema = RESET",
+            "REINDEX event_index_user",
+            "PRAGMA writable_schema = ON",
+        ] {
+            outsider.execute(sql).await;
+        }
+        let found = victim.verify().await.unwrap_err();
+        assert!(matches!(found, VerifyError::Schema(_)), "{found}");
+        // Its text as it was: that is true then, and what it holds is not.
+        let truth = "UPDATE sqlite_schema SET sql = replace(sql, ' AND seq <> 17', '') WHERE name = 'event_index_user'";
+        victim.outsider.execute(truth).await;
+        victim
+            .outsider
+            .execute("PRAGMA writable_schema = RESET")
+            .await;
+        // A connection that read the lie would go on believing it.
+        victim.ledger = Unverified::open(&victim.database.location()).unwrap();
+    } else {
+        outsider.execute("CREATE EXTENSION amcheck").await;
+        let ready = |ready: bool| {
+            format!(
+                "UPDATE pg_index SET indisready = {ready} WHERE indexrelid = 'event_index_user'::regclass"
+            )
+        };
+        for sql in [
+            &ready(false),
+            "DELETE FROM event_index WHERE seq = 17",
+            "INSERT INTO event_index SELECT * FROM copy_of_event_index WHERE seq = 17",
+            &ready(true),
+        ] {
+            outsider.execute(sql).await;
+        }
+    }
+    let found = victim.verify().await.unwrap_err();
+    assert!(matches!(found, VerifyError::Damaged(_)), "{found}");
+}
+
+async fn what_was_compared_is_said(database: Database) {
+    let sqlite = database.is_sqlite();
+    let mut victim = Victim::new(database).await;
+    victim.guard().await;
+    let location = victim.database.location();
+    let report = verify_everything(&location, &victim.trust, |_| ()).await;
+    let unchecked: Vec<_> = report
+        .unwrap()
+        .classes
+        .into_iter()
+        .filter(|class| class.unchecked.is_some())
+        .map(|class| class.name)
+        .collect();
+    match sqlite {
+        true => assert!(unchecked.is_empty(), "{unchecked:?}"),
+        false => assert_eq!(unchecked, ["integrity of the database"]),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_ledger_on_postgres_has_the_tables_that_are_compared() {
+    let database = Database::postgres().await;
+    database.store().await.close().await;
+    let ledger::Location::Postgres(options) = database.location() else {
+        panic!("PostgreSQL")
+    };
+    let pool = Pool::Postgres(sqlx::PgPool::connect_lazy_with(*options));
+    let lines = schema::lines_of(&pool).await.unwrap();
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/adapters/verify/schema/postgres.txt"
+    );
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(file, &lines).unwrap();
+    }
+    let expected = std::fs::read_to_string(file).unwrap();
+    assert!(
+        lines == expected,
+        "a migration changed the tables: run this test with UPDATE_SCHEMA=1\n{lines}"
+    );
+}

@@ -1,17 +1,22 @@
 //! One configuration file: defaults, then `mesh.toml`, then the environment.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use figment::Figment;
 use figment::providers::{Env, Format as _, Toml};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use ipnet::IpNet;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 
 use crate::api::{OidcConfig, TokenConfig};
 
 /// Defaults of `[mesh]`, every key with its comment.
 pub(crate) const DEFAULTS: &str = include_str!("../config/default.toml");
+
+/// Longer ones are none.
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The `[mesh]` section.
 #[derive(Clone, Debug, Deserialize)]
@@ -87,6 +92,19 @@ pub struct ApiConfig {
     pub socket_mode: String,
     /// TCP address. Empty: no TCP.
     pub listen: String,
+    /// How many connections the socket, and TCP, may have.
+    pub max_connections: usize,
+    /// How many of them one client may have.
+    pub max_connections_per_client: usize,
+    /// How long the head of a request may take.
+    #[serde(with = "humantime_serde")]
+    pub header_timeout: Duration,
+    /// How long a connection is kept without a request.
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    #[serde(deserialize_with = "networks")]
+    pub trusted_proxies: Vec<IpNet>,
     /// File with the token of an administrator.
     pub token_file: PathBuf,
     /// Unix users who may see and do everything.
@@ -117,6 +135,25 @@ impl ApiConfig {
                     .to_owned(),
             );
         }
+        for (key, limit) in [
+            ("max_connections", self.max_connections),
+            (
+                "max_connections_per_client",
+                self.max_connections_per_client,
+            ),
+        ] {
+            if limit == 0 {
+                faults.push(format!("mesh.api.{key}: at least 1"));
+            }
+        }
+        for (key, timeout) in [
+            ("header_timeout", self.header_timeout),
+            ("idle_timeout", self.idle_timeout),
+        ] {
+            if timeout < Duration::from_secs(1) || timeout > MAX_TIMEOUT {
+                faults.push(format!("mesh.api.{key}: between \"1s\" and \"1h\""));
+            }
+        }
         let tokens = self.tokens.iter();
         faults.extend(tokens.flat_map(|token| token.faults(&self.tokens)));
         let issuers = self.oidc.iter();
@@ -124,6 +161,20 @@ impl ApiConfig {
         faults.dedup();
         faults
     }
+}
+
+/// Networks (`10.0.0.0/8`) or addresses (`10.0.0.1`).
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let network = |text: &String| {
+        let address = || text.parse::<IpAddr>().map(IpNet::from);
+        text.parse::<IpNet>().or_else(|_| address()).map_err(|_| {
+            D::Error::custom(format!(
+                "{text:?} is no address or network such as 10.0.0.0/8"
+            ))
+        })
+    };
+    texts.iter().map(network).collect()
 }
 
 /// Why the configuration cannot be used.
@@ -376,6 +427,29 @@ mod tests {
         assert!(error.contains("[mesh] clutser: unknown"), "{error}");
         let error = mesh("[mesh.api]\nlisten = 5").unwrap_err();
         assert!(error.contains("[mesh] api.listen: invalid type"), "{error}");
+    }
+
+    #[test]
+    fn limits_of_connections_and_proxies_are_checked() {
+        let api = mesh("[mesh.api]\ntrusted_proxies = ['10.0.0.1', '2001:db8::/32']").unwrap();
+        assert_eq!(api.api.trusted_proxies.len(), 2);
+        assert_eq!(api.api.faults(), [""; 0]);
+        let error = mesh("[mesh.api]\ntrusted_proxies = ['proxy']").unwrap_err();
+        assert!(error.contains("[mesh] api.trusted_proxies"), "{error}");
+        assert!(error.contains("\"proxy\" is no address"), "{error}");
+        for (key, value) in [
+            ("max_connections", "0"),
+            ("max_connections_per_client", "0"),
+            ("header_timeout", "'0s'"),
+            ("idle_timeout", "'2h'"),
+        ] {
+            let faults = mesh(&format!("[mesh.api]\n{key} = {value}")).unwrap();
+            let faults = faults.api.faults();
+            assert!(
+                faults[0].starts_with(&format!("mesh.api.{key}:")),
+                "{faults:?}"
+            );
+        }
     }
 
     #[test]

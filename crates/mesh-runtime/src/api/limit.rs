@@ -1,32 +1,194 @@
-//! Nobody may take all connections: each caller has a number of them.
+//! Connections have limits: how many there are, how many of one client, and how long one may be without a request.
 
 use std::collections::HashMap;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
 
+use super::proxy::TrustedProxies;
 use super::server::Peer;
 
-/// How many connections a caller (a uid, or an address) may have open.
-const MOST_PER_PEER: usize = 128;
+/// Of the descriptors that the process may have, one in this many is for connections of one listener; the rest is for the other listener,
+/// commands of Slurm, databases, NATS and receivers.
+const DESCRIPTORS_PER_CONNECTION: u64 = 4;
 
-/// A listener that closes at once what a caller opens beyond the limit.
+/// The limits of a listener.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    pub(super) max_connections: usize,
+    pub(super) max_per_client: usize,
+    pub(super) header_timeout: Duration,
+    pub(super) idle_timeout: Duration,
+    pub(super) trusted_proxies: TrustedProxies,
+}
+
+/// As many connections as are configured, and no more than this process has descriptors for.
+pub(super) fn within_descriptors(configured: usize) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = limit.map_or(u64::MAX, |limit| limit / DESCRIPTORS_PER_CONNECTION);
+    configured
+        .min(usize::try_from(share).unwrap_or(usize::MAX))
+        .max(1)
+}
+
+/// What counts as one client. Who has an IPv6 network has all addresses of its /64.
+pub(super) fn client(peer: Peer) -> Peer {
+    match peer {
+        Peer::Tcp { ip } => Peer::Tcp {
+            ip: match ip.to_canonical() {
+                IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+                ip => ip,
+            },
+        },
+        Peer::Unix { .. } => peer,
+    }
+}
+
+/// How many connections, or requests through a proxy, each client has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clients(Arc<Mutex<Counts>>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    total: usize,
+    of: HashMap<Peer, usize>,
+}
+
+impl Clients {
+    /// Counts one more, or `None` if there are too many.
+    pub(super) fn take(&self, peer: Peer, limits: &Limits) -> Option<Slot> {
+        // The connections of a proxy are those of many; its clients are counted by request.
+        let most = match limits.trusted_proxies.trusts(peer) {
+            true => limits.max_connections,
+            false => limits.max_per_client,
+        };
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = client(peer);
+        let of_client = counts.of.get(&client).copied().unwrap_or_default();
+        if counts.total >= limits.max_connections || of_client >= most {
+            return None;
+        }
+        counts.total += 1;
+        counts.of.insert(client, of_client + 1);
+        drop(counts);
+        Some(Slot {
+            client,
+            clients: self.clone(),
+        })
+    }
+}
+
+/// One that is counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    client: Peer,
+    clients: Clients,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut counts = self
+            .clients
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        counts.total -= 1;
+        if let Some(count) = counts.of.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.of.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// The requests of a connection, which say until when it may be without one.
+#[derive(Debug)]
+pub(super) struct Activity(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    requests: usize,
+    deadline: Instant,
+    /// A head is being read, so that `deadline` is that of the head.
+    in_head: bool,
+    header_timeout: Duration,
+    idle_timeout: Duration,
+}
+
+impl Activity {
+    fn new(limits: &Limits) -> Self {
+        Self(Mutex::new(State {
+            requests: 0,
+            deadline: Instant::now() + limits.header_timeout,
+            in_head: true,
+            header_timeout: limits.header_timeout,
+            idle_timeout: limits.idle_timeout,
+        }))
+    }
+
+    /// A request, until its answer has been taken or dropped.
+    pub(super) fn request(self: &Arc<Self>) -> ActiveRequest {
+        self.state().requests += 1;
+        ActiveRequest(Arc::clone(self))
+    }
+
+    fn received(&self) {
+        let mut state = self.state();
+        if state.requests == 0 && !state.in_head {
+            state.in_head = true;
+            state.deadline = state.deadline.min(Instant::now() + state.header_timeout);
+        }
+    }
+
+    /// Until when to wait, if there is no request.
+    fn deadline(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.requests == 0).then_some(state.deadline)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct ActiveRequest(Arc<Activity>);
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.requests -= 1;
+        if state.requests == 0 {
+            state.in_head = false;
+            state.deadline = Instant::now() + state.idle_timeout;
+        }
+    }
+}
+
+/// A listener that closes at once what is opened beyond the limits.
 pub(super) struct Limited<L: Listener> {
     inner: L,
     peer: fn(&L::Io) -> Peer,
-    open: Arc<Mutex<HashMap<Peer, usize>>>,
+    limits: Limits,
+    clients: Clients,
 }
 
 impl<L: Listener> Limited<L> {
-    pub(super) fn new(inner: L, peer: fn(&L::Io) -> Peer) -> Self {
+    pub(super) fn new(inner: L, peer: fn(&L::Io) -> Peer, limits: Limits) -> Self {
         Self {
             inner,
             peer,
-            open: Arc::default(),
+            limits,
+            clients: Clients::default(),
         }
     }
 }
@@ -39,11 +201,19 @@ impl<L: Listener> Listener for Limited<L> {
         loop {
             let (io, address) = self.inner.accept().await;
             let peer = (self.peer)(&io);
-            let slot = Slot::take(peer, &self.open);
-            match slot {
-                Some(slot) => return (Connection { io, slot }, address),
-                None => tracing::debug!(?peer, "too many open connections, one more closed"),
-            }
+            let Some(slot) = self.clients.take(peer, &self.limits) else {
+                tracing::debug!(?peer, "too many open connections, one more closed");
+                continue;
+            };
+            let activity = Arc::new(Activity::new(&self.limits));
+            let connection = Connection {
+                io,
+                peer,
+                timer: Box::pin(tokio::time::sleep(self.limits.header_timeout)),
+                activity,
+                _slot: slot,
+            };
+            return (connection, address);
         }
     }
 
@@ -52,47 +222,44 @@ impl<L: Listener> Listener for Limited<L> {
     }
 }
 
-/// A connection that gives its place back when it is closed.
+/// A connection that fails when it was without a request for too long, and is counted until it is closed.
 pub(super) struct Connection<I> {
     io: I,
-    slot: Slot,
+    peer: Peer,
+    timer: Pin<Box<Sleep>>,
+    activity: Arc<Activity>,
+    _slot: Slot,
 }
 
 impl<I> Connection<I> {
     pub(super) fn peer(&self) -> Peer {
-        self.slot.peer
+        self.peer
     }
-}
 
-struct Slot {
-    peer: Peer,
-    open: Arc<Mutex<HashMap<Peer, usize>>>,
-}
-
-impl Slot {
-    fn take(peer: Peer, open: &Arc<Mutex<HashMap<Peer, usize>>>) -> Option<Self> {
-        let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(peer).or_default();
-        if *count >= MOST_PER_PEER {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(Self {
-            peer,
-            open: Arc::clone(open),
-        })
+    pub(super) fn activity(&self) -> Arc<Activity> {
+        Arc::clone(&self.activity)
     }
-}
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut counts = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.peer);
+    /// Called where the connection would wait: fails if it has waited for too long, else wakes the task when it is time to look.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let idle_timeout = self.activity.state().idle_timeout;
+        loop {
+            let deadline = self.activity.deadline();
+            match deadline {
+                Some(deadline) if deadline <= Instant::now() => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                // Later is not enough: the timer must not fire after the deadline.
+                Some(deadline) if deadline < self.timer.deadline() => {
+                    self.timer.as_mut().reset(deadline);
+                }
+                _ => {}
             }
+            if self.timer.as_mut().poll(context).is_pending() {
+                return Ok(());
+            }
+            let next = deadline.unwrap_or_else(|| Instant::now() + idle_timeout);
+            self.timer.as_mut().reset(next);
         }
     }
 }
@@ -103,7 +270,14 @@ impl<I: AsyncRead + Unpin> AsyncRead for Connection<I> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
+        // Also where bytes came: a head may come a byte at a time.
+        self.check(context)?;
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.io).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.activity.received();
+        }
+        result
     }
 }
 
@@ -113,6 +287,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Connection<I> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check(context)?;
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
 
@@ -133,6 +308,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Connection<I> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check(context)?;
         Pin::new(&mut self.io).poll_write_vectored(context, slices)
     }
 }
@@ -141,18 +317,55 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Connection<I> {
 mod tests {
     use super::*;
 
+    fn limits() -> Limits {
+        Limits {
+            max_connections: 6,
+            max_per_client: 2,
+            header_timeout: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(1),
+            trusted_proxies: TrustedProxies::new(&["10.0.0.0/8".parse().expect("a network")]),
+        }
+    }
+
+    fn tcp(ip: &str) -> Peer {
+        Peer::Tcp {
+            ip: ip.parse().expect("an address"),
+        }
+    }
+
     #[test]
-    fn one_caller_cannot_take_the_places_of_another() {
-        let open = Arc::default();
+    fn one_client_cannot_take_the_connections_of_another() {
+        let (clients, limits) = (Clients::default(), limits());
         let (alice, bob) = (Peer::Unix { uid: 1 }, Peer::Unix { uid: 2 });
-        let mut held: Vec<_> = (0..MOST_PER_PEER)
-            .map(|_| Slot::take(alice, &open).expect("a place"))
+        let mut held: Vec<_> = (0..2)
+            .map(|_| clients.take(alice, &limits).expect("a slot"))
             .collect();
-        assert!(Slot::take(alice, &open).is_none());
-        assert!(Slot::take(bob, &open).is_some());
+        assert!(clients.take(alice, &limits).is_none());
+        assert!(clients.take(bob, &limits).is_some());
         held.pop();
-        assert!(Slot::take(alice, &open).is_some());
+        assert!(clients.take(alice, &limits).is_some());
         held.clear();
-        assert!(open.lock().expect("no panic while locked").is_empty());
+        assert!(clients.0.lock().expect("no panic").of.is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client_and_a_mapped_address_is_that_of_ipv4() {
+        assert_eq!(client(tcp("2001:db8::1")), client(tcp("2001:db8::ffff:2")));
+        assert_ne!(client(tcp("2001:db8::1")), client(tcp("2001:db8:0:1::1")));
+        assert_eq!(client(tcp("::ffff:192.0.2.1")), tcp("192.0.2.1"));
+        assert_ne!(client(tcp("192.0.2.1")), client(tcp("192.0.2.2")));
+    }
+
+    #[test]
+    fn all_clients_together_and_a_proxy_have_the_total_limit() {
+        let (clients, limits) = (Clients::default(), limits());
+        let proxied: Vec<_> = (0..5)
+            .map(|_| clients.take(tcp("10.0.0.1"), &limits).expect("a slot"))
+            .collect();
+        let other = clients.take(tcp("192.0.2.1"), &limits);
+        assert!(other.is_some());
+        assert!(clients.take(tcp("192.0.2.2"), &limits).is_none());
+        drop(proxied);
+        assert!(clients.take(tcp("192.0.2.2"), &limits).is_some());
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod metrics;
 mod oidc;
 pub mod openapi;
 mod problem;
+mod proxy;
 mod reads;
 mod server;
 mod tokens;

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::access::Access;
 use super::auth::authenticate;
-use super::limit::Limited;
+use super::limit::{Activity, Clients, Limited, Limits, within_descriptors};
+use super::proxy::{Requests, TrustedProxies, count};
 use super::{Caller, Problem};
 use crate::{ApiConfig, BoxError, Health};
 
@@ -47,15 +48,28 @@ const NOBODY: Peer = Peer::Tcp {
     ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
 };
 
-impl Connected<IncomingStream<'_, Limited<UnixListener>>> for Peer {
+/// What a request knows of its connection.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionInfo {
+    pub(super) peer: Peer,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl Connected<IncomingStream<'_, Limited<UnixListener>>> for ConnectionInfo {
     fn connect_info(stream: IncomingStream<'_, Limited<UnixListener>>) -> Self {
-        stream.io().peer()
+        Self {
+            peer: stream.io().peer(),
+            activity: stream.io().activity(),
+        }
     }
 }
 
-impl Connected<IncomingStream<'_, Limited<TcpListener>>> for Peer {
+impl Connected<IncomingStream<'_, Limited<TcpListener>>> for ConnectionInfo {
     fn connect_info(stream: IncomingStream<'_, Limited<TcpListener>>) -> Self {
-        stream.io().peer()
+        Self {
+            peer: stream.io().peer(),
+            activity: stream.io().activity(),
+        }
     }
 }
 
@@ -64,6 +78,28 @@ pub(crate) struct Endpoints {
     unix: UnixListener,
     path: PathBuf,
     tcp: Option<TcpListener>,
+    limits: Limits,
+}
+
+/// The limits of each listener. One client has no more than half of the connections.
+fn limits(config: &ApiConfig) -> Limits {
+    let max_connections = within_descriptors(config.max_connections);
+    if max_connections < config.max_connections {
+        tracing::info!(
+            max_connections,
+            configured = config.max_connections,
+            "fewer connections than mesh.api.max_connections: the process may open few files"
+        );
+    }
+    Limits {
+        max_connections,
+        max_per_client: config
+            .max_connections_per_client
+            .min(max_connections.div_ceil(2)),
+        header_timeout: config.header_timeout,
+        idle_timeout: config.idle_timeout,
+        trusted_proxies: TrustedProxies::new(&config.trusted_proxies),
+    }
 }
 
 impl Endpoints {
@@ -101,6 +137,7 @@ impl Endpoints {
             unix,
             path: socket.to_owned(),
             tcp,
+            limits: limits(config),
         })
     }
 }
@@ -131,15 +168,22 @@ pub(crate) async fn serve(
         )
         .fallback(async || Problem::not_found("no such path; see the README for the API"))
         .layer(middleware::from_fn_with_state(access, authenticate));
+    let limits = endpoints.limits;
+    let requests = Requests {
+        limits: limits.clone(),
+        clients: Clients::default(),
+    };
     let app = open
         .merge(guarded)
-        .into_make_service_with_connect_info::<Peer>();
-    let unix = axum::serve(Limited::new(endpoints.unix, unix_peer), app.clone())
-        .with_graceful_shutdown(shutdown.clone().cancelled_owned());
+        .layer(middleware::from_fn_with_state(requests, count))
+        .into_make_service_with_connect_info::<ConnectionInfo>();
+    let unix = Limited::new(endpoints.unix, unix_peer, limits.clone());
+    let unix =
+        axum::serve(unix, app.clone()).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     match endpoints.tcp {
         None => unix.await?,
         Some(tcp) => {
-            let tcp = axum::serve(Limited::new(tcp, tcp_peer), app)
+            let tcp = axum::serve(Limited::new(tcp, tcp_peer, limits), app)
                 .with_graceful_shutdown(shutdown.cancelled_owned());
             let (unix, tcp) = tokio::join!(unix.into_future(), tcp.into_future());
             unix.and(tcp)?;

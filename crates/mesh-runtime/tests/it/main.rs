@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
+mod connections;
 mod oidc;
 mod support;
 mod unix;

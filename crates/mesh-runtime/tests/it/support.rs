@@ -28,6 +28,11 @@ pub type Answer = (u16, String, Value);
 impl Server {
     /// Serves with this in `[mesh.api]` and after it, and this identity map.
     pub async fn start(api: &str, map: &str) -> Self {
+        Self::start_with(api, map, Router::new()).await
+    }
+
+    /// Serves these routes too.
+    pub async fn start_with(api: &str, map: &str, routes: Router) -> Self {
         install_tls();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("identity.toml"), map).unwrap();
@@ -51,7 +56,7 @@ impl Server {
                 Ok(())
             };
             let telemetry = telemetry(&mesh);
-            run_api(&context, &socket, Router::new(), telemetry, work.boxed())
+            run_api(&context, &socket, routes, telemetry, work.boxed())
                 .await
                 .unwrap();
         });
@@ -72,6 +77,10 @@ impl Server {
         })
         .await;
         server
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -96,8 +96,6 @@ pub(crate) struct Tokens(Vec<Token>);
 struct Token {
     caller: Caller,
     file: Option<PathBuf>,
-    /// The present `token_file` may be readable for others, as it always could.
-    lenient: bool,
     state: Mutex<State>,
 }
 
@@ -132,7 +130,7 @@ impl Tokens {
         let mut tokens = Vec::new();
         if !token_file.as_os_str().is_empty() {
             let caller = caller(UNNAMED, Role::Admin, BTreeSet::new(), &BTreeSet::new());
-            tokens.push(Token::of_file(caller, token_file.to_owned(), true)?);
+            tokens.push(Token::of_file(caller, token_file.to_owned())?);
         }
         for token in configured {
             let caller = caller(
@@ -145,13 +143,12 @@ impl Tokens {
                 Some(digest) => Token {
                     caller,
                     file: None,
-                    lenient: false,
                     state: Mutex::new(State {
                         digest: Some(digest),
                         seen: None,
                     }),
                 },
-                None => Token::of_file(caller, token.file.clone(), false)?,
+                None => Token::of_file(caller, token.file.clone())?,
             });
         }
         Ok(Self(tokens))
@@ -182,13 +179,12 @@ impl Tokens {
 }
 
 impl Token {
-    fn of_file(caller: Caller, file: PathBuf, lenient: bool) -> Result<Self, String> {
-        let (digest, seen) = read(&file, lenient)
+    fn of_file(caller: Caller, file: PathBuf) -> Result<Self, String> {
+        let (digest, seen) = read(&file)
             .map_err(|reason| format!("{} {}: {reason}", caller.name, file.display()))?;
         Ok(Self {
             caller,
             file: Some(file),
-            lenient,
             state: Mutex::new(State {
                 digest: Some(digest),
                 seen: Some(seen),
@@ -203,7 +199,7 @@ impl Token {
         if state.seen == now {
             return;
         }
-        match read(file, self.lenient) {
+        match read(file) {
             Ok((digest, seen)) => {
                 tracing::info!(token = self.caller.name, "token read again");
                 *state = State {
@@ -231,18 +227,14 @@ fn seen(meta: &std::fs::Metadata) -> Seen {
     (meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec())
 }
 
-fn read(file: &Path, lenient: bool) -> Result<([u8; 32], Seen), String> {
+fn read(file: &Path) -> Result<([u8; 32], Seen), String> {
     let meta = std::fs::metadata(file).map_err(|error| error.to_string())?;
     // A group may read it, as Kubernetes mounts secrets for a process that is not root.
     if meta.mode() & 0o027 != 0 {
-        let problem = format!(
-            "others may read or change it (mode {:o}); chmod 600",
+        return Err(format!(
+            "others may read or change it (mode {:o}); chmod 600, and make a new token if somebody may have read it",
             meta.mode() & 0o7777
-        );
-        match lenient {
-            true => tracing::warn!(file = %file.display(), problem, "token"),
-            false => return Err(problem),
-        }
+        ));
     }
     if meta.len() > LONGEST_FILE {
         return Err("too long for a token".to_owned());
@@ -276,7 +268,7 @@ mod tests {
     fn tokens_are_known_by_file_and_by_hash() {
         let folder = tempfile::tempdir().unwrap();
         let (old, file) = (folder.path().join("old"), folder.path().join("portal"));
-        write(&old, "the token of former times\n", 0o644);
+        write(&old, "the token of former times\n", 0o600);
         write(&file, &format!("{SECRET}\n"), 0o600);
         let by_file = config(&format!(
             "name = 'portal'\nrole = 'auditor'\nfile = {file:?}"
@@ -296,6 +288,21 @@ mod tests {
         for wrong in ["", "the token of former time", "token", &hash] {
             assert_eq!(tokens.caller(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        for mode in [0o644, 0o604, 0o620, 0o602, 0o666] {
+            write(&file, SECRET, mode);
+            let error = Tokens::new(&file, &[]).unwrap_err();
+            assert!(error.contains("chmod 600"), "{error}");
+            assert!(error.contains(file.to_str().unwrap()), "{error}");
+        }
+        // A group may read it, as Kubernetes mounts secrets.
+        write(&file, SECRET, 0o640);
+        assert!(Tokens::new(&file, &[]).unwrap().caller(SECRET).is_some());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 
 use crate::mesh::{Mesh, stderr, stdout};
 
@@ -67,7 +68,9 @@ fn a_port_in_use_is_named() {
         "{}",
         stderr(&output)
     );
-    fs::write(mesh.path("api.token"), "0123456789abcdef").unwrap();
+    let token = mesh.path("api.token");
+    fs::write(&token, "0123456789abcdef").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
     let listen = format!(
         "listen = \"127.0.0.1:{port}\"\ntoken_file = \"{}\"\n[slurm]\n",
         mesh.path("api.token").display()

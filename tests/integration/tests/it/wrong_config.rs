@@ -1,5 +1,7 @@
 //! What is wrong is said once, clearly; what may come back is waited for.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Slurm as _, wait_for};
 
 use crate::support::{PATIENCE, agrees, options};
@@ -65,6 +67,7 @@ async fn port_in_use(cluster: &Cluster) {
     let address = taken.local_addr().unwrap();
     let token = cluster.path("token");
     std::fs::write(&token, "a-token-of-enough-characters").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     let listen = MeshOptions {
         overlay: format!("[mesh.api]\nlisten = \"{address}\"\ntoken_file = {token:?}"),
         ..MeshOptions::default()

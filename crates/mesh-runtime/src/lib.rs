@@ -10,11 +10,13 @@ pub mod identity;
 mod leadership;
 mod process;
 pub mod telemetry;
+pub mod time_bound;
 
 pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
 pub use context::Context;
 pub use health::{Condition, Health, Note};
 pub use process::{Service, Started, install_tls, main, restrict, run_api, shutdown_on_signals};
+pub use time_bound::{TimeBound, TimeError};
 
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

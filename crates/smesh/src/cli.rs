@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mesh_runtime::{TimeBound, TimeError};
 use slurm_types::JobRef;
 
 pub use history::{Events, Export, ExportFormat, Filter, Node, Replay, ReplayStart, Stats, Story};
@@ -17,6 +18,11 @@ pub use ledger::{Ledger, LedgerExport, LedgerKey, LedgerRetain, Verify};
 pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,
 };
+
+/// A time as people write it, in the time zone of who calls.
+fn time_bound(text: &str) -> Result<TimeBound, TimeError> {
+    TimeBound::parse(text, &chrono::Local::now())
+}
 
 const STYLES: clap::builder::Styles = clap::builder::Styles::styled()
     .header(anstyle::AnsiColor::Green.on_default().bold())
@@ -278,12 +284,12 @@ pub struct Cost {
     /// What to sum by
     #[arg(long, value_enum, default_value = "user")]
     pub by: CostBy,
-    /// Runs that ended at or after this date or time
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
-    /// Runs that ended before this date or time
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
+    /// Runs that ended at or after this time: 2026-11-01, 2026-11-22T10:00, yesterday (local time), or how long ago (7days)
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub since: Option<TimeBound>,
+    /// Runs that ended before this time
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub until: Option<TimeBound>,
     /// Only this user's
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,

@@ -11,7 +11,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
-use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
+use chrono::{DateTime, Utc};
+use mesh_runtime::TimeBound;
 use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -58,6 +59,7 @@ async fn live(
     query: Result<Query<LiveQuery>, QueryRejection>,
 ) -> Result<(Extension<Shown>, Json<LiveAnswer>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let now = Utc::now();
     let filter = Filter {
         sight: caller.sight(),
         cluster: query.cluster,
@@ -84,15 +86,15 @@ async fn spent(
     query: Result<Query<SpentQuery>, QueryRejection>,
 ) -> Result<(Extension<Shown>, Json<SpentAnswer>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let now = Utc::now();
     let filter = Filter {
         sight: caller.sight(),
         cluster: query.cluster,
         user: asked(&caller, query.user)?,
-        since: moment("since", query.since.as_deref())?,
-        until: moment("until", query.until.as_deref())?,
+        since: time("since", query.since.as_deref(), now)?,
+        until: time("until", query.until.as_deref(), now)?,
     };
     let by = query.by.unwrap_or(By::User);
-    let now = Utc::now();
     let sums = api
         .store
         .sums(by, &filter)
@@ -135,16 +137,10 @@ fn asked(caller: &Caller, user: Option<String>) -> Result<Option<String>, Proble
     }
 }
 
-/// A time with offset, or a date, which is its first second in UTC.
-fn moment(key: &str, text: Option<&str>) -> Result<Option<i64>, Problem> {
+/// A bound of the period; dates are days in UTC.
+fn time(key: &str, text: Option<&str>, now: DateTime<Utc>) -> Result<Option<i64>, Problem> {
     let Some(text) = text else { return Ok(None) };
-    if let Ok(date) = text.parse::<NaiveDate>() {
-        return Ok(Some(date.and_time(NaiveTime::MIN).and_utc().timestamp()));
-    }
-    let time = DateTime::parse_from_rfc3339(text).map_err(|_| {
-        Problem::bad_request(format!(
-            "{key}: {text:?} is neither a date nor a time such as 2026-07-01T00:00:00Z"
-        ))
-    })?;
-    Ok(Some(time.timestamp()))
+    let bound = TimeBound::parse(text, &now)
+        .map_err(|error| Problem::bad_request(format!("{key}: {error}")))?;
+    Ok(Some(bound.resolve(&now).timestamp()))
 }

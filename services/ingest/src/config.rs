@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use mesh_runtime::{TimeError, time_bound};
 use serde::Deserialize;
 
 /// The section with its defaults and comments.
@@ -104,7 +105,7 @@ impl Config {
         );
         check(
             self.history_since().is_err(),
-            "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z",
+            "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z or 2026-11-01",
         );
         faults.extend(self.users.faults());
         faults.extend(self.identity.faults());
@@ -119,11 +120,11 @@ impl Config {
     /// Begin of the history to be told at the first start.
     ///
     /// # Errors
-    /// If the text is no RFC 3339 time.
-    pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, chrono::ParseError> {
+    /// If the text is no time and no date.
+    pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, TimeError> {
         match self.history_since.as_str() {
             "" => Ok(None),
-            text => DateTime::parse_from_rfc3339(text).map(|time| Some(time.to_utc())),
+            text => time_bound::rfc3339_or_date(text, &Utc).map(Some),
         }
     }
 }

@@ -11,7 +11,7 @@
 //! - [`digest`]: an array's tasks as a few messages.
 //! - [`pairing`]: which messages wait a moment for their cost.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
-//! - [`moment`]: times as people write them; [`place`]: where a list goes on.
+//! - [`place`]: where a list goes on.
 //! - [`redactor`]: no secret in what is recorded or shown.
 //! - [`names`]: ids and names that must stay the same for ever.
 
@@ -27,7 +27,6 @@ pub mod filter;
 pub mod format;
 pub mod gate;
 pub mod message;
-pub mod moment;
 pub mod names;
 pub mod ownership;
 pub mod pairing;

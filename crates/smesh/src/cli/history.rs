@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use mesh_runtime::TimeBound;
 use slurm_types::JobRef;
+
+use super::time_bound;
 
 /// Which events.
 #[derive(Clone, Debug, Default, Args)]
@@ -32,12 +35,12 @@ pub struct Filter {
     /// Only jobs of this name; 'train*' for every name that begins so
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// From this time on: RFC 3339, or how long ago (30m, 2h, 7days)
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
+    /// From this time on: 2026-11-22T10:00, 2026-11-22, yesterday (local time), or how long ago (30m, 2h, 7days)
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub since: Option<TimeBound>,
     /// Before this time
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub until: Option<TimeBound>,
 }
 
 /// `smesh events`
@@ -212,9 +215,9 @@ pub struct Story {
     /// The job
     #[arg(value_name = "ID")]
     pub job: JobRef,
-    /// As it stood at this time: RFC 3339, or how long ago (30m, 2h, 7days)
-    #[arg(long, value_name = "TIME")]
-    pub at: Option<String>,
+    /// As it stood at this time: 2026-11-22T10:00, 2026-11-22, yesterday (local time), or how long ago (30m, 2h, 7days)
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub at: Option<TimeBound>,
 }
 
 /// `smesh node`
@@ -227,7 +230,7 @@ pub struct Node {
     /// The node, by its NodeName
     #[arg(value_name = "NODE")]
     pub node: String,
-    /// As it stood at this time: RFC 3339, or how long ago (30m, 2h, 7days)
-    #[arg(long, value_name = "TIME")]
-    pub at: Option<String>,
+    /// As it stood at this time: 2026-11-22T10:00, 2026-11-22, yesterday (local time), or how long ago (30m, 2h, 7days)
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub at: Option<TimeBound>,
 }

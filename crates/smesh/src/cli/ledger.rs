@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use mesh_runtime::TimeBound;
+
+use super::time_bound;
 
 /// `smesh verify`
 #[derive(Debug, Args)]
@@ -88,9 +91,9 @@ with a role of ledger_retention (ledger.retention.url). The running ledger puts 
 
 To erase what is archived, delete the file.")]
 pub struct LedgerRetain {
-    /// What was recorded before: RFC 3339, or how long ago (400days)
-    #[arg(long, value_name = "TIME")]
-    pub before: String,
+    /// What was recorded before: 2026-11-22, 2026-11-22T10:00 (local time), or how long ago (400days)
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub before: TimeBound,
     /// Folder for the archives; made if it is not there [default: as the configuration says]
     #[arg(long, value_name = "DIR", conflicts_with = "erase")]
     pub archive_dir: Option<PathBuf>,

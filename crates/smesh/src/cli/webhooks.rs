@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use mesh_runtime::TimeBound;
+
+use super::time_bound;
 
 /// `smesh webhooks`
 #[derive(Debug, Subcommand)]
@@ -129,12 +132,12 @@ pub struct WhichDeliveries {
     /// Only those that failed for this reason: refused, gone, address, tls, failing, limited, unreachable, timeout, proxy, content, internal or removed
     #[arg(long, value_name = "CAUSE")]
     pub cause: Option<String>,
-    /// Only those that changed then or later: RFC 3339, a day, or how long ago, as 2h or 7days
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<String>,
+    /// Only those that changed then or later: 2026-11-22T10:00, 2026-11-22, yesterday (local time), or how long ago (2h, 7days)
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub since: Option<TimeBound>,
     /// Only those that changed before
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time_bound)]
+    pub until: Option<TimeBound>,
 }
 
 /// `smesh webhooks add`

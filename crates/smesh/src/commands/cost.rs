@@ -18,8 +18,8 @@ pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, E
         "/v1/costs/live"
     } else {
         query.push(("by", args.by.as_str().into()));
-        query.extend(args.since.clone().map(|since| ("since", since)));
-        query.extend(args.until.clone().map(|until| ("until", until)));
+        query.extend(args.since.map(|since| ("since", since.into())));
+        query.extend(args.until.map(|until| ("until", until.into())));
         "/v1/costs"
     };
     let answer = client.get(path, &query).await?;

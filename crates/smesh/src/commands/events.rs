@@ -62,8 +62,8 @@ pub(super) fn query(global: &Global, filter: &Filter) -> Query {
     add("partition", filter.partition.clone());
     add("node", filter.node.clone());
     add("name", filter.name.clone());
-    add("since", filter.since.clone());
-    add("until", filter.until.clone());
+    add("since", filter.since.map(String::from));
+    add("until", filter.until.map(String::from));
     query
 }
 

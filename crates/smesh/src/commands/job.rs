@@ -17,7 +17,7 @@ pub(super) async fn run(global: &Global, args: &cli::Story) -> Result<ExitCode, 
         segment(&cluster),
         segment(&args.job.to_string())
     );
-    let query: Query = args.at.clone().map(|at| ("at", at)).into_iter().collect();
+    let query: Query = args.at.map(|at| ("at", at.into())).into_iter().collect();
     let story = client.get(&path, &query).await?;
     if global.json {
         show::line(&story)?;

@@ -11,7 +11,7 @@ pub(super) async fn run(global: &Global, args: &cli::Node) -> Result<ExitCode, E
     let client = settings::client(global)?;
     let cluster = settings::cluster(global)?;
     let path = format!("/v1/nodes/{}/{}", segment(&cluster), segment(&args.node));
-    let query: Query = args.at.clone().map(|at| ("at", at)).into_iter().collect();
+    let query: Query = args.at.map(|at| ("at", at.into())).into_iter().collect();
     let story = client.get(&path, &query).await?;
     if global.json {
         show::line(&story)?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use indicatif::{ProgressBar, ProgressStyle};
 use ledger::domain::archive::StoredArchive;
-use ledger::domain::filter::Moment;
 use ledger::retention::{Progress, Wish};
 use ledger::{Location, Retention, Store};
+use mesh_runtime::TimeBound;
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::{settings, show};
 
 pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Error> {
-    let before = before(&args.before)?;
+    let before = before(args.before)?;
     let context = settings::load(global, CancellationToken::new())?;
     let config: ledger::Config = context.section("ledger")?;
     let dropper = config.dropper().map_err(failed)?;
@@ -151,13 +151,16 @@ fn time(micros: i64) -> String {
         .unwrap_or_default()
 }
 
-fn before(text: &str) -> Result<DateTime<Utc>, Error> {
+fn before(bound: TimeBound) -> Result<DateTime<Utc>, Error> {
     let now = Utc::now();
-    let moment =
-        Moment::parse("--before", text).map_err(|error| Error::Usage(error.to_string()))?;
-    DateTime::from_timestamp_micros(moment.resolve(now))
-        .filter(|time| *time < now)
-        .ok_or_else(|| Error::Usage(format!("--before {text}: it is not in the past")))
+    let time = bound.resolve(&now);
+    if time >= now {
+        let text = String::from(bound);
+        return Err(Error::Usage(format!(
+            "--before {text}: it is not in the past"
+        )));
+    }
+    Ok(time)
 }
 
 fn user() -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use chrono::{DateTime, NaiveDate, NaiveTime};
+use chrono::Utc;
 use num_traits::{ToPrimitive as _, Zero as _};
 use slurm_types::HostList;
 use toml::{Spanned, Value};
@@ -173,10 +173,6 @@ fn texts(value: &Value) -> Option<Vec<&str>> {
 }
 
 fn moment(text: &str) -> Option<i64> {
-    if let Ok(date) = text.parse::<NaiveDate>() {
-        return Some(date.and_time(NaiveTime::MIN).and_utc().timestamp());
-    }
-    DateTime::parse_from_rfc3339(text)
-        .ok()
-        .map(|time| time.timestamp())
+    let time = mesh_runtime::time_bound::rfc3339_or_date(text, &Utc);
+    time.ok().map(|time| time.timestamp())
 }

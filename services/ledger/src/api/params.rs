@@ -1,10 +1,11 @@
 //! Query parameters: each once, each named when it is wrong.
 
+use chrono::Utc;
+use mesh_runtime::TimeBound;
 use mesh_runtime::api::Problem;
 
-use super::rest::problem;
 use crate::domain::fact::categories;
-use crate::domain::filter::{Filter, Moment};
+use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
 
 /// Filters that every question about entries takes.
@@ -73,11 +74,9 @@ impl Params {
         })
     }
 
-    /// Takes a moment out.
-    pub(super) fn moment(&mut self, name: &'static str) -> Result<Option<Moment>, Problem> {
-        self.take(name)
-            .map(|value| moment(name, &value))
-            .transpose()
+    /// Takes a time out.
+    pub(super) fn time(&mut self, name: &'static str) -> Result<Option<TimeBound>, Problem> {
+        self.take(name).map(|value| time(name, &value)).transpose()
     }
 
     /// Refuses what is left over; `own` are the parameters that this request takes.
@@ -119,8 +118,8 @@ impl Params {
                 "array" => filter.array = Some(whole("array", &value)?),
                 "from_seq" => filter.from_seq = Some(whole("from_seq", &value)?),
                 "to_seq" => filter.to_seq = Some(whole("to_seq", &value)?),
-                "since" => filter.since = Some(moment("since", &value)?),
-                "until" => filter.until = Some(moment("until", &value)?),
+                "since" => filter.since = Some(time("since", &value)?),
+                "until" => filter.until = Some(time("until", &value)?),
                 _ => {
                     return Err(Problem::bad_request(format!(
                         "{name}: there is no such filter; allowed: {FILTERS}, {own}"
@@ -156,9 +155,9 @@ fn whole<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
     })
 }
 
-fn moment(name: &'static str, value: &str) -> Result<Moment, Problem> {
-    // A plus sign of an offset arrives as a space when the caller did not encode it.
-    Moment::parse(name, &value.replace(' ', "+")).map_err(|invalid| problem(invalid.into()))
+fn time(name: &'static str, value: &str) -> Result<TimeBound, Problem> {
+    TimeBound::parse(value, &Utc::now())
+        .map_err(|error| Problem::bad_request(format!("{name}: {error}")))
 }
 
 #[cfg(test)]
@@ -177,6 +176,11 @@ mod tests {
         assert_eq!(request.filter.types, ["job.*", "cost.finalized", "node.*"],);
         assert_eq!((request.limit, request.descending), (Some(5), true));
         assert!(parse("since=2026-11-22T10:00:00+01:00").is_ok());
+        let day = parse("since=2026-11-01").unwrap().filter.since;
+        assert_eq!(
+            day.map(String::from).as_deref(),
+            Some("2026-11-01T00:00:00Z")
+        );
         let job = parse("job=123%2B1").unwrap().filter.job;
         assert_eq!(job.as_deref(), Some("123+1"));
         let filter = parse("array=7&from_seq=3&to_seq=9&name=train*&identity=a@example.org")
@@ -206,7 +210,7 @@ mod tests {
         check("limit=many", "limit: \"many\"");
         check("limit=-1", "limit: \"-1\"");
         check("order=up", "order: \"up\" is not known; allowed: asc, desc");
-        check("since=yesterday", "since: \"yesterday\"");
+        check("since=tomorrow", "since: \"tomorrow\" is no time");
         check("array=1_2", "array: \"1_2\"");
         check("job=1&job=2", "job: it is given twice");
         check("user=", "user: it is empty");

@@ -154,12 +154,9 @@ impl Params {
 /// The only parameter of a story.
 fn at(query: Option<&str>) -> Result<Option<DateTime<Utc>>, Problem> {
     let mut params = Params::of(query)?;
-    let at = params.moment("at")?;
+    let at = params.time("at")?;
     params.end("at")?;
-    // Before any time that a calendar can show, there was nothing.
-    Ok(at.map(|at| {
-        DateTime::from_timestamp_micros(at.resolve(Utc::now())).unwrap_or(DateTime::<Utc>::MIN_UTC)
-    }))
+    Ok(at.map(|at| at.resolve(&Utc::now())))
 }
 
 pub(super) fn problem(error: ApiError) -> Problem {

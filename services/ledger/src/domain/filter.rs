@@ -1,9 +1,8 @@
 //! Which entries a question is about: one filter for listings, streams, exports, sums and replays.
 
-use std::time::Duration;
-
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use mesh_events::{Category, EventType};
+use mesh_runtime::TimeBound;
 use serde::{Deserialize, Serialize};
 use slurm_types::JobRef;
 
@@ -25,62 +24,6 @@ impl Invalid {
         Self {
             field,
             problem: problem.into(),
-        }
-    }
-}
-
-/// A bound of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Moment {
-    /// This moment.
-    At(DateTime<Utc>),
-    /// So long ago.
-    Ago(Duration),
-}
-
-impl Moment {
-    /// Reads `2026-11-22T10:00:00Z` or `2h`.
-    ///
-    /// # Errors
-    /// If it is neither; the field is named.
-    pub fn parse(field: &'static str, text: &str) -> Result<Self, Invalid> {
-        if let Ok(time) = DateTime::parse_from_rfc3339(text) {
-            return Ok(Self::At(time.to_utc()));
-        }
-        humantime::parse_duration(text).map(Self::Ago).map_err(|_| {
-            Invalid::new(
-                field,
-                format!("{text:?} is no time; allowed: RFC 3339 such as 2026-11-22T10:00:00Z, or how long ago such as 30m, 2h, 7days"),
-            )
-        })
-    }
-
-    /// Microseconds since 1970.
-    pub fn resolve(self, now: DateTime<Utc>) -> i64 {
-        match self {
-            Self::At(time) => time.timestamp_micros(),
-            Self::Ago(ago) => {
-                let ago = i64::try_from(ago.as_micros()).unwrap_or(i64::MAX);
-                now.timestamp_micros().saturating_sub(ago)
-            }
-        }
-    }
-}
-
-impl TryFrom<String> for Moment {
-    type Error = Invalid;
-
-    fn try_from(text: String) -> Result<Self, Invalid> {
-        Self::parse("time", &text)
-    }
-}
-
-impl From<Moment> for String {
-    fn from(moment: Moment) -> Self {
-        match moment {
-            Moment::At(time) => time.to_rfc3339_opts(SecondsFormat::AutoSi, true),
-            Moment::Ago(ago) => humantime::format_duration(ago).to_string(),
         }
     }
 }
@@ -124,10 +67,10 @@ pub struct Filter {
     pub name: Option<String>,
     /// Only what occurred at or after this time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<Moment>,
+    pub since: Option<TimeBound>,
     /// Only what occurred before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<Moment>,
+    pub until: Option<TimeBound>,
     /// Only entries from this sequence on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_seq: Option<u64>,
@@ -212,8 +155,12 @@ impl Filter {
             partition: self.partition.clone(),
             node: self.node.as_deref().map(node_name).transpose()?,
             name: self.name.as_deref().map(name_pattern).transpose()?,
-            since: self.since.map(|since| since.resolve(now)),
-            until: self.until.map(|until| until.resolve(now)),
+            since: self
+                .since
+                .map(|since| since.resolve(&now).timestamp_micros()),
+            until: self
+                .until
+                .map(|until| until.resolve(&now).timestamp_micros()),
             from_seq: self.from_seq.map(bounded),
             to_seq: self.to_seq.map(bounded),
         };
@@ -349,6 +296,8 @@ fn type_pattern(text: &str) -> Result<TypePattern, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn now() -> DateTime<Utc> {
@@ -383,8 +332,8 @@ mod tests {
         check(|f| f.node = Some("n[1-3]".into()), "node", "n16");
         check(
             |f| {
-                f.since = Some(Moment::Ago(Duration::from_secs(1)));
-                f.until = Some(Moment::Ago(Duration::from_secs(2)));
+                f.since = Some(TimeBound::Ago(Duration::from_secs(1)));
+                f.until = Some(TimeBound::Ago(Duration::from_secs(2)));
             },
             "until",
             "later",
@@ -394,14 +343,12 @@ mod tests {
             "to_seq",
             "higher",
         );
-        let invalid = Moment::parse("since", "yesterday").unwrap_err();
-        assert_eq!(invalid.field, "since");
     }
 
     #[test]
     fn relative_times_count_from_now() {
         let filter = Filter {
-            since: Some(Moment::parse("since", "2h").unwrap()),
+            since: Some(TimeBound::Ago(Duration::from_secs(7200))),
             ..Filter::default()
         };
         let selection = filter.check(now()).unwrap();

@@ -115,8 +115,9 @@ impl Query {
 mod tests {
     use std::time::Duration;
 
+    use mesh_runtime::TimeBound;
+
     use super::*;
-    use crate::domain::filter::Moment;
 
     fn now() -> DateTime<Utc> {
         DateTime::from_timestamp(1_763_760_000, 0).unwrap()
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_cursor_keeps_the_bounds_of_the_first_page() {
-        let first = request(|r| r.filter.since = Some(Moment::parse("since", "2h").unwrap()));
+        let first = request(|r| r.filter.since = Some(TimeBound::Ago(Duration::from_secs(7200))));
         let query = first.check(now(), 1000).unwrap();
         let mut second = first;
         second.cursor = Some(query.cursor_after(7));
@@ -165,7 +166,7 @@ mod tests {
             (|r| r.filter.user = Some("bob".into())) as fn(&mut ListRequest),
             |r| r.descending = true,
             |r| r.filter.types = vec!["job.*".into()],
-            |r| r.filter.since = Some(Moment::Ago(Duration::from_secs(1))),
+            |r| r.filter.since = Some(TimeBound::Ago(Duration::from_secs(1))),
         ] {
             let mut other = request(set);
             other.cursor = Some(query.cursor_after(7));

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use mesh_runtime::TimeBound;
 use mesh_runtime::api::{Caller, Means, Sight};
 use serde::{Deserialize, Serialize};
 
 use super::fact::AUDIT;
-use super::filter::{Filter, Invalid, Moment, Selection};
+use super::filter::{Filter, Invalid, Selection};
 
 /// Most events that are told before it is noted how far it is.
 const LARGEST_PAGE: u32 = 500;
@@ -306,11 +307,7 @@ impl Wanted {
             )
             .into());
         }
-        let absolute = |moment: Moment| {
-            let time = DateTime::from_timestamp_micros(moment.resolve(now));
-            // Before any time that a calendar can show, there was nothing.
-            Moment::At(time.unwrap_or(DateTime::<Utc>::MIN_UTC))
-        };
+        let absolute = |bound: TimeBound| TimeBound::At(bound.resolve(&now));
         let to_seq = self.filter.to_seq.unwrap_or(head).min(head);
         self.filter.check(now)?;
         let mut filter = self.filter.clone();

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
+use mesh_runtime::time_bound;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,7 +11,6 @@ use super::endpoints::Act;
 use super::store::Store;
 use super::writer::Command;
 use crate::domain::cause::Cause;
-use crate::domain::moment;
 use crate::domain::place::Place;
 use crate::error::Error;
 
@@ -84,13 +84,13 @@ pub struct Again {
     pub cause: Option<String>,
     /// Given up then or later: RFC 3339, or how long ago.
     #[serde(
-        deserialize_with = "moment::deserialize",
+        deserialize_with = "time_bound::deserialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub since: Option<DateTime<Utc>>,
     /// Given up before.
     #[serde(
-        deserialize_with = "moment::deserialize",
+        deserialize_with = "time_bound::deserialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub until: Option<DateTime<Utc>>,

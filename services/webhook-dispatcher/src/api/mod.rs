@@ -169,12 +169,12 @@ pub struct Page {
     /// Only those whose last attempt failed for this reason: `refused`, `gone`, `address`, `tls`, `failing`, `limited`, `unreachable`,
     /// `timeout`, `proxy`, `content`, `internal` or `removed`.
     pub cause: Option<String>,
-    /// Only those that changed then or later: RFC 3339, or how long ago such as `2h`, `7days`.
-    #[serde(deserialize_with = "crate::domain::moment::deserialize")]
+    /// Only those that changed then or later: RFC 3339, a day, or how long ago such as `2h`, `7days`.
+    #[serde(deserialize_with = "mesh_runtime::time_bound::deserialize")]
     #[param(value_type = Option<String>)]
     pub since: Option<DateTime<Utc>>,
     /// Only those that changed before.
-    #[serde(deserialize_with = "crate::domain::moment::deserialize")]
+    #[serde(deserialize_with = "mesh_runtime::time_bound::deserialize")]
     #[param(value_type = Option<String>)]
     pub until: Option<DateTime<Utc>>,
 }

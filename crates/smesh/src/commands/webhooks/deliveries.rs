@@ -40,13 +40,13 @@ pub(super) async fn list(
 
 fn chosen(which: &WhichDeliveries) -> impl Iterator<Item = (&'static str, String)> {
     [
-        ("type", &which.kind),
-        ("cause", &which.cause),
-        ("since", &which.since),
-        ("until", &which.until),
+        ("type", which.kind.clone()),
+        ("cause", which.cause.clone()),
+        ("since", which.since.map(String::from)),
+        ("until", which.until.map(String::from)),
     ]
     .into_iter()
-    .filter_map(|(key, value)| Some((key, value.clone()?)))
+    .filter_map(|(key, value)| Some((key, value?)))
 }
 
 /// What is to be delivered again; `None` if nothing was named.

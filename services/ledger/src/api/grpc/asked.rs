@@ -3,11 +3,12 @@
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::ledger::v1::{EventFilter, ListEventsRequest};
 use mesh_events::{from_timestamp, timestamp};
+use mesh_runtime::TimeBound;
 use pbjson_types::Timestamp;
 use tonic::Status;
 
 use crate::api::fields::Fields;
-use crate::domain::filter::{Filter, Moment};
+use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
 
 pub(in crate::api) fn present(text: String) -> Option<String> {
@@ -37,8 +38,8 @@ pub(in crate::api) fn filter(filter: EventFilter) -> Result<Filter, Status> {
         partition: present(filter.partition),
         node: present(filter.node),
         name: present(filter.name),
-        since: time(filter.since, "since")?.map(Moment::At),
-        until: time(filter.until, "until")?.map(Moment::At),
+        since: time(filter.since, "since")?.map(TimeBound::At),
+        until: time(filter.until, "until")?.map(TimeBound::At),
         from_seq: (filter.from_seq > 0).then_some(filter.from_seq),
         to_seq: (filter.to_seq > 0).then_some(filter.to_seq),
     })
@@ -46,9 +47,9 @@ pub(in crate::api) fn filter(filter: EventFilter) -> Result<Filter, Status> {
 
 /// A filter with absolute times, as it is asked for.
 pub(in crate::api) fn asked_filter(filter: Filter) -> EventFilter {
-    let time = |moment| match moment {
-        Some(Moment::At(time)) => Some(timestamp(time)),
-        Some(Moment::Ago(_)) | None => None,
+    let time = |bound| match bound {
+        Some(TimeBound::At(time)) => Some(timestamp(time)),
+        Some(TimeBound::Ago(_)) | None => None,
     };
     EventFilter {
         cluster: filter.cluster.unwrap_or_default(),

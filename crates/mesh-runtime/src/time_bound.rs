@@ -1,0 +1,240 @@
+//! The one parser of times that people write: in queries, on the command line, in configuration and price books.
+//!
+//! | form | meaning |
+//! | --- | --- |
+//! | `2026-11-22T10:00:00Z`, `2026-11-22T10:00:00+01:00` | RFC 3339 |
+//! | `2026-11-22T10:00:00`, `2026-11-22T10:00`, `2026-11-22 10:00` | that time in the caller's time zone |
+//! | `2026-11-22` | the first moment of that day in the caller's time zone |
+//! | `today`, `yesterday`, `now` | the first moment of that day; this moment |
+//! | `30m`, `2h`, `7days`, `now-2hours` | so long ago (the last form as in `sacct --starttime`) |
+//!
+//! The caller's time zone is that of the `now` it passes: local time in `smesh`, UTC in services and files. Pure.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Days, NaiveDate, NaiveDateTime, SecondsFormat, TimeDelta, TimeZone, Utc};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A bound of time: a moment, or a distance from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum TimeBound {
+    /// This moment.
+    At(DateTime<Utc>),
+    /// So long ago.
+    Ago(Duration),
+}
+
+/// A text that is no time; says what would be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// It has none of the known forms.
+    #[error(
+        "{text:?} is no time; allowed: 2026-11-22T10:00:00Z, 2026-11-22T10:00, 2026-11-22, yesterday, or how long ago such as 30m, 2h, 7days"
+    )]
+    Unknown {
+        /// The text.
+        text: String,
+    },
+    /// It is relative where only a date or time makes sense.
+    #[error("{text:?} is no date or time; allowed: 2026-11-22T10:00:00Z or 2026-11-22")]
+    NotAbsolute {
+        /// The text.
+        text: String,
+    },
+    /// The clocks of this time zone skipped it.
+    #[error(
+        "{text:?} does not exist in this time zone, whose clocks were set forward then; add an offset, such as Z"
+    )]
+    Skipped {
+        /// The text.
+        text: String,
+    },
+}
+
+impl TimeBound {
+    /// Reads any of the forms above.
+    ///
+    /// # Errors
+    /// If the text is no time, or one that the time zone of `now` skipped.
+    pub fn parse<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Result<Self, TimeError> {
+        let today = now.date_naive();
+        match text {
+            "now" => return Ok(Self::Ago(Duration::ZERO)),
+            "today" => return midnight(text, today, &now.timezone()).map(Self::At),
+            "yesterday" => {
+                let day = today.checked_sub_days(Days::new(1)).unwrap_or(today);
+                return midnight(text, day, &now.timezone()).map(Self::At);
+            }
+            _ => {}
+        }
+        match rfc3339_or_date(text, &now.timezone()) {
+            Err(TimeError::NotAbsolute { text }) => local_or_ago(&text, &now.timezone()),
+            time => time.map(Self::At),
+        }
+    }
+
+    /// The moment it means.
+    pub fn resolve<Z: TimeZone>(self, now: &DateTime<Z>) -> DateTime<Utc> {
+        match self {
+            Self::At(time) => time,
+            Self::Ago(ago) => TimeDelta::from_std(ago)
+                .ok()
+                .and_then(|ago| now.to_utc().checked_sub_signed(ago))
+                .unwrap_or(DateTime::UNIX_EPOCH),
+        }
+    }
+}
+
+/// Reads a time with its offset, or a date, which is its first moment in `zone`: for files, where nothing may depend on who reads.
+///
+/// # Errors
+/// If it is neither.
+pub fn rfc3339_or_date<Z: TimeZone>(text: &str, zone: &Z) -> Result<DateTime<Utc>, TimeError> {
+    // The plus sign of an offset arrives as a space from a caller who did not encode it.
+    let rfc3339 = DateTime::parse_from_rfc3339(text)
+        .or_else(|_| DateTime::parse_from_rfc3339(&text.replace(' ', "+")));
+    if let Ok(time) = rfc3339 {
+        return Ok(time.to_utc());
+    }
+    let day = text.parse().map_err(|_| TimeError::NotAbsolute {
+        text: text.to_owned(),
+    })?;
+    midnight(text, day, zone)
+}
+
+fn local_or_ago<Z: TimeZone>(text: &str, zone: &Z) -> Result<TimeBound, TimeError> {
+    let forms = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M"];
+    let local = forms
+        .iter()
+        .find_map(|form| NaiveDateTime::parse_from_str(&text.replacen(' ', "T", 1), form).ok());
+    if let Some(local) = local {
+        return in_zone(text, local, zone).map(TimeBound::At);
+    }
+    let ago = humantime::parse_duration(text.strip_prefix("now-").unwrap_or(text));
+    ago.map(TimeBound::Ago).map_err(|_| TimeError::Unknown {
+        text: text.to_owned(),
+    })
+}
+
+fn midnight<Z: TimeZone>(text: &str, day: NaiveDate, zone: &Z) -> Result<DateTime<Utc>, TimeError> {
+    let begin = day.and_time(chrono::NaiveTime::MIN);
+    // Some zones skip midnight when their clocks are set forward: the day begins an hour later.
+    in_zone(text, begin, zone).or_else(|_| in_zone(text, begin + TimeDelta::hours(1), zone))
+}
+
+/// Of a time that comes twice, as clocks are set back, the first.
+fn in_zone<Z: TimeZone>(
+    text: &str,
+    local: NaiveDateTime,
+    zone: &Z,
+) -> Result<DateTime<Utc>, TimeError> {
+    let time = local.and_local_timezone(zone.clone()).earliest();
+    time.map(|time| time.to_utc())
+        .ok_or_else(|| TimeError::Skipped {
+            text: text.to_owned(),
+        })
+}
+
+/// Reads an optional bound of a request and resolves it against the clock; dates are days in UTC.
+///
+/// # Errors
+/// If what is there is no time.
+pub fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<DateTime<Utc>>, D::Error> {
+    let bound = Option::<TimeBound>::deserialize(deserializer)?;
+    Ok(bound.map(|bound| bound.resolve(&Utc::now())))
+}
+
+impl TryFrom<String> for TimeBound {
+    type Error = TimeError;
+
+    fn try_from(text: String) -> Result<Self, TimeError> {
+        Self::parse(&text, &Utc::now())
+    }
+}
+
+impl From<TimeBound> for String {
+    fn from(bound: TimeBound) -> Self {
+        match bound {
+            TimeBound::At(time) => time.to_rfc3339_opts(SecondsFormat::AutoSi, true),
+            TimeBound::Ago(ago) => humantime::format_duration(ago).to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::FixedOffset;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// 10:30 on 22 November 2026 in a zone one hour ahead of UTC.
+    fn now() -> DateTime<FixedOffset> {
+        DateTime::parse_from_rfc3339("2026-11-22T10:30:00+01:00").unwrap()
+    }
+
+    fn check(text: &str, expected: &str) {
+        let read = TimeBound::parse(text, &now()).map(|bound| bound.resolve(&now()));
+        let read = read.map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true));
+        assert_eq!(read.as_deref(), Ok(expected), "{text}");
+    }
+
+    #[test]
+    fn every_documented_form_is_read() {
+        check("2026-11-22T10:00:00Z", "2026-11-22T10:00:00Z");
+        check("2026-11-22T10:00:00+02:00", "2026-11-22T08:00:00Z");
+        check("2026-11-22T10:00:00 02:00", "2026-11-22T08:00:00Z");
+        check("2026-11-22T10:00:00", "2026-11-22T09:00:00Z");
+        check("2026-11-22T10:00", "2026-11-22T09:00:00Z");
+        check("2026-11-22 10:00", "2026-11-22T09:00:00Z");
+        check("2026-11-01", "2026-10-31T23:00:00Z");
+        check("now", "2026-11-22T09:30:00Z");
+        check("today", "2026-11-21T23:00:00Z");
+        check("yesterday", "2026-11-20T23:00:00Z");
+        check("2h", "2026-11-22T07:30:00Z");
+        check("7days", "2026-11-15T09:30:00Z");
+        check("now-2hours", "2026-11-22T07:30:00Z");
+        check("999999999years", "1970-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn what_is_no_time_says_what_would_be() {
+        for text in [
+            "",
+            "tomorrow",
+            "2026-13-01",
+            "10",
+            "now-",
+            "-2h",
+            "2026-11-22T",
+        ] {
+            let error = TimeBound::parse(text, &now()).unwrap_err();
+            assert!(
+                error.to_string().contains("2026-11-22T10:00:00Z"),
+                "{error}"
+            );
+        }
+        let error = rfc3339_or_date("2h", &Utc).unwrap_err();
+        assert!(matches!(error, TimeError::NotAbsolute { .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(secs in 0_i64..4_000_000_000, ago in 0_u64..4_000_000_000) {
+            let at = TimeBound::At(DateTime::from_timestamp(secs, 0).unwrap());
+            let ago = TimeBound::Ago(Duration::from_secs(ago));
+            for bound in [at, ago] {
+                let text = String::from(bound);
+                prop_assert_eq!(TimeBound::parse(&text, &now()), Ok(bound));
+            }
+        }
+
+        #[test]
+        fn any_text_is_survived(text in ".{0,40}") {
+            drop(TimeBound::parse(&text, &now()));
+        }
+    }
+}

@@ -1,12 +1,16 @@
 //! Job events in, costs out: one transaction per batch, in stream order.
 //!
 //! Each run has at most one cost of each kind; the database says so. A job event that comes again finds its cost there and changes nothing.
+//!
+//! Nobody pays for what is only inferred: a start or an end that no record of Slurm has. When a record comes (`job.updated`,
+//! `job.corrected`), the run is charged by that.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_bus::{BatchHandler, Message, Outcome};
 use mesh_events::proto::mesh::cost::v1::CostClass;
+use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey, from_timestamp};
@@ -113,11 +117,23 @@ enum Step {
     Resumed,
     Resized,
     End(Class),
+    /// It is over, and no record of Slurm says how.
+    Inferred,
+    /// A record of a run that is over, whose end may have been inferred before.
+    Settled(Class),
     Nothing,
 }
 
-fn step(kind: EventType, job: &Job) -> Step {
+fn step(kind: EventType, job: &Job, is_inferred: bool) -> Step {
     match kind {
+        EventType::JobStarted | EventType::JobBaseline if is_inferred => Step::Nothing,
+        end if end.is_end() && is_inferred => Step::Inferred,
+        EventType::JobUpdated | EventType::JobCorrected if !is_inferred => {
+            match Class::of_state(&job.state) {
+                Class::Open => Step::Nothing,
+                class => Step::Settled(class),
+            }
+        }
         EventType::JobStarted => Step::Start,
         // What already runs when capture starts is estimated from there; its start is in the record.
         EventType::JobBaseline if Class::of_state(&job.state) == Class::Open => Step::Start,
@@ -144,7 +160,7 @@ async fn apply(
         .as_ref()
         .map(|time| time.seconds)
         .unwrap_or_default();
-    let step = step(kind, job);
+    let step = step(kind, job, event.confidence() == Confidence::Inferred);
     if matches!(step, Step::Nothing) {
         return Ok(Applied::Nothing);
     }
@@ -184,8 +200,14 @@ async fn apply(
         Step::Suspended => mark(transaction, cluster, &key, "suspended", at, None).await,
         Step::Resumed => mark(transaction, cluster, &key, "resumed", at, None).await,
         Step::Resized => mark(transaction, cluster, &key, "resized", at, Some(job)).await,
+        Step::Inferred => {
+            // What it costs until a record says so does not grow any more.
+            transaction.forget(cluster, &key).await?;
+            Ok(Applied::Nothing)
+        }
+        Step::Settled(_) if ended || job.end_time.is_none() => Ok(Applied::Nothing),
         Step::End(_) if ended => Ok(Applied::Repeated),
-        Step::End(class) => {
+        Step::End(class) | Step::Settled(class) => {
             let memory = transaction.memory(cluster, &key).await?;
             if !has_started(job) && memory.start.is_none() {
                 // Never ran: nothing to pay, nothing to say.

@@ -38,7 +38,7 @@ use self::usage::Owing;
 use crate::Error;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
-use crate::domain::{Book, Sighting};
+use crate::domain::{Book, Owner, Sighting};
 use crate::identity::IdentityMap;
 
 /// A reading on its way into the books.
@@ -123,6 +123,13 @@ pub struct Core {
     ahead: bool,
     /// How often time that is owed to accounting was added.
     debts: u64,
+}
+
+impl Core {
+    /// Whose a run is, if it was seen since this ingest leads.
+    pub fn owner_of(&self, run: &RunKey) -> Option<Owner> {
+        self.last.get(run).map(|(_, owner)| owner)
+    }
 }
 
 /// The collector. Cheap to clone.

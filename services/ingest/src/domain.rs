@@ -5,6 +5,7 @@
 mod array;
 mod attempt;
 mod book;
+mod confirm;
 mod derive;
 mod evidence;
 mod observe;
@@ -21,6 +22,7 @@ mod waiting;
 pub use array::{Remainder, settle_remainder};
 pub use attempt::run_of;
 pub use book::Book;
+pub use confirm::{Confirmation, confirm, contradict, without_names};
 pub use derive::{Continues, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
 pub use observe::{Ask, Decision, Look, observe};

@@ -4,8 +4,8 @@
 //! rings. A job that is about to change is read again at 50, 100, 200 … ms. A doorbell is acknowledged once its facts are stored, or
 //! once it is certain that there is nothing to tell, or that a sweep will.
 //!
-//! Anybody who may publish doorbells may forge them. One is never an event by itself: [`reader`] asks Slurm, for so many jobs per
-//! minute that nobody has heard of ([`strangers`]). What tells the end of a job that no record of Slurm knows is parked as a dead letter.
+//! Anybody who may publish doorbells may forge them. One is never an event by itself: [`reader`] asks Slurm, for so many jobs and runs per
+//! minute that nobody has heard of ([`strangers`]). What tells the end of a run that no record of Slurm knows is parked as a dead letter.
 
 mod reader;
 mod strangers;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use mesh_bus::{Handler, Message, Outcome};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
-use mesh_events::{from_timestamp, hooks};
+use mesh_events::{RunKey, from_timestamp, hooks};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Span;
@@ -29,7 +29,7 @@ use crate::users::{Logins, login};
 /// Stands for jobs that have no id yet: a sweep is to look for them.
 const NEW_JOBS: u32 = 0;
 
-/// When a doorbell comes again that could be neither believed nor refused; twice as much later each time, up to the longest.
+/// When a doorbell comes again that could be neither confirmed nor refused; twice as much later each time, up to the longest.
 const LATER: Duration = Duration::from_secs(5);
 /// The longest of these pauses.
 const MUCH_LATER: Duration = Duration::from_secs(60);
@@ -44,8 +44,8 @@ pub struct Ring {
     pub array: Option<u32>,
     /// The end of a run that the hook tells.
     pub end: Option<Box<Sighting>>,
-    /// Whether it told one; `end` is taken out once it is used.
-    pub tells_end: bool,
+    /// The run of which it tells that; `end` is taken out once it is used.
+    pub ended_run: Option<RunKey>,
     /// Whether it was sent away before.
     pub comes_again: bool,
     /// To be answered once everything is told.
@@ -62,7 +62,7 @@ impl Ring {
             hook: None,
             array: None,
             end: None,
-            tells_end: false,
+            ended_run: None,
             comes_again: false,
             done: None,
             span: Span::none(),
@@ -75,9 +75,9 @@ impl Ring {
 pub enum Answer {
     /// Its facts are stored, or there is nothing to tell, or a sweep will.
     Told,
-    /// It is to come again: what it tells can be neither believed nor refused yet.
+    /// It is to come again: what it tells can be neither confirmed nor refused yet.
     Later,
-    /// What it tells is not believed, for this reason.
+    /// No record confirms what it tells, for this reason.
     Refused(String),
 }
 
@@ -140,7 +140,7 @@ impl Handler for Doorbells {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
             array: array_of(&bell),
-            tells_end: evidence.end.is_some(),
+            ended_run: evidence.end.as_ref().map(|end| end.run.clone()),
             end: evidence.end,
             comes_again: message.delivery > 1,
             done: Some(done),
@@ -188,7 +188,7 @@ pub fn finish(rings: Vec<Ring>, outcome: &'static str) {
 /// look, and a sweep or catching up tells what is there.
 pub fn postpone(rings: Vec<Ring>, outcome: &'static str) {
     for ring in rings {
-        let later = if ring.tells_end {
+        let later = if ring.ended_run.is_some() {
             Answer::Later
         } else {
             Answer::Told
@@ -197,10 +197,10 @@ pub fn postpone(rings: Vec<Ring>, outcome: &'static str) {
     }
 }
 
-/// Answers doorbells that are not believed. Those that bring nothing along but the id of a job are done with.
+/// Answers doorbells of ends that no record confirms. Those that bring nothing along but the id of a job are done with.
 pub fn refuse(rings: Vec<Ring>, outcome: &'static str, reason: &str) {
     for ring in rings {
-        let refused = if ring.tells_end {
+        let refused = if ring.ended_run.is_some() {
             Answer::Refused(reason.to_owned())
         } else {
             Answer::Told
@@ -229,14 +229,24 @@ fn answer(ring: Ring, outcome: &'static str, answer: Answer) {
 mod tests {
     use super::*;
 
+    fn some_run() -> RunKey {
+        RunKey {
+            cluster: "c".to_owned(),
+            job_id: 7,
+            task_id: None,
+            submit_time: 100,
+            attempt: 0,
+        }
+    }
+
     #[test]
     fn what_is_postponed_comes_again_only_if_it_brings_an_end() {
         let (rings, answers): (Vec<Ring>, Vec<_>) = [true, false]
             .into_iter()
-            .map(|tells_end| {
+            .map(|tells_end: bool| {
                 let (done, answer) = oneshot::channel();
                 let ring = Ring {
-                    tells_end,
+                    ended_run: tells_end.then(some_run),
                     done: Some(done),
                     ..Ring::look(7)
                 };

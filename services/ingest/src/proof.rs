@@ -2,11 +2,12 @@
 //! the controller has forgotten.
 //!
 //! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
-//! nor accounting has, is believed in the end, as inferred; but not of a job that no record of Slurm knows although accounting answers.
+//! nor accounting has, is told as inferred in the end; but not of a run that no record of Slurm knows although accounting answers.
 
 mod questions;
+mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,23 +19,21 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::questions::Questions;
 use self::questions::{Open, Question, note};
+use self::verdict::{MAX_ANSWERS, Records, Verdict, is_same_run, judge};
 use crate::codes::{Codes, Completed};
 use crate::collector::{Collector, Reading};
-use crate::domain::{Sighting, fold, provisional};
+use crate::domain::{Sighting, fold, provisional, run_of};
 use crate::doorbells::{Ring, finish, postpone, refuse};
 use crate::envelope::Cause;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::turns::{Turn, Turns};
 use crate::{Error, metrics};
 
-/// Answers of accounting without a record before evidence alone is believed: slurmctld tells slurmdbd within a second or two.
-const IN_VAIN: u32 = 4;
-
 /// What became of doorbells that only accounting could answer.
 const AWAY: &str = "accounting_away";
 
-/// What a dead letter says of the end of a job that only its doorbell knows.
-const NOBODY_KNOWS: &str = "no record of Slurm knows this job, neither slurmctld's nor accounting's: forged, or of another cluster";
+/// What a dead letter says of the end of a run that only its doorbell knows.
+const NOBODY_KNOWS: &str = "no record of Slurm knows this run, neither slurmctld's nor accounting's: forged, or of another cluster";
 
 /// Asks accounting.
 pub struct Prover {
@@ -131,50 +130,15 @@ impl Prover {
         self.collector.accounting_answered(&asked, &alive).await;
         let mut readings = Vec::new();
         let mut answered = Vec::new();
-        let key = |run: &Sighting| (run.run.job_id, run.run.task_id, run.run.submit_time);
-        let ended: HashSet<_> = sightings
-            .iter()
-            .filter(|row| row.end_kind().is_some())
-            .map(key)
-            .collect();
         for (job_id, question) in open.iter_mut() {
             question.asked += 1;
             for end in &question.evidence {
-                let same = sightings.iter_mut().filter(|row| key(row) == key(end));
-                same.for_each(|row| row.take_code(end));
+                let same = sightings.iter_mut().filter(|row| is_same_run(row, end));
+                same.filter(|row| row.end == end.end)
+                    .for_each(|row| row.take_code(end));
             }
-            question.evidence.retain(|end| !ended.contains(&key(end)));
-            let believed = question.asked >= IN_VAIN || !self.collector.config.accounting;
-            let heard_of = !self.collector.config.accounting
-                || self.collector.core().await.book.knows(*job_id)
-                || sightings.iter().any(|row| row.raw_id == *job_id)
-                || stand_ins.contains(job_id);
-            if believed && !heard_of && !question.evidence.is_empty() {
-                question.evidence.clear();
-                tracing::warn!(
-                    job.id = job_id,
-                    "a hook tells the end of a job that no record of Slurm knows; not believed"
-                );
-                refuse(question.take_rings(), "unknown", NOBODY_KNOWS);
-            } else if believed {
-                for end in question.evidence.drain(..) {
-                    tracing::warn!(
-                        run = end.run.entity_key(),
-                        "known from a hook only, told as inferred"
-                    );
-                    let links = question
-                        .rings
-                        .iter()
-                        .map(|ring| ring.span.clone())
-                        .collect();
-                    readings.push(Reading {
-                        inferred: true,
-                        links,
-                        ..Reading::new(end)
-                    });
-                }
-            }
-            let ask_again = stand_ins.contains(job_id) && question.asked < IN_VAIN;
+            readings.extend(self.judged(*job_id, question, &sightings, &stand_ins).await);
+            let ask_again = stand_ins.contains(job_id) && question.asked < MAX_ANSWERS;
             if question.evidence.is_empty() && !ask_again {
                 answered.push(*job_id);
             }
@@ -203,6 +167,57 @@ impl Prover {
             }
         }
         Ok(Duration::ZERO)
+    }
+
+    /// What is to be told of the ends that doorbells brought along, as inferred. Those that may still be recorded stay.
+    async fn judged(
+        &self,
+        job_id: u32,
+        question: &mut Open,
+        rows: &[Sighting],
+        stand_ins: &BTreeSet<u32>,
+    ) -> Vec<Reading> {
+        let core = self.collector.core().await;
+        let mut readings = Vec::new();
+        for end in std::mem::take(&mut question.evidence) {
+            let run = run_of(&core.book, &end);
+            let known = core.book.get(&run);
+            let records = Records {
+                rows: self.collector.config.accounting.then_some(rows),
+                has_stand_in: stand_ins.contains(&job_id),
+                was_shown: known.is_some_and(|run| !run.hook_only),
+                is_disputed: question.is_disputed(&end.run),
+                answers: question.asked,
+            };
+            match judge(&end, records) {
+                Verdict::Recorded => {}
+                Verdict::Open => question.evidence.push(end),
+                Verdict::Inferred(mut end) => {
+                    // Whose it is was seen.
+                    if let Some(owner) = core.owner_of(&run) {
+                        end.owner = owner;
+                    }
+                    tracing::info!(
+                        run = end.run.entity_key(),
+                        "job end reported by hook is in no record of Slurm, emitted as inferred"
+                    );
+                    let rings = question.rings.iter();
+                    readings.push(Reading {
+                        inferred: true,
+                        links: rings.map(|ring| ring.span.clone()).collect(),
+                        ..Reading::new(*end)
+                    });
+                }
+                Verdict::Refused => {
+                    tracing::warn!(
+                        run = end.run.entity_key(),
+                        "job end reported by hook is of a run that no record of Slurm knows, sent to dead letters"
+                    );
+                    refuse(question.take_rings_of(&end.run), "unknown", NOBODY_KNOWS);
+                }
+            }
+        }
+        readings
     }
 
     /// Completes ends with exit codes that accounting has lost. What slurmctld may still tell is asked for again, for a while.

@@ -1,6 +1,7 @@
 //! What becomes of job events.
 
 use mesh_events::proto::mesh::cost::v1::CostClass;
+use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, timestamp};
 use mesh_testkit::build::{CLUSTER, ended, job, job_event, run, submit_time};
@@ -100,6 +101,77 @@ async fn a_job_gets_its_estimate_and_its_final_cost() {
         site.rows("SELECT run, job FROM runs").await.is_empty(),
         "an ended run is forgotten"
     );
+}
+
+/// A doorbell's credential lies on every node: what no record of Slurm has is told as inferred, and nobody pays for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_inferred_costs_nothing_until_a_record_comes() {
+    let nats = NatsServer::start().await;
+    let (outside, site) = (Outside::connect(&nats, None).await, Site::new(EXAMPLE));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let inferred = |kind: EventType, job: Job| Event {
+        confidence: Confidence::Inferred.into(),
+        ..job_event(kind, job)
+    };
+    let of_record = |kind: EventType, slot: Slot, job: Job| Event {
+        id: EventId::recorded(&RunKey::parse(CLUSTER, &job.run).unwrap(), slot).to_string(),
+        ..job_event(kind, job)
+    };
+    // Only a hook told of this one.
+    let failed = |id: u32| ended(job(id), "FAILED", 1800);
+    outside
+        .publish(&inferred(EventType::JobStarted, job(21)))
+        .await;
+    outside
+        .publish(&inferred(EventType::JobFailed, failed(21)))
+        .await;
+    // This one was seen to run, and accounting has its end later.
+    outside
+        .publish(&job_event(EventType::JobStarted, job(22)))
+        .await;
+    outside
+        .publish(&inferred(EventType::JobRequeued, ended(job(22), "", 600)))
+        .await;
+    outside
+        .publish(&of_record(EventType::JobUpdated, Slot::Updated, failed(22)))
+        .await;
+    // What a record has is not charged twice.
+    outside
+        .publish(&job_event(EventType::JobStarted, job(23)))
+        .await;
+    outside
+        .publish(&job_event(EventType::JobFailed, failed(23)))
+        .await;
+    outside
+        .publish(&of_record(EventType::JobUpdated, Slot::Updated, failed(23)))
+        .await;
+    outside
+        .publish(&job_event(EventType::JobStarted, job(24)))
+        .await;
+    let costs = outside.costs(5).await;
+    // Costs of different runs are published in no order.
+    let mut told: Vec<(String, String)> = costs
+        .iter()
+        .map(|(event, _)| (event.r#type.clone(), event.entity_key().to_owned()))
+        .collect();
+    told.sort_by_key(|(kind, run)| (run.clone(), kind.clone()));
+    let of = |kind: &str, id: u32| (format!("cost.{kind}"), run(id).entity_key());
+    let expected = [
+        of("estimated", 22),
+        of("finalized", 22),
+        of("estimated", 23),
+        of("finalized", 23),
+        of("estimated", 24),
+    ];
+    assert_eq!(told, expected);
+    for (event, cost) in costs
+        .iter()
+        .filter(|(event, _)| event.r#type == "cost.finalized")
+    {
+        assert_eq!(amounts(cost).2, Some(170_000));
+        assert_eq!(event.confidence(), Confidence::Observed);
+    }
+    engine.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -198,7 +198,10 @@ impl Collector {
             if tracked.closed() {
                 core.last.remove(&changed);
                 core.unproven_tasks.remove(&changed);
-            } else if changed == run && !is_known_to_accounting_only(core, &run, &sighting) {
+            } else if changed == run
+                && !tracked.hook_only
+                && !is_known_to_accounting_only(core, &run, &sighting)
+            {
                 // Accounting knows less of a run than was seen of it.
                 core.last
                     .insert(changed.clone(), &sighting.job, &sighting.owner);

@@ -140,6 +140,7 @@ pub(super) fn derive(
         return (next, facts);
     }
     if first_sight {
+        next.hook_only = inferred && sighting.record == Record::JobComp;
         next.waits = !origin.covered_by_array;
         if look.first_start {
             baseline(run, &mut next, sighting, &mut facts);
@@ -222,7 +223,8 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
     let ran = sighting.record == Record::Accounting && sighting.allocated;
     teller.next.owes_usage = teller.next.started.is_some() || ran;
     let code = sighting.job.exit_code.map(|code| (code.code, code.signal));
-    teller.next.exit_code = code.filter(|_| teller.next.owes_usage);
+    teller.next.exit_code = code.filter(|_| teller.next.owes_usage && !inferred);
+    teller.next.ended_by_hook = sighting.ended_by_hook && !inferred;
     let tasks = (sighting.entity == EntityKind::Array)
         .then(|| cancelled_tasks(teller.next, sighting))
         .flatten();
@@ -243,7 +245,7 @@ fn cancelled_tasks(tracked: &Tracked, sighting: &Sighting) -> Option<String> {
     }
 }
 
-/// A record that contradicts an inferred end corrects it; anything else about a run that is over says nothing new.
+/// A record that contradicts an end that was inferred, or told by a hook, corrects it; anything else about a run that is over says nothing new.
 fn correct(
     run: &RunKey,
     next: &mut Tracked,
@@ -253,8 +255,8 @@ fn correct(
 ) {
     let Some(End {
         event,
+        at,
         inferred: was_inferred,
-        ..
     }) = next.end.clone()
     else {
         return;
@@ -262,7 +264,14 @@ fn correct(
     let Some(kind) = sighting.end_kind() else {
         return;
     };
-    if inferred || !was_inferred {
+    if inferred || sighting.ended_by_hook {
+        return;
+    }
+    next.hook_only = false;
+    // 22.05 writes over the row of a finished run that is requeued.
+    let was_overwritten = kind == EventType::JobRequeued && sighting.end > Some(at);
+    let was_told_by_hook = std::mem::take(&mut next.ended_by_hook);
+    if !was_inferred && (!was_told_by_hook || was_overwritten) {
         return;
     }
     next.end = Some(End {

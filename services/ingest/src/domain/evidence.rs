@@ -171,6 +171,8 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
         requeued,
         allocated,
         nodes_at_end: allocated,
+        ended_by_hook: true,
+        exit_code: record.exit_code,
         start: start.map(UnixTime::as_secs),
         end: record.end.map(UnixTime::as_secs),
         suspend_time: None,

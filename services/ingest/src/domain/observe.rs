@@ -136,7 +136,8 @@ fn continued_run(
     look: &Look,
     decision: &mut Decision,
 ) -> Option<Option<Continues>> {
-    let earlier = book.runs_of(run).rev().find(|(other, _)| *other < run);
+    let is_earlier = |(other, tracked): &(&RunKey, &Tracked)| *other < run && !tracked.hook_only;
+    let earlier = book.runs_of(run).rev().find(is_earlier);
     let Some((earlier, tracked)) = earlier else {
         let missed = sighting.restarts.is_some_and(|restarts| restarts > 0)
             && !look.first_start
@@ -225,7 +226,11 @@ fn array_of(
         (None, Some((array, _))) => array.submit_time == run.submit_time,
         (None, None) => origin.continues.is_none(),
     };
-    if first_run && known.is_none_or(|(array, _)| array.submit_time != run.submit_time) {
+    // What is inferred says nothing about the array.
+    if first_run
+        && !look.inferred
+        && known.is_none_or(|(array, _)| array.submit_time != run.submit_time)
+    {
         let mut array = Tracked {
             raw_id: own.job_id,
             is_array: true,
@@ -240,7 +245,7 @@ fn array_of(
                 run: &own,
                 next: &mut array,
                 facts: &mut decision.facts,
-                inferred: look.inferred,
+                inferred: false,
             };
             teller.tell(
                 EventType::JobSubmitted,

@@ -3,7 +3,7 @@
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey};
 use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
-use slurm_types::{JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
+use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
 
 use super::snapshot;
 
@@ -65,6 +65,10 @@ pub struct Sighting {
     pub allocated: bool,
     /// Whether its nodes are those of its end, by jobcomp's word, and not those whose epilogs still run.
     pub nodes_at_end: bool,
+    /// Whether how it ended is jobcomp's word.
+    pub ended_by_hook: bool,
+    /// Exit code, which the controller's record has also while it hides the state.
+    pub exit_code: Option<ExitCode>,
     /// Start in Unix seconds; meaningful with `allocated` only.
     pub start: Option<i64>,
     /// End in Unix seconds; of a running job the latest possible one.
@@ -96,7 +100,9 @@ impl Sighting {
         let submit_time = record.submit?.as_secs();
         let allocated = record.was_allocated();
         let pending = record.state.is(JobBaseState::Pending);
-        let never_ran = !allocated && record.restarts == 0;
+        // While the last nodes of a run are cleaned up its record may name none (22.05).
+        let completing = record.state.has(JobFlag::Completing);
+        let never_ran = !allocated && !completing && record.restarts == 0;
         let tasks = record.array_tasks.as_ref();
         let position = record.array_job_id.map(|id| (id.get(), tasks));
         let place = Place::of(raw_id, position, never_ran);
@@ -116,11 +122,13 @@ impl Sighting {
             tasks: place.tasks,
             record: Record::Controller,
             base: record.state.base,
-            completing: record.state.has(JobFlag::Completing),
+            completing,
             revoked: record.state.has(JobFlag::Revoked),
             requeued: false,
             allocated,
             nodes_at_end: false,
+            ended_by_hook: false,
+            exit_code: record.exit_code,
             start: record.start.map(slurm_types::UnixTime::as_secs),
             end: record.end.map(slurm_types::UnixTime::as_secs),
             suspend_time: record.suspend_time.map(slurm_types::UnixTime::as_secs),
@@ -183,6 +191,8 @@ impl Sighting {
             requeued: ended && (row.state.base.is_none() || row.put_back()),
             allocated,
             nodes_at_end: false,
+            ended_by_hook: false,
+            exit_code: None,
             start: row.start.map(slurm_types::UnixTime::as_secs),
             end: row.end.map(slurm_types::UnixTime::as_secs),
             suspend_time: None,
@@ -245,17 +255,18 @@ impl Sighting {
     }
 
     /// This reading of the controller with the end that jobcomp tells of the same run.
-    pub fn completed_by(mut self, evidence: &Self) -> Self {
+    pub fn completed_by(mut self, evidence: &Self, nodes_agree: bool) -> Self {
         self.base = evidence.base;
         self.requeued = evidence.requeued;
+        self.ended_by_hook = true;
         self.end = evidence.end.or(self.end);
         if evidence.allocated {
             // Of a run whose nodes are all free again the controller's record has none, and of a requeued one a later start.
             self.allocated = true;
-            self.nodes_at_end = true;
+            self.nodes_at_end = nodes_agree;
             self.start = evidence.start.or(self.start);
         }
-        snapshot::complete(&mut self.job, evidence);
+        snapshot::complete(&mut self.job, evidence, nodes_agree);
         self
     }
 }

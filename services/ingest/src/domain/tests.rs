@@ -1,6 +1,6 @@
 //! The normative table as a test, and the laws.
 
 mod laws;
-mod reading;
+pub(super) mod reading;
 mod storm;
 mod table;

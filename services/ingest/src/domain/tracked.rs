@@ -59,6 +59,12 @@ pub struct Tracked {
     /// Its end, once that was told.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
+    /// How it ended is jobcomp's word about a run that a record knows. A record that says otherwise corrects it.
+    #[serde(rename = "eh", default, skip_serializing_if = "is_false")]
+    pub ended_by_hook: bool,
+    /// No record of Slurm has shown this run: it is told as inferred, and says nothing about other runs.
+    #[serde(rename = "ho", default, skip_serializing_if = "is_false")]
+    pub hook_only: bool,
     /// It ran and is over, and accounting has not told yet what it used.
     #[serde(rename = "u", default, skip_serializing_if = "is_false")]
     pub owes_usage: bool,

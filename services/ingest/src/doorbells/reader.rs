@@ -4,6 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Utc;
+use mesh_events::RunKey;
 use slurm_client::{JobsAnswer, Slurm};
 use slurm_types::JobId;
 use tokio::sync::{Notify, mpsc};
@@ -176,6 +178,10 @@ impl Reader {
         let mut readings: Vec<Reading> = Vec::new();
         let mut hook = None;
         let mut rang = 0;
+        let mut unknown = Vec::new();
+        let collector = self.collector.clone();
+        let core = collector.core().await;
+        let now = Utc::now().timestamp();
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
@@ -186,7 +192,9 @@ impl Reader {
                 && let Some(array) = job.vouched_by.take()
             {
                 let is_its_own = found.iter().any(|sighting| sighting.run.job_id == array);
-                self.judge(array, is_its_own);
+                // Slurm may have forgotten a task that is over.
+                let may_be_gone = found.is_empty() && self.strangers.admit(Instant::now());
+                self.judge(array, is_its_own || may_be_gone);
             }
             if found.is_empty() {
                 if unclear.contains(id) {
@@ -195,16 +203,20 @@ impl Reader {
                 continue;
             }
             rang += usize::from(job.rings.iter().any(|ring| ring.hook.is_some()));
-            let (merged, contradicted) = merge(job, found);
-            if contradicted {
+            let merged = merge(job, found, &core, now);
+            for _ in 0..merged.contradicted {
                 metrics::doorbell("contradicted");
                 tracing::warn!(
                     job.id = id,
-                    "a hook tells an end that the controller's record contradicts; not believed"
+                    "job end reported by hook contradicts controller record, ignored"
                 );
             }
-            readings.extend(merged);
+            readings.extend(merged.readings);
+            if !merged.unknown.is_empty() {
+                unknown.push((*id, merged.unknown));
+            }
         }
+        drop(core);
         self.hooks.rang(rang);
         let cause = hook.map_or(Cause::Look, Cause::Hook);
         let asks = self.collector.absorb(&cause, readings).await?;
@@ -220,8 +232,11 @@ impl Reader {
                 if job.rings.iter().all(|ring| ring.hook.is_none()) {
                     continue;
                 }
-                self.questions.ask_for(id.get(), job.rings);
+                unknown.push((id.get(), job.rings));
             }
+        }
+        for (id, rings) in unknown {
+            self.ask_accounting(id, rings).await;
         }
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
@@ -242,6 +257,30 @@ impl Reader {
             }
         }
         Ok(self.collector.config.read_interval)
+    }
+
+    /// Asks accounting about runs that the controller does not show. Of those that no record has shown so far only so many per minute.
+    async fn ask_accounting(&mut self, job_id: u32, rings: Vec<Ring>) {
+        let is_unheard_of: Vec<bool> = {
+            let core = self.collector.core().await;
+            let shown = |run: &RunKey| core.book.get(run).is_some_and(|run| !run.hook_only);
+            // Who rings for a job that nobody has heard of was let in already.
+            let is_limited = |ring: &Ring| ring.ended_run.as_ref().is_some_and(|run| !shown(run));
+            let known = core.book.knows(job_id);
+            rings.iter().map(|ring| known && is_limited(ring)).collect()
+        };
+        let now = Instant::now();
+        let (mut admitted, mut limited) = (Vec::new(), Vec::new());
+        for (ring, is_unheard_of) in rings.into_iter().zip(is_unheard_of) {
+            match is_unheard_of && !self.strangers.admit(now) {
+                true => limited.push(ring),
+                false => admitted.push(ring),
+            }
+        }
+        postpone(limited, "limited");
+        if !admitted.is_empty() {
+            self.questions.ask_for(job_id, admitted);
+        }
     }
 
     /// Notes whether a job that was asked for as a task of an array is one.

@@ -1,13 +1,13 @@
 //! Jobs that somebody rings for: who waits, and what the hooks' evidence adds to the controller's record.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use slurm_types::JobBaseState;
+use mesh_events::RunKey;
 use tokio::time::Instant;
 
 use super::Ring;
-use crate::collector::Reading;
-use crate::domain::{Book, Sighting, Tracked};
+use crate::collector::{Core, Reading};
+use crate::domain::{Book, Confirmation, Sighting, Tracked, confirm, contradict};
 
 /// A job somebody waits for.
 pub(super) struct Waiting {
@@ -79,55 +79,61 @@ pub(super) fn note(waiting: &mut HashMap<u32, Waiting>, ring: Ring) {
     job.rings.push(ring);
 }
 
-/// Puts the controller's records and jobcomp's evidence together, oldest run first. Also tells whether they contradict each other: then
-/// the evidence counts for nothing, since slurmctld writes its own record before it calls jobcomp, and this one was read afterwards.
-pub(super) fn merge(job: &mut Waiting, found: Vec<Sighting>) -> (Vec<Reading>, bool) {
-    let mut contradicted = false;
+/// What the controller's records and jobcomp's evidence say together.
+#[derive(Default)]
+pub(super) struct Merged {
+    /// Oldest run first.
+    pub(super) readings: Vec<Reading>,
+    /// Ends that the controller's record contradicts.
+    pub(super) contradicted: usize,
+    /// Doorbells with ends of runs that no record at hand knows.
+    pub(super) unknown: Vec<Ring>,
+}
+
+/// Adds to the controller's records what jobcomp tells of ends, as far as they bear it out. What they leave open is kept for the next look.
+pub(super) fn merge(job: &mut Waiting, found: Vec<Sighting>, core: &Core, now: i64) -> Merged {
+    let mut merged = Merged::default();
     let mut sightings = found;
-    for ring in &mut job.rings {
-        // Used once: a later look must not meet it again.
-        let Some(end) = ring.end.take() else { continue };
-        let Some(position) = sightings
-            .iter()
-            .position(|sighting| sighting.run == end.run)
-        else {
-            // The job is already in another run; this is the end of the one before. A run that the controller
-            // should still have is not there: not believed.
-            if sightings
-                .iter()
-                .any(|sighting| sighting.run.submit_time > end.run.submit_time)
-            {
-                sightings.push(*end);
-            } else {
-                contradicted = true;
-            }
+    let ends = job.rings.iter().filter_map(|ring| ring.end.as_deref());
+    let ends: Vec<&Sighting> = ends.collect();
+    let disputed: BTreeSet<RunKey> = ends
+        .iter()
+        .filter(|end| ends.iter().any(|other| contradict(end, other)))
+        .map(|end| end.run.clone())
+        .collect();
+    for mut ring in std::mem::take(&mut job.rings) {
+        let Some(end) = ring.end.take() else {
+            job.rings.push(ring);
             continue;
         };
-        if sightings[position].in_flux() {
-            let sighting = sightings.swap_remove(position);
-            sightings.push(sighting.completed_by(&end));
-        } else if sightings[position].end_kind().is_none() {
-            // A run that was requeued in its first second may keep its submit time (22.05).
-            let restarted = end.requeued
-                && sightings[position]
-                    .restarts
-                    .is_some_and(|restarts| restarts > 0);
-            match sightings[position].base {
-                Some(JobBaseState::Pending) if restarted => sightings.insert(position, *end),
-                _ => contradicted = true,
+        let owner = |run: &RunKey| core.owner_of(run);
+        match confirm(&core.book, &sightings, owner, &end, now) {
+            Confirmation::Confirmed(_) if disputed.contains(&end.run) => ring.end = Some(end),
+            Confirmation::Confirmed(sighting) => {
+                let is_completed = |seen: &Sighting| seen.run == end.run && seen.in_flux();
+                sightings.retain(|seen| !is_completed(seen));
+                // Before the run that follows under the same submit time.
+                sightings.insert(0, *sighting);
             }
+            Confirmation::Known => {}
+            Confirmation::Open => ring.end = Some(end),
+            Confirmation::UnknownRun => {
+                ring.end = Some(end);
+                merged.unknown.push(ring);
+                continue;
+            }
+            Confirmation::Contradicted => merged.contradicted += 1,
         }
+        job.rings.push(ring);
     }
     sightings.sort_by_key(|sighting| sighting.run.submit_time);
     let links = || job.rings.iter().map(|ring| ring.span.clone()).collect();
-    let readings = sightings
-        .into_iter()
-        .map(|sighting| Reading {
-            links: links(),
-            ..Reading::new(sighting)
-        })
-        .collect();
-    (readings, contradicted)
+    let readings = sightings.into_iter().map(|sighting| Reading {
+        links: links(),
+        ..Reading::new(sighting)
+    });
+    merged.readings = readings.collect();
+    merged
 }
 
 #[cfg(test)]

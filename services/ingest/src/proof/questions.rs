@@ -1,12 +1,13 @@
 //! What accounting is to be asked: who waits for an answer, and who is told to come again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use mesh_events::RunKey;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::domain::Sighting;
+use crate::domain::{Sighting, contradict};
 use crate::doorbells::{Ring, postpone};
 
 /// Room for questions; who finds it full waits.
@@ -90,6 +91,8 @@ impl Questions {
 #[derive(Default)]
 pub(super) struct Open {
     pub(super) evidence: Vec<Sighting>,
+    /// Runs of which doorbells told different ends.
+    disputed: BTreeSet<RunKey>,
     pub(super) rings: Vec<Ring>,
     pub(super) asked: u32,
     pub(super) look: bool,
@@ -99,10 +102,22 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// The doorbells that wait, which do so no longer.
-    pub(super) fn take_rings(&mut self) -> Vec<Ring> {
-        self.places.clear();
-        std::mem::take(&mut self.rings)
+    /// The doorbells that wait for what becomes of a run's end, which do so no longer.
+    pub(super) fn take_rings_of(&mut self, run: &RunKey) -> Vec<Ring> {
+        let rings = std::mem::take(&mut self.rings);
+        let (taken, left) = rings
+            .into_iter()
+            .partition(|ring| ring.ended_run.as_ref() == Some(run));
+        self.rings = left;
+        if self.rings.is_empty() {
+            self.places.clear();
+        }
+        taken
+    }
+
+    /// Whether doorbells told different ends of a run.
+    pub(super) fn is_disputed(&self, run: &RunKey) -> bool {
+        self.disputed.contains(run)
     }
 }
 
@@ -112,8 +127,12 @@ pub(super) fn note(open: &mut BTreeMap<u32, Open>, question: Question) {
     entry.look |= question.look;
     for end in question.evidence {
         // Who comes again brings the same along.
-        if !entry.evidence.iter().any(|known| known.run == end.run) {
-            entry.evidence.push(end);
+        match entry.evidence.iter().find(|known| known.run == end.run) {
+            Some(known) if contradict(known, &end) => {
+                entry.disputed.insert(end.run);
+            }
+            Some(_) => {}
+            None => entry.evidence.push(end),
         }
     }
     entry.rings.extend(question.rings);
@@ -131,7 +150,13 @@ mod tests {
         let (done, answer) = oneshot::channel();
         let ring = Ring {
             hook: Some("JobComp".to_owned()),
-            tells_end: true,
+            ended_run: Some(RunKey {
+                cluster: "c".to_owned(),
+                job_id,
+                task_id: None,
+                submit_time: 100,
+                attempt: 0,
+            }),
             done: Some(done),
             ..Ring::look(job_id)
         };

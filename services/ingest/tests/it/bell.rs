@@ -1,5 +1,6 @@
 //! Doorbells: answered at once, distrusted always. The sweep is so slow here that only doorbells can be the cause.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -14,8 +15,10 @@ use crate::mesh::Mesh;
 const SLOW: &str = "sweep_interval = \"1h\"";
 
 pub async fn ring(mesh: &Mesh, hook: &str, job_id: u32, environment: &[(&str, &str)]) {
+    static RINGS: AtomicU32 = AtomicU32::new(0);
+    let n = RINGS.fetch_add(1, Ordering::Relaxed);
     let bell = Doorbell {
-        id: format!("{hook}-{job_id}-{}", environment.len()),
+        id: format!("{hook}-{job_id}-{n}"),
         hook: hook.to_owned(),
         cluster: NAME.to_owned(),
         job_id,

@@ -6,6 +6,7 @@ mod backup;
 mod bell;
 mod cluster;
 mod doubt;
+mod forged;
 mod forgotten;
 mod full;
 mod holes;

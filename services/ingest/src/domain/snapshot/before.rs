@@ -5,16 +5,18 @@ use mesh_events::proto::mesh::job::v1::Job;
 use crate::domain::sighting::Sighting;
 
 /// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp tells.
-pub(in crate::domain) fn complete(job: &mut Job, evidence: &Sighting) {
+pub(in crate::domain) fn complete(job: &mut Job, evidence: &Sighting, nodes_agree: bool) {
     let end = &evidence.job;
     job.state.clone_from(&end.state);
     job.end_time = end.end_time;
     job.exit_code.clone_from(&end.exit_code);
     job.derived_exit_code.clone_from(&end.derived_exit_code);
-    if !end.nodes.is_empty() {
+    if evidence.allocated {
+        job.start_time = end.start_time;
+    }
+    if !end.nodes.is_empty() && nodes_agree {
         job.nodes.clone_from(&end.nodes);
         job.node_count = end.node_count;
-        job.start_time = end.start_time;
     }
 }
 

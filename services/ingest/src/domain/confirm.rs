@@ -1,0 +1,437 @@
+//! Whether a record of Slurm stands behind the end of a run that `jobcomp/script` tells.
+//!
+//! Every node with a hook holds the credential that rings a doorbell. So jobcomp's word counts only about a run that a record knows, only for
+//! what that record hides, and only as far as it does not contradict it. slurmctld writes its own record before it calls jobcomp, and here
+//! that record was read afterwards: while a run is COMPLETING it has the end's time and exit code, and 22.05 hides only the state.
+
+use std::collections::BTreeSet;
+
+use mesh_events::RunKey;
+use mesh_events::proto::mesh::job::v1::Job;
+use slurm_types::{HostList, JobBaseState, Tres};
+
+use super::attempt::run_of;
+use super::book::Book;
+use super::sighting::{Owner, Sighting};
+use super::tracked::Tracked;
+
+/// How far the clock of slurmctld's host may be ahead of ours.
+const CLOCK_SKEW_SECONDS: i64 = 60;
+/// Slurm's times are whole seconds, and it moves the submit time of a requeued job by at least one.
+const ROUNDING_SECONDS: i64 = 2;
+
+/// What the records say of an end that jobcomp tells.
+#[derive(Debug)]
+pub enum Confirmation {
+    /// A record knows the run: this is its end.
+    Confirmed(Box<Sighting>),
+    /// The end is known from a record, or was told.
+    Known,
+    /// The run's record is about to change, and does not bear it out so far.
+    Open,
+    /// No record at hand knows the run.
+    UnknownRun,
+    /// A record says that the run goes on, or that it cannot have ended so.
+    Contradicted,
+}
+
+/// Compares an end with the controller's records of the same job, and with what is remembered from records. `owner` is whose the run is, if
+/// it was seen since ingest leads.
+pub fn confirm(
+    book: &Book,
+    found: &[Sighting],
+    owner: impl FnOnce(&RunKey) -> Option<Owner>,
+    end: &Sighting,
+    now: i64,
+) -> Confirmation {
+    if !is_possible(end, now) {
+        return Confirmation::Contradicted;
+    }
+    let run = run_of(book, end);
+    let known = book.get(&run).filter(|known| !known.hook_only);
+    let Some(record) = found.iter().find(|record| record.run == end.run) else {
+        if known.is_some_and(Tracked::over) {
+            return Confirmation::Known;
+        }
+        return of_earlier_run(found, known, owner(&run).as_ref(), end);
+    };
+    if record.end_kind().is_some() {
+        return Confirmation::Known;
+    }
+    if record.in_flux() {
+        return match completed(record, known, end) {
+            Some(completed) => Confirmation::Confirmed(Box::new(completed)),
+            None => Confirmation::Open,
+        };
+    }
+    // A run that was requeued in its first second may keep its submit time (22.05): the controller has counted a restart since.
+    match known {
+        Some(run) if run.over() => Confirmation::Known,
+        Some(run) if restarted_since(run, record) && run.started.is_some() => {
+            Confirmation::Confirmed(Box::new(end_of(run, end)))
+        }
+        _ => Confirmation::Contradicted,
+    }
+}
+
+/// The controller has the job in another run. Of an earlier one it proves that it is over; how, jobcomp tells of one that was seen to start.
+fn of_earlier_run(
+    found: &[Sighting],
+    known: Option<&Tracked>,
+    owner: Option<&Owner>,
+    end: &Sighting,
+) -> Confirmation {
+    let next = found
+        .iter()
+        .map(|record| record.run.submit_time)
+        .filter(|submit_time| *submit_time > end.run.submit_time)
+        .min();
+    let (Some(next), Some(run), Some(owner)) = (next, known, owner) else {
+        return Confirmation::UnknownRun;
+    };
+    let ended_before = |at: i64| at <= next + ROUNDING_SECONDS;
+    let agrees = run.started.is_some() == end.allocated
+        && run
+            .started
+            .is_none_or(|at| end.end.is_some_and(|end| end >= at))
+        && end.end.is_some_and(ended_before)
+        && same_user(owner, &end.owner);
+    match agrees {
+        true => Confirmation::Confirmed(Box::new(end_of(run, end))),
+        false => Confirmation::UnknownRun,
+    }
+}
+
+/// The controller's record of a run whose epilogs run, with the end that jobcomp tells, if the record bears it out.
+fn completed(record: &Sighting, known: Option<&Tracked>, end: &Sighting) -> Option<Sighting> {
+    if !same_user(&record.owner, &end.owner) {
+        return None;
+    }
+    let nodes_agree = nodes_agree(record, end);
+    if record.base == Some(JobBaseState::Pending)
+        || known.is_some_and(|run| restarted_since(run, record))
+    {
+        // It goes back to the queue: the record has the times of the next run already, and no exit code.
+        let started = known?.started?;
+        let mut sighting = record.clone().completed_by(end, nodes_agree);
+        sighting.start = Some(started);
+        return end
+            .end
+            .is_some_and(|end| end >= started)
+            .then_some(sighting);
+    }
+    let same_end = !end.requeued
+        && record.end.is_some()
+        && record.end == end.end
+        && record.start == end.start.or(record.start)
+        && (record.exit_code.is_none() || record.exit_code == end.exit_code);
+    same_end.then(|| record.clone().completed_by(end, nodes_agree))
+}
+
+/// An end about which nothing else is taken from jobcomp than what it alone knows. The rest was seen before.
+fn end_of(run: &Tracked, end: &Sighting) -> Sighting {
+    let job = &end.job;
+    Sighting {
+        allocated: run.started.is_some(),
+        start: run.started,
+        owner: Owner::default(),
+        job: Job {
+            job_id: job.job_id,
+            run: job.run.clone(),
+            display_id: job.display_id.clone(),
+            array: job.array.clone(),
+            state: job.state.clone(),
+            submit_time: job.submit_time,
+            start_time: job.start_time.filter(|at| Some(at.seconds) >= run.started),
+            end_time: job.end_time,
+            exit_code: job.exit_code,
+            derived_exit_code: job.derived_exit_code,
+            ..Job::default()
+        },
+        ..end.clone()
+    }
+}
+
+/// An end without the names that only the doorbell has.
+pub fn without_names(mut end: Sighting) -> Sighting {
+    end.owner = Owner::default();
+    end.job.group.clear();
+    end
+}
+
+/// Two that tell different ends of one run: one of them is wrong.
+pub fn contradict(one: &Sighting, other: &Sighting) -> bool {
+    let what = |end: &Sighting| (end.end_kind(), end.end, end.exit_code);
+    one.run == other.run && what(one) != what(other)
+}
+
+fn is_possible(end: &Sighting, now: i64) -> bool {
+    let RunKey { submit_time, .. } = end.run;
+    end.end.is_none_or(|at| {
+        (submit_time..=now + CLOCK_SKEW_SECONDS).contains(&at)
+            && end
+                .start
+                .is_none_or(|start| (submit_time..=at).contains(&start))
+    })
+}
+
+/// While the nodes of a run are cleaned up its record names those whose epilogs still run, and in what it was allocated how many it had.
+fn nodes_agree(record: &Sighting, end: &Sighting) -> bool {
+    if record.job.nodes == end.job.nodes {
+        return true;
+    }
+    let names = |nodes: &str| HostList::expand(nodes).map(BTreeSet::from_iter);
+    let (Ok(left), Ok(told)) = (names(&record.job.nodes), names(&end.job.nodes)) else {
+        return false;
+    };
+    let allocated: Option<Tres> = record.job.alloc_tres.parse().ok();
+    let count = allocated.map_or(0, |tres| tres.nodes());
+    told.is_superset(&left) && (count == 0 || u64::try_from(told.len()) == Ok(count))
+}
+
+fn restarted_since(run: &Tracked, record: &Sighting) -> bool {
+    run.restarts.is_some() && record.restarts > run.restarts
+}
+
+fn same_user(one: &Owner, other: &Owner) -> bool {
+    one.uid.is_none() || other.uid.is_none() || one.uid == other.uid
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::EventType;
+
+    use super::super::tests::reading::{EPOCH, Step, apply, step};
+    use super::*;
+
+    const NOW: i64 = EPOCH + 1_000;
+
+    fn sighting(text: &str) -> Sighting {
+        match step(text, 9) {
+            Step::See(mut sightings, _) => sightings.remove(0),
+            Step::Settle { .. } => panic!("{text} is a reading"),
+        }
+    }
+
+    /// What is remembered after some readings, what the controller says now, and what jobcomp tells.
+    fn check(before: &str, found: &str, end: &str) -> String {
+        let mut book = Book::default();
+        for (sweep, text) in before.split(';').enumerate() {
+            apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
+        }
+        let owner = |_: &RunKey| {
+            Some(Owner {
+                user: "alice".to_owned(),
+                uid: Some(7),
+                account: "physics".to_owned(),
+            })
+        };
+        let mut end = sighting(&format!("jobcomp: {end}"));
+        end.owner.user = "bob".to_owned();
+        match confirm(&book, &[sighting(found)], owner, &end, NOW) {
+            Confirmation::Confirmed(confirmed) => {
+                assert!(confirmed.owner.user != "bob", "{end:?}");
+                let kind = confirmed.end_kind().map(EventType::event);
+                let start = confirmed.start.map(|at| at - EPOCH);
+                format!("{} {:?}", kind.unwrap_or_default(), start)
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_end_counts_as_far_as_a_record_bears_it_out() {
+        for (before, found, end, expected) in [
+            // 22.05 hides the state of a run whose epilogs run, not when it ended.
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20",
+                "TIMEOUT n1 end=20",
+                "timeout Some(10)",
+            ),
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20",
+                "TIMEOUT n1 end=19",
+                "Open",
+            ),
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20",
+                "TIMEOUT n1 start=9 end=20",
+                "Open",
+            ),
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20",
+                "PENDING n1 end=20",
+                "Open",
+            ),
+            // It counts the restart at once, and has the times of the next run.
+            (
+                "RUNNING n1",
+                "COMPLETING n1 start=20 end=900 restarts=1",
+                "PENDING n1 end=20",
+                "requeued Some(10)",
+            ),
+            (
+                "RUNNING n1",
+                "PENDING,COMPLETING n1 start=20 restarts=1",
+                "NODE_FAIL n1 end=20",
+                "node_fail Some(10)",
+            ),
+            (
+                "PENDING",
+                "COMPLETING n1 start=20 end=900 restarts=1",
+                "PENDING n1 end=20",
+                "Open",
+            ),
+            // The record has the end itself.
+            (
+                "RUNNING n1",
+                "FAILED,COMPLETING n1 end=20",
+                "COMPLETED n1 end=20",
+                "Known",
+            ),
+            (
+                "RUNNING n1",
+                "FAILED n1 end=20",
+                "COMPLETED n1 end=20",
+                "Known",
+            ),
+            // The job is in another run.
+            (
+                "RUNNING n1",
+                "PENDING submit=100 restarts=1",
+                "PREEMPTED n1 end=90",
+                "preempted Some(10)",
+            ),
+            (
+                "RUNNING n1",
+                "PENDING submit=100 restarts=1",
+                "PREEMPTED n1 end=9",
+                "Contradicted",
+            ),
+            (
+                "RUNNING n1",
+                "PENDING submit=100 restarts=1",
+                "PREEMPTED n1 end=103",
+                "UnknownRun",
+            ),
+            (
+                "RUNNING n1",
+                "PENDING submit=100 restarts=1",
+                "CANCELLED end=90",
+                "UnknownRun",
+            ),
+            (
+                "PENDING",
+                "PENDING submit=100 restarts=1",
+                "PREEMPTED n1 end=90",
+                "UnknownRun",
+            ),
+            (
+                "RUNNING n1; COMPLETED n1 end=20",
+                "PENDING submit=100 restarts=1",
+                "FAILED n1 end=90",
+                "Known",
+            ),
+            // A run that nobody has seen.
+            (
+                "RUNNING n1 submit=100 start=110",
+                "RUNNING n1 submit=100 start=110",
+                "FAILED n1 end=20",
+                "UnknownRun",
+            ),
+            (
+                "RUNNING n1",
+                "RUNNING n1",
+                "FAILED n1 submit=100 start=110 end=120",
+                "UnknownRun",
+            ),
+            // It goes on.
+            (
+                "RUNNING n1",
+                "RUNNING n1",
+                "FAILED n1 end=20",
+                "Contradicted",
+            ),
+            ("PENDING", "PENDING", "CANCELLED end=20", "Contradicted"),
+            (
+                "RUNNING n1",
+                "COMPLETING n1 end=20",
+                "FAILED n1 end=2000",
+                "Contradicted",
+            ),
+            // Requeued in its first second, under the same submit time (22.05).
+            (
+                "RUNNING n1",
+                "PENDING restarts=1",
+                "PENDING n1 end=10",
+                "requeued Some(10)",
+            ),
+            (
+                "RUNNING n1",
+                "RUNNING n1 start=20 restarts=1",
+                "NODE_FAIL n1 end=10",
+                "node_fail Some(10)",
+            ),
+            (
+                "PENDING",
+                "PENDING restarts=1",
+                "PENDING n1 end=10",
+                "Contradicted",
+            ),
+        ] {
+            let found = check(before, found, end);
+            assert_eq!(found, expected, "{before} | {end}");
+        }
+    }
+
+    #[test]
+    fn nodes_and_users_that_the_record_denies_are_not_taken_from_the_doorbell() {
+        let mut record = sighting("COMPLETING n1 end=20");
+        let mut end = sighting("jobcomp: FAILED n1 end=20");
+        record.job.nodes = "n[2-3]".to_owned();
+        record.job.alloc_tres = "cpu=3,node=3".to_owned();
+        for (told, expected) in [
+            ("n[1-3]", "n[1-3]"),
+            ("n[1-2]", "n[2-3]"),
+            ("n[1-4]", "n[2-3]"),
+            ("n[1-", "n[2-3]"),
+        ] {
+            end.job.nodes = told.to_owned();
+            let completed = completed(&record, None, &end).unwrap();
+            assert_eq!(completed.job.nodes, expected, "{told}");
+        }
+        (record.owner.uid, end.owner.uid) = (Some(7), Some(8));
+        assert!(completed(&record, None, &end).is_none());
+        (end.owner.uid, end.exit_code) = (Some(7), "1:0".parse().ok());
+        record.exit_code = "3:0".parse().ok();
+        assert!(completed(&record, None, &end).is_none());
+    }
+
+    /// Once a hook has told of a run, what it told says nothing about others.
+    #[test]
+    fn a_run_that_only_a_hook_tells_of_is_continued_by_none() {
+        let mut book = Book::default();
+        let Step::See(ends, look) = step("jobcomp: FAILED n1 end=20", 1) else {
+            panic!("a reading");
+        };
+        let inferred = super::super::Look {
+            inferred: true,
+            ..look
+        };
+        let told = apply(&mut book, Step::See(ends, inferred));
+        assert!(told.len() == 3 && told.iter().all(|fact| fact.inferred));
+        let next = apply(
+            &mut book,
+            step("RUNNING n1 submit=100 start=110 given-up restarts=1", 2),
+        );
+        assert!(!next.is_empty());
+        assert!(
+            next.iter()
+                .all(|fact| fact.continues.is_none() && !fact.inferred)
+        );
+    }
+}

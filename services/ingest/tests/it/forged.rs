@@ -1,0 +1,310 @@
+//! Who holds the credential that rings doorbells tells ends of jobs as jobcomp would. No record of Slurm stands behind them.
+
+use std::collections::BTreeSet;
+
+use futures_util::StreamExt as _;
+use mesh_events::Event;
+use mesh_events::proto::mesh::audit::v1::DeadLetter;
+use mesh_events::proto::mesh::event::v1::Confidence;
+use mesh_testkit::{script, wait_for};
+use prost::Message as _;
+
+use crate::bell::ring;
+use crate::cluster::{self, Cluster};
+use crate::mesh::{DEADLINE, Mesh, payload};
+use crate::stand_in::StandIn;
+
+const SLOW: &str = "sweep_interval = \"1h\"";
+
+/// A field of `scontrol show job`; times in Unix seconds.
+async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
+    let id = job.to_string();
+    let ask = [
+        "env",
+        "SLURM_TIME_FORMAT=%s",
+        "scontrol",
+        "-o",
+        "show",
+        "job",
+        &id,
+    ];
+    let shown = cluster.run("root", &ask).await;
+    let prefix = format!("{name}=");
+    let mut words = shown.split_ascii_whitespace();
+    let found = words.find_map(|word| word.strip_prefix(&prefix));
+    found
+        .unwrap_or_else(|| panic!("{name} in {shown}"))
+        .to_owned()
+}
+
+/// What jobcomp would tell of a run; the last fields say what is different.
+async fn tell(mesh: &Mesh, job: u32, submit: i64, fields: &[(&str, &str)]) {
+    let (id, submit) = (job.to_string(), submit.to_string());
+    let mut environment = vec![
+        ("JOBID", id.as_str()),
+        ("JOBSTATE", "FAILED"),
+        ("SUBMIT", submit.as_str()),
+        ("START", submit.as_str()),
+        ("END", submit.as_str()),
+        ("EXITCODE", "1:0"),
+        ("NODES", "n1"),
+        ("USERNAME", "bob"),
+        ("ACCOUNT", "ml"),
+        ("PARTITION", "cpu"),
+    ];
+    for (name, value) in fields {
+        environment.retain(|(known, _)| known != name);
+        environment.push((name, value));
+    }
+    ring(mesh, "JobComp", job, &environment).await;
+}
+
+fn names_bob(event: &Event) -> bool {
+    let owner = event.owner.as_ref();
+    owner.is_some_and(|owner| owner.user == "bob" || owner.account == "ml")
+}
+
+/// Every run that something was told of.
+fn runs(mesh: &Mesh, job: u32) -> BTreeSet<String> {
+    let events = mesh.of_job(job).into_iter();
+    events.map(|event| event.entity_key().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_earlier_run_that_no_record_knows_is_no_event() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let mut letters = client.subscribe("mesh.dead.ingest").await.unwrap();
+    client.flush().await.unwrap();
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    let waiting = cluster.sbatch(&["--begin=now+1hour"], "true").await;
+    cluster.wait_state(job, "RUNNING").await;
+    for (job, hook) in [(job, "PrologSlurmctld"), (waiting, "JobSubmit")] {
+        ring(&mesh, hook, job, &[]).await;
+    }
+    mesh.wait_story(job, "submitted started").await;
+    mesh.wait_story(waiting, "submitted").await;
+    for job in [job, waiting] {
+        let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+        tell(&mesh, job, submit - 100, &[]).await;
+        let letter = tokio::time::timeout(DEADLINE, letters.next()).await;
+        let letter = DeadLetter::decode(letter.expect("a dead letter").unwrap().payload).unwrap();
+        assert!(
+            letter.reason.contains("no record of Slurm knows"),
+            "{}",
+            letter.reason
+        );
+        assert_eq!(runs(&mesh, job).len(), 1, "{:?}", mesh.of_job(job));
+    }
+    assert!(!mesh.events().iter().any(names_bob));
+    let ids = [job.to_string(), waiting.to_string()];
+    cluster.run("alice", &["scancel", &ids[0], &ids[1]]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_accounting_an_unknown_earlier_run_is_inferred_names_nobody_and_is_limited() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = format!("{SLOW}\naccounting = false\nunknown_jobs_per_minute = 3");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+    let genuine = mesh.of_job(job)[0].entity_key().to_owned();
+    for n in 1..=40 {
+        tell(&mesh, job, submit - 10 * n, &[]).await;
+    }
+    let forged = || {
+        let events = mesh.of_job(job).into_iter();
+        events
+            .filter(|event| event.entity_key() != genuine)
+            .collect::<Vec<_>>()
+    };
+    mesh.wait_event("an inferred end", |event| {
+        event.r#type == "job.failed" && event.entity_key() != genuine
+    })
+    .await;
+    // What rings afterwards is heard: the others were sent away.
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    cluster.wait_state(job, "CANCELLED").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_event("the end", |event| event.r#type == "job.cancelled")
+        .await;
+    for event in forged() {
+        assert_eq!(event.confidence(), Confidence::Inferred, "{}", event.r#type);
+        assert!(!names_bob(&event), "{event:?}");
+    }
+    // Three at once, and three each minute.
+    assert!(
+        runs(&mesh, job).len() <= 1 + 3 + 3,
+        "{:?}",
+        runs(&mesh, job)
+    );
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_requeued_run_that_was_seen_ends_at_once_as_jobcomp_tells_and_names_its_owner() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh
+        .ingest_through(&stand_in, cluster, SLOW)
+        .await
+        .ready()
+        .await;
+    let job = cluster.sbatch(&["--requeue"], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+    let start = field(cluster, job, "StartTime").await;
+    // Accounting says nothing: only the run that was seen, and the next one, are known.
+    stand_in.lie("sacct", "exit 1");
+    cluster
+        .run("root", &["scontrol", "requeue", &job.to_string()])
+        .await;
+    wait_for("it is in its next run", DEADLINE, async || {
+        let again: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+        (again > submit).then_some(())
+    })
+    .await;
+    let next: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+    let end = (next - 1).to_string();
+    let fields = [
+        ("JOBSTATE", "PENDING"),
+        ("START", start.as_str()),
+        ("END", end.as_str()),
+    ];
+    tell(&mesh, job, submit, &fields).await;
+    mesh.wait_event("the end of its first run", |event| {
+        event.r#type == "job.requeued"
+    })
+    .await;
+    let told = mesh.last(job, "job.requeued");
+    assert_eq!(told.confidence(), Confidence::Observed);
+    let owner = told.owner.unwrap();
+    assert_eq!(
+        (owner.user.as_str(), owner.account.as_str()),
+        ("alice", "physics")
+    );
+    assert!(!mesh.events().iter().any(names_bob));
+    stand_in.truth("sacct");
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_earlier_run_that_only_accounting_knows_is_told_as_accounting_has_it() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let job = cluster.sbatch(&["--requeue"], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    let submit: i64 = field(cluster, job, "SubmitTime").await.parse().unwrap();
+    cluster
+        .run("root", &["scontrol", "requeue", &job.to_string()])
+        .await;
+    cluster.wait_state(job, "PENDING").await;
+    tell(&mesh, job, submit, &[("JOBSTATE", "TIMEOUT")]).await;
+    mesh.wait_event("the end of its first run", |event| {
+        event.r#type == "job.requeued" && event.job().unwrap().job_id == job
+    })
+    .await;
+    for event in mesh.of_job(job) {
+        assert_eq!(event.confidence(), Confidence::Observed, "{}", event.r#type);
+        assert!(
+            event.r#type != "job.timeout" && !names_bob(&event),
+            "{event:?}"
+        );
+    }
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    ingest.stop().await;
+}
+
+/// slurmctld of 22.05 hides how a run ended while its epilogs run, not when, nor with which exit code.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_the_record_hides_is_told_as_jobcomp_has_it_and_corrected_if_that_was_a_lie() {
+    let folder = tempfile::tempdir().unwrap();
+    let epilog = folder.path().join("epilog");
+    script(&epilog, "sleep 10");
+    let conf = folder.path().join("conf");
+    std::fs::write(&conf, format!("Epilog={}\n", epilog.display())).unwrap();
+    let knobs = [
+        ("NODES", "2"),
+        ("GPU_NODES", "0"),
+        ("EXTRA_CONF", conf.to_str().unwrap()),
+    ];
+    let cluster = Cluster::up(23_500, &knobs).await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(&cluster);
+    let settings = format!("{SLOW}\nusage_after = \"1s\"");
+    let ingest = mesh
+        .ingest_through(&stand_in, &cluster, &settings)
+        .await
+        .ready()
+        .await;
+    // Until everything is told accounting is silent: it has an end while the epilogs run.
+    stand_in.lie("sacct", "exit 1");
+    let (failed, lied) = (
+        cluster.sbatch(&[], "sleep 3; exit 3").await,
+        cluster.sbatch(&[], "sleep 3").await,
+    );
+    for job in [failed, lied] {
+        cluster.wait_state(job, "RUNNING").await;
+        ring(&mesh, "PrologSlurmctld", job, &[]).await;
+        mesh.wait_story(job, "submitted started").await;
+    }
+    for (job, state, code) in [(failed, "COMPLETED", "0:0"), (lied, "CANCELLED", "0:0")] {
+        cluster.wait_state(job, "COMPLETING").await;
+        let [submit, start, end] = [
+            field(&cluster, job, "SubmitTime").await,
+            field(&cluster, job, "StartTime").await,
+            field(&cluster, job, "EndTime").await,
+        ];
+        let fields = [
+            ("JOBSTATE", state),
+            ("EXITCODE", code),
+            ("START", start.as_str()),
+            ("END", end.as_str()),
+            ("NODES", "n[1-2]"),
+        ];
+        tell(&mesh, job, submit.parse().unwrap(), &fields).await;
+    }
+    // The exit code gives one lie away; the other is told of a run that is over, and of alice.
+    mesh.wait_story(failed, "submitted started failed").await;
+    assert_eq!(
+        mesh.last(failed, "job.failed")
+            .job()
+            .unwrap()
+            .exit_code
+            .unwrap()
+            .code,
+        3
+    );
+    mesh.wait_story(lied, "submitted started cancelled").await;
+    let told = mesh.last(lied, "job.cancelled");
+    assert_eq!(told.job().unwrap().nodes, "n1");
+    stand_in.truth("sacct");
+    let corrected = mesh
+        .wait_event("the correction", |event| event.r#type == "job.corrected")
+        .await;
+    assert_eq!(payload(&corrected).corrects, told.id);
+    assert_eq!(corrected.job().unwrap().state, "COMPLETED");
+    assert!(!mesh.events().iter().any(names_bob));
+    mesh.wait_event("what it used", |event| {
+        event.r#type == "job.updated" && event.job().unwrap().job_id == lied
+    })
+    .await;
+    let corrections = mesh.events();
+    let corrections = corrections
+        .iter()
+        .filter(|event| event.r#type == "job.corrected");
+    assert_eq!(corrections.count(), 1);
+    ingest.stop().await;
+}

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::Utc;
 use slurm_client::{Query, Slurm};
 use slurm_types::JobId;
 use tokio::sync::mpsc;
@@ -188,6 +189,7 @@ impl Prover {
                 was_shown: known.is_some_and(|run| !run.hook_only),
                 is_disputed: question.is_disputed(&end.run),
                 answers: question.asked,
+                now: Utc::now().timestamp(),
             };
             match judge(&end, records) {
                 Verdict::Recorded => {}

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
 use mesh_events::RunKey;
 use slurm_client::{JobsAnswer, Slurm};
 use slurm_types::JobId;
@@ -181,7 +180,6 @@ impl Reader {
         let mut unknown = Vec::new();
         let collector = self.collector.clone();
         let core = collector.core().await;
-        let now = Utc::now().timestamp();
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
@@ -203,7 +201,7 @@ impl Reader {
                 continue;
             }
             rang += usize::from(job.rings.iter().any(|ring| ring.hook.is_some()));
-            let merged = merge(job, found, &core, now);
+            let merged = merge(job, found, &core);
             for _ in 0..merged.contradicted {
                 metrics::doorbell("contradicted");
                 tracing::warn!(

@@ -91,7 +91,7 @@ pub(super) struct Merged {
 }
 
 /// Adds to the controller's records what jobcomp tells of ends, as far as they bear it out. What they leave open is kept for the next look.
-pub(super) fn merge(job: &mut Waiting, found: Vec<Sighting>, core: &Core, now: i64) -> Merged {
+pub(super) fn merge(job: &mut Waiting, found: Vec<Sighting>, core: &Core) -> Merged {
     let mut merged = Merged::default();
     let mut sightings = found;
     let ends = job.rings.iter().filter_map(|ring| ring.end.as_deref());
@@ -107,7 +107,7 @@ pub(super) fn merge(job: &mut Waiting, found: Vec<Sighting>, core: &Core, now: i
             continue;
         };
         let owner = |run: &RunKey| core.owner_of(run);
-        match confirm(&core.book, &sightings, owner, &end, now) {
+        match confirm(&core.book, &sightings, owner, &end) {
             Confirmation::Confirmed(_) if disputed.contains(&end.run) => ring.end = Some(end),
             Confirmation::Confirmed(sighting) => {
                 let is_completed = |seen: &Sighting| seen.run == end.run && seen.in_flux();

@@ -5,6 +5,9 @@ use crate::domain::{Sighting, snapshot, without_names};
 /// Answers of accounting without a record before it is certain that it has none: slurmctld tells slurmdbd within a second or two.
 pub(super) const MAX_ANSWERS: u32 = 4;
 
+/// How far the clock of slurmctld's host may be ahead of ours.
+const CLOCK_SKEW_SECONDS: i64 = 60;
+
 /// What the records say of it.
 #[derive(Debug)]
 pub(super) enum Verdict {
@@ -31,6 +34,8 @@ pub(super) struct Records<'a> {
     pub(super) is_disputed: bool,
     /// Answers of accounting so far.
     pub(super) answers: u32,
+    /// Now, in Unix seconds.
+    pub(super) now: i64,
 }
 
 /// Decides about an end.
@@ -53,6 +58,13 @@ pub(super) fn judge(end: &Sighting, records: Records<'_>) -> Verdict {
             end.owner = row.owner.clone();
             snapshot::fill(&mut end.job, &row.job);
             Verdict::Inferred(Box::new(end))
+        }
+        // What is told of a run that no record has shown must not be taken for one that comes.
+        None if end
+            .end
+            .is_some_and(|at| at > records.now + CLOCK_SKEW_SECONDS) =>
+        {
+            Verdict::Refused
         }
         None if records.was_shown => Verdict::Inferred(Box::new(end)),
         None if records.has_stand_in || records.rows.is_none() => {
@@ -136,6 +148,7 @@ mod tests {
             was_shown: false,
             is_disputed: false,
             answers,
+            now: 1_000,
         };
         let shown = |records| Records {
             was_shown: true,
@@ -158,5 +171,10 @@ mod tests {
             ..records(Some(&[]), 4)
         };
         assert_eq!(check(has_stand_in), "inferred ");
+        let early = Records {
+            now: 50,
+            ..records(None, 1)
+        };
+        assert_eq!(check(early), "refused");
     }
 }

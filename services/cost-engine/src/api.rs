@@ -59,7 +59,6 @@ async fn live(
     query: Result<Query<LiveQuery>, QueryRejection>,
 ) -> Result<(Extension<Shown>, Json<LiveAnswer>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let now = Utc::now();
     let filter = Filter {
         sight: caller.sight(),
         cluster: query.cluster,

@@ -52,6 +52,33 @@ fn a_ledger_is_verified_and_a_missing_one_is_named() {
 }
 
 #[test]
+fn times_are_read_as_the_help_shows_them() {
+    let mesh = Mesh::started();
+    for time in [
+        "2026-11-01",
+        "2026-11-01T10:00",
+        "2026-11-01T10:00:00+01:00",
+        "yesterday",
+        "2h",
+        "now-2hours",
+    ] {
+        for command in ["events", "stats", "cost"] {
+            let output = mesh.run(&[command, "--since", time]);
+            assert!(
+                output.status.success(),
+                "{command} --since {time}: {output:?}"
+            );
+        }
+    }
+    let output = mesh.run(&["events", "--since", "tomorrow"]);
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert!(
+        stderr(&output).contains("\"tomorrow\" is no time; allowed: 2026-11-22T10:00:00Z"),
+        "{output:?}"
+    );
+}
+
+#[test]
 fn hook_scripts_keep_the_sites_own_programs() {
     let mesh = Mesh::init();
     let conf = fs::read_to_string(mesh.path("slurm.conf")).unwrap();

@@ -73,7 +73,7 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
             1,
             "allowed: refused, gone",
         ),
-        (&["dead", "pipeline", "--since", "x"], 1, "is no time"),
+        (&["dead", "pipeline", "--since", "x"], 64, "is no time"),
         (&["redeliver", "pipeline", "x"], 1, "no delivery \"x\""),
         (
             &["redeliver", "pipeline", "--all", "--rate", "0"],

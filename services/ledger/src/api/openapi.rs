@@ -79,7 +79,7 @@ pub(super) struct FilterParams {
     node: Option<String>,
     /// Job name; a `*` at its end stands for any rest.
     name: Option<String>,
-    /// Occurred at or after: RFC 3339, or how long ago such as `2h`, `7days`.
+    /// Occurred at or after: RFC 3339, a day, or how long ago such as `2h`, `7days`.
     since: Option<String>,
     /// Occurred before: RFC 3339, or how long ago.
     until: Option<String>,

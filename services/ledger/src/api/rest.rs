@@ -63,7 +63,7 @@ pub(super) async fn list<A: EventsApi>(
     params(
         ("cluster" = String, Path, description = "Slurm's ClusterName"),
         ("job" = String, Path, description = "Job in Slurm's id form: 123, 123_4, 123+1"),
-        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, or how long ago such as 2h"),
+        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, a day, or how long ago such as 2h"),
     ),
     responses(
         (status = 200, description = "The story", body = StoryJson), (status = 400, response = openapi::BadRequest),
@@ -92,7 +92,7 @@ pub(super) async fn job<A: EventsApi>(
     get, path = "/v1/nodes/{cluster}/{node}", tag = "events",
     params(
         ("cluster" = String, Path, description = "Slurm's ClusterName"), ("node" = String, Path, description = "NodeName"),
-        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, or how long ago such as 2h"),
+        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, a day, or how long ago such as 2h"),
     ),
     responses(
         (status = 200, description = "The node", body = NodeJson), (status = 400, response = openapi::BadRequest),

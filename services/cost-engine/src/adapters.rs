@@ -1,6 +1,7 @@
 //! The IO side: the database, without decisions.
 
 mod outbox;
+mod price_books;
 mod queries;
 mod sqlite;
 

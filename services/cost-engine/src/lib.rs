@@ -74,6 +74,9 @@ impl Service for CostEngineService {
             );
         }
         let store = Store::open(&database).await?;
+        if let Some(follower) = &prices {
+            follower.admit(&store).await?;
+        }
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
@@ -159,7 +162,7 @@ impl Engine {
                 handler,
                 &shutdown,
             );
-            let follow = follower.follow(config.reload_interval, &shutdown);
+            let follow = follower.follow(config.reload_interval, &store, &shutdown);
             let (consumed, (), ()) = tokio::join!(Box::pin(consume), Box::pin(publish), follow);
             consumed?;
         } else {

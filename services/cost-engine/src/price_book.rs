@@ -35,6 +35,17 @@ pub enum PriceBookError {
         /// Every fault.
         faults: Vec<Fault>,
     },
+    /// The content has changed, the version has not.
+    #[error(
+        "price book {path} has changed, but is still {label:?}, which earlier costs name for other prices: change `version`",
+        path = path.display()
+    )]
+    VersionReused {
+        /// The file.
+        path: PathBuf,
+        /// Name and version.
+        label: String,
+    },
 }
 
 /// Something wrong in a price book.
@@ -86,6 +97,8 @@ pub struct PriceBook {
     pub currency: String,
     /// What is charged.
     pub charge: Charge,
+    /// SHA-256 of the content, in hexadecimal digits; comments and layout do not count.
+    pub digest: String,
     node_types: Vec<NodeType>,
     partition_prices: BTreeMap<(String, String), Prices>,
     spot: Vec<Where>,

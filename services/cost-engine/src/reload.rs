@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::Store;
+use crate::error::Error;
 use crate::metrics;
 use crate::price_book::{PriceBook, PriceBookError};
 
@@ -33,25 +35,40 @@ impl Follower {
         Ok(Self { book, path, seen })
     }
 
+    /// Notes which prices the book in use stands for.
+    ///
+    /// # Errors
+    /// If its name and version stand for other prices already, or the database refuses.
+    pub async fn admit(&self, store: &Store) -> Result<(), Error> {
+        let book = Arc::clone(&self.book.borrow());
+        admitted(store, &book, &self.path).await
+    }
+
     /// Looks every `interval` until told to stop.
-    pub async fn follow(&mut self, interval: Duration, shutdown: &CancellationToken) {
+    pub async fn follow(
+        &mut self,
+        interval: Duration,
+        store: &Store,
+        shutdown: &CancellationToken,
+    ) {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(interval) => self.look(),
+                () = tokio::time::sleep(interval) => {}
             };
+            self.look(store).await;
         }
     }
 
     /// Reads the file again if it has changed.
-    fn look(&mut self) -> Look {
+    async fn look(&mut self, store: &Store) -> Look {
         // The state before reading: a change in between is seen the next time.
         let now = stamp(&self.path);
         if now == self.seen {
             return Look::Unchanged;
         }
-        self.seen = now;
-        match PriceBook::load(&self.path) {
+        let before = std::mem::replace(&mut self.seen, now);
+        match self.read_again(store).await {
             Ok(book) => {
                 tracing::info!(price_book = book.label(), "price book read again");
                 metrics::reloaded(true);
@@ -59,6 +76,10 @@ impl Follower {
                 Look::Used
             }
             Err(error) => {
+                if matches!(error, Error::Database { .. }) {
+                    // Nothing is wrong with the book: it is read again at the next look.
+                    self.seen = before;
+                }
                 let kept = self.book.borrow().label();
                 tracing::error!(
                     error = mesh_runtime::chain(&error),
@@ -69,6 +90,22 @@ impl Follower {
                 Look::Refused
             }
         }
+    }
+
+    async fn read_again(&self, store: &Store) -> Result<PriceBook, Error> {
+        let book = PriceBook::load(&self.path)?;
+        admitted(store, &book, &self.path).await?;
+        Ok(book)
+    }
+}
+
+async fn admitted(store: &Store, book: &PriceBook, path: &Path) -> Result<(), Error> {
+    match store.admit(book).await? {
+        true => Ok(()),
+        false => Err(Error::from(PriceBookError::VersionReused {
+            path: path.to_owned(),
+            label: book.label(),
+        })),
     }
 }
 
@@ -82,31 +119,46 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_faulty_book_is_refused_and_the_last_good_one_stays() {
+    #[tokio::test]
+    async fn a_faulty_book_is_refused_and_the_last_good_one_stays() {
         let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("costs.db")).await.unwrap();
         let path = folder.path().join("prices.toml");
         let good = include_str!("../examples/price-book.toml");
         std::fs::write(&path, good).unwrap();
         let mut follower = Follower::new(path.clone()).unwrap();
-        assert_eq!(follower.look(), Look::Unchanged);
+        follower.admit(&store).await.unwrap();
+        assert_eq!(follower.look(&store).await, Look::Unchanged);
         let label = |follower: &Follower| follower.book.borrow().label();
 
         std::fs::write(&path, "name = ").unwrap();
         assert_eq!(
-            (follower.look(), label(&follower)),
+            (follower.look(&store).await, label(&follower)),
             (Look::Refused, "example 2026-07".to_owned())
         );
-        assert_eq!(follower.look(), Look::Unchanged);
+        assert_eq!(follower.look(&store).await, Look::Unchanged);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(
-            (follower.look(), label(&follower)),
+            (follower.look(&store).await, label(&follower)),
             (Look::Refused, "example 2026-07".to_owned())
         );
         std::fs::write(&path, good.replace("2026-07\"", "2026-08-b\"")).unwrap();
         assert_eq!(
-            (follower.look(), label(&follower)),
+            (follower.look(&store).await, label(&follower)),
             (Look::Used, "example 2026-08-b".to_owned())
+        );
+
+        // Comments may change under the same version, prices may not.
+        let newer = good.replace("2026-07\"", "2026-08-b\"");
+        std::fs::write(&path, format!("# checked\n{newer}")).unwrap();
+        assert_eq!(follower.look(&store).await, Look::Used);
+        std::fs::write(&path, newer.replace("\"0.34\"", "\"1.00\"")).unwrap();
+        assert_eq!(follower.look(&store).await, Look::Refused);
+        let error = follower.read_again(&store).await.unwrap_err();
+        let text = mesh_runtime::chain(&error);
+        assert!(
+            text.contains("prices.toml") && text.contains("2026-08-b") && text.contains("version"),
+            "{text}"
         );
     }
 }

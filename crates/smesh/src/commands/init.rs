@@ -34,7 +34,7 @@ currency = "EUR"
 # max_share: the largest of the CPU, memory and GPU part of a node is charged. Others: weighted_share, whole_node, billing.
 mode = "max_share"
 
-# One [[node_type]] per kind of node: what jobs may take of it, and its price per hour. Prices are 0 until you put in yours.
+# One [[node_type]] per kind of node: what jobs may take of it, and its price per hour. Prices are 0, which is no price, until you put in yours.
 "#;
 
 pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Error> {

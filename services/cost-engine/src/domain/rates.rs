@@ -67,6 +67,13 @@ pub enum ScheduleError {
 }
 
 impl RateSchedule {
+    /// Leaves out the periods that cost nothing.
+    #[must_use]
+    pub fn without_zero(mut self) -> Self {
+        self.periods.retain(|period| period.per_hour != Micros(0));
+        self
+    }
+
     /// Orders the periods.
     ///
     /// # Errors

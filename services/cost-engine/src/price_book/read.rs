@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use num_traits::One as _;
+use sha2::{Digest as _, Sha256};
 use toml::{Spanned, Value};
 
 use super::file::{BillingFile, BookFile, NodeTypeFile, PartitionFile, PriceFile, WeightsFile};
@@ -23,7 +24,10 @@ pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
             return Err(faults.found);
         }
     };
-    let book = book(file, &mut faults);
+    let book = PriceBook {
+        digest: digest(text),
+        ..book(file, &mut faults)
+    };
     if faults.found.is_empty() {
         Ok(book)
     } else {
@@ -70,10 +74,17 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
         version: file.version.into_inner(),
         currency: file.currency.into_inner(),
         charge,
+        digest: String::new(),
         node_types,
         partition_prices,
         spot,
     }
+}
+
+/// Of the keys in alphabetical order with their values, so that comments and layout do not count.
+fn digest(text: &str) -> String {
+    let content = text.parse::<toml::Table>().unwrap_or_default();
+    hex::encode(Sha256::digest(content.to_string()))
 }
 
 fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
@@ -278,24 +289,28 @@ fn schedule(
     faults: &mut Faults<'_>,
 ) -> RateSchedule {
     let (spans, periods): (Vec<_>, Vec<_>) = periods.into_iter().unzip();
-    RateSchedule::new(&periods).unwrap_or_else(|error| {
-        match error {
-            ScheduleError::Empty(at) => faults.add(
-                spans[at].clone(),
-                key,
-                "is valid for no time: `to` is not after `from`",
-            ),
-            ScheduleError::Overlap(first, second) => {
-                let line = faults.line(&spans[first]);
-                faults.add(
-                    spans[second].clone(),
+    // 0 is what `smesh init` writes until somebody knows the price: no price, so that nothing is told to cost nothing.
+    let priced = |schedule: RateSchedule| schedule.without_zero();
+    RateSchedule::new(&periods)
+        .map(priced)
+        .unwrap_or_else(|error| {
+            match error {
+                ScheduleError::Empty(at) => faults.add(
+                    spans[at].clone(),
                     key,
-                    format!("is valid at the same time as the price in line {line}"),
-                );
+                    "is valid for no time: `to` is not after `from`",
+                ),
+                ScheduleError::Overlap(first, second) => {
+                    let line = faults.line(&spans[first]);
+                    faults.add(
+                        spans[second].clone(),
+                        key,
+                        format!("is valid at the same time as the price in line {line}"),
+                    );
+                }
             }
-        }
-        RateSchedule::default()
-    })
+            RateSchedule::default()
+        })
 }
 
 fn partition_prices(

@@ -39,6 +39,43 @@ async fn a_faulty_price_book_stops_the_start_with_file_line_and_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn prices_changed_under_the_same_version_are_refused_at_the_start() {
+    let site = Site::new(EXAMPLE);
+    let away = "url = \"nats://127.0.0.1:1\"";
+    site.start(away).await.unwrap().stop().await;
+    site.write_book(&format!("# checked by finance\n{EXAMPLE}"));
+    site.start(away).await.unwrap().stop().await;
+    site.write_book(&EXAMPLE.replace("\"0.34\"", "\"1.00\""));
+    let Err(error) = site.start(away).await else {
+        panic!("started")
+    };
+    let text = mesh_runtime::chain(error.as_ref());
+    assert!(
+        text.contains("prices.toml has changed, but is still \"example 2026-07\"")
+            && text.contains("change `version`"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_price_of_zero_is_no_price() {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let site = Site::new(&EXAMPLE.replace("\"0.34\"", "\"0\""));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    outside
+        .publish(&job_event(EventType::JobStarted, job(30)))
+        .await;
+    let (_, estimated) = &outside.costs(1).await[0];
+    assert_eq!(amounts(estimated).0, None, "{estimated:?}");
+    assert!(
+        format!("{estimated:?}").contains("price_missing: "),
+        "{estimated:?}"
+    );
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_starts_while_nats_is_away() {
     let site = Site::new(EXAMPLE);
     let engine = site.start("url = \"nats://127.0.0.1:1\"").await.unwrap();

@@ -3,7 +3,9 @@
 //! What it is, is recognised from the text itself: JSON of slurmrestd and `--json`, `scontrol show` in one line or several, tables of
 //! sacct, squeue and sinfo with or without names of columns. Pure.
 
+mod columns;
 mod document;
+mod names;
 mod table;
 
 use std::{collections::HashMap, fmt};
@@ -102,13 +104,11 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
             )
         }
         _ if first.starts_with("ReservationName=") => {
-            let records = text
-                .lines()
-                .filter(|line| line.starts_with("ReservationName="));
-            let records = records.map(|line| raw("reservation", line)).collect();
+            let joined = joined(&text);
+            let lines = joined.lines().filter(|line| !line.trim().is_empty());
             Ok(Inspection {
                 source: "scontrol show reservation",
-                records,
+                records: lines.map(|line| raw("reservation", line)).collect(),
             })
         }
         _ if first.starts_with("Configuration data as of ") => Ok(Inspection {
@@ -157,17 +157,10 @@ fn whole<T: Serialize>(
     Ok(Inspection { source, records })
 }
 
-/// `scontrol show job`, each in one line (`-o`) or in several, the later ones indented.
-fn jobs(text: &str) -> Result<Inspection, InspectError> {
+/// Records of `scontrol show` in one line each; without `-o` the later lines of a record are indented.
+fn joined(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
-    let mut lines: HashMap<String, usize> = HashMap::new();
-    for (number, line) in text.lines().enumerate() {
-        if let Some(id) = line
-            .strip_prefix("JobId=")
-            .and_then(|rest| rest.split(' ').next())
-        {
-            lines.entry(id.to_owned()).or_insert(number + 1);
-        }
+    for line in text.lines() {
         match line.strip_prefix("   ") {
             Some(more) if !joined.is_empty() => {
                 joined.truncate(joined.trim_end_matches('\n').len());
@@ -178,7 +171,21 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
         }
         joined.push('\n');
     }
-    let answer = parse::jobs(&joined, &HashMap::new());
+    joined
+}
+
+/// `scontrol show job`.
+fn jobs(text: &str) -> Result<Inspection, InspectError> {
+    let mut lines: HashMap<String, usize> = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some(id) = line
+            .strip_prefix("JobId=")
+            .and_then(|rest| rest.split(' ').next())
+        {
+            lines.entry(id.to_owned()).or_insert(number + 1);
+        }
+    }
+    let answer = parse::jobs(&joined(text), &HashMap::new());
     if let Some((id, problem)) = answer.unclear.first() {
         let line = lines.get(&id.to_string()).copied().unwrap_or(0);
         return Err(InspectError::new(line, format!("job {id}"), *problem));

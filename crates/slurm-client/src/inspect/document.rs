@@ -74,7 +74,7 @@ fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspecte
                 false => ExitCodes::Told,
             };
             let row = json::accounting(item, codes, |user| user.parse().ok());
-            row.map(|row| record("accounting", &row))
+            row.map(|row| named_canceller(record("accounting", &row), item))
                 .ok_or_else(|| needs("a job_id"))
         }
         "jobs" => Err(needs(
@@ -94,6 +94,18 @@ fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspecte
             .ok_or_else(|| needs("name, administrator_level and coordinators")),
         _ => Ok(other(list.strip_suffix('s').unwrap_or(list), item)),
     }
+}
+
+/// Who cancelled is told by name; the collectors look up the uid, which only the cluster's own hosts know.
+fn named_canceller(mut row: Inspected, item: &Value) -> Inspected {
+    let name = item.get("kill_request_user").and_then(Value::as_str);
+    if let (Some(name), Some(Value::Null)) = (
+        name.filter(|name| !name.is_empty()),
+        row.record.get("cancelled_by"),
+    ) {
+        row.record["cancelled_by"] = name.into();
+    }
+    row
 }
 
 /// Something no collector reads, as it is.

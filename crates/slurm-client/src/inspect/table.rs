@@ -6,6 +6,8 @@
 use serde_json::{Map, Value, json};
 use slurm_types::{JobRef, JobState, NodeState, Reason, UnixTime};
 
+use super::columns::{self, Ambiguous};
+use super::names::{self, Command};
 use super::{InspectError, Inspected, Inspection, record};
 use crate::parse;
 
@@ -23,35 +25,63 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
     if lines[0].1.contains(UNIT) {
         return Some(sweep(&lines));
     }
-    // `squeue -l` begins with the date.
-    if lines.len() > 1 && is_date(lines[0].1) && is_header(lines[1].1) {
+    // `squeue -l` and `sinfo -l` begin with the date.
+    if lines.len() > 1 && is_date(lines[0].1) {
         lines.remove(0);
     }
     let (_, header) = lines[0];
-    if !is_header(header) {
-        return header.contains('|').then(|| unnamed(&lines))?;
-    }
-    let dashes = lines.get(1).filter(|(_, line)| is_ruler(line)).copied();
-    let rows = lines.split_off(if dashes.is_some() { 2 } else { 1 });
-    let names: Vec<String> = match (header.contains('|'), dashes) {
-        (true, _) => header
+    let has_bars = header.contains('|');
+    let names: Vec<String> = match has_bars {
+        true => header
             .split('|')
             .map(|name| name.trim().to_owned())
             .collect(),
-        (false, _) => header.split_whitespace().map(str::to_owned).collect(),
+        false => header.split_whitespace().map(str::to_owned).collect(),
     };
-    let cut: Box<Cut<'_>> = match (header.contains('|'), dashes) {
-        (true, _) => Box::new(|line| Some(line.split('|').map(str::to_owned).collect())),
-        (false, Some((_, ruler))) => {
-            let ends = word_ends(ruler);
-            Box::new(move |line| columns(line, &ends))
-        }
+    let command = match names::command(&names) {
+        None if has_bars => return unnamed(&lines),
+        None => return None,
+        Some(Err(problem)) => return Some(Err(InspectError::new(lines[0].0, "", problem))),
+        Some(Ok(command)) => command,
+    };
+    let ruler = lines.get(1).filter(|(_, line)| is_ruler(line)).copied();
+    let rows = lines.split_off(if ruler.is_some() { 2 } else { 1 });
+    let cells = match (has_bars, ruler) {
+        (true, _) => rows
+            .iter()
+            .map(|(_, line)| line.split('|').map(str::to_owned).collect())
+            .collect(),
+        (false, Some((_, ruler))) => rows
+            .iter()
+            .map(|(_, line)| columns::ruled(ruler, line))
+            .collect(),
         (false, None) => {
-            let ends = word_ends(header);
-            Box::new(move |line| columns(line, &ends))
+            let text: Vec<&str> = rows.iter().map(|(_, line)| *line).collect();
+            match columns::cut(header, &text) {
+                Ok(cells) => cells,
+                Err(Ambiguous { left, right }) => {
+                    return Some(Err(InspectError::new(
+                        0,
+                        left.as_str(),
+                        format!(
+                            "where it ends and {right} begins cannot be told from these rows; ask with bars ({}) or with --json",
+                            with_bars(command),
+                        ),
+                    )));
+                }
+            }
         }
     };
-    Some(named(&names, &rows, &*cut))
+    Some(named(command, &names, &rows, &cells))
+}
+
+/// How to ask a command for a table that can always be cut.
+const fn with_bars(command: Command) -> &'static str {
+    match command {
+        Command::Sacct => "sacct -P",
+        Command::Squeue => "squeue -o '%i|%T|%r|…'",
+        Command::Sinfo => "sinfo -o '%P|%D|%T|%N|…'",
+    }
 }
 
 fn sweep(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
@@ -76,74 +106,26 @@ fn is_date(line: &str) -> bool {
     words.len() == 5 && words[3].split(':').count() == 3
 }
 
-/// Whether the words are names of columns.
-fn is_header(line: &str) -> bool {
-    const NAMES: [&str; 7] = [
-        "JOBID",
-        "JOBIDRAW",
-        "NODELIST",
-        "PARTITION",
-        "STATE",
-        "ST",
-        "AVAIL",
-    ];
-    let words = line.split(|c: char| c == '|' || c.is_whitespace());
-    let known = words.filter(|word| NAMES.contains(&word.to_ascii_uppercase().as_str()));
-    known.count() >= 2
-        || line
-            .split('|')
-            .any(|word| word.eq_ignore_ascii_case("JobIDRaw"))
-}
-
 fn is_ruler(line: &str) -> bool {
     line.contains("--") && line.chars().all(|c| c == '-' || c == ' ')
 }
 
-/// Where each word of the line ends.
-fn word_ends(line: &str) -> Vec<usize> {
-    let base = line.as_ptr() as usize;
-    line.split_whitespace()
-        .map(|word| word.as_ptr() as usize - base + word.len())
-        .collect()
-}
-
-/// Cuts a line at these ends; the last column takes the rest.
-fn columns(line: &str, ends: &[usize]) -> Option<Vec<String>> {
-    let mut values = Vec::with_capacity(ends.len());
-    let mut start = 0;
-    for (index, end) in ends.iter().enumerate() {
-        let end = match index + 1 == ends.len() {
-            true => line.len(),
-            false => (*end).min(line.len()),
-        };
-        values.push(line.get(start..end)?.trim().to_owned());
-        start = end;
-    }
-    Some(values)
-}
-
-type Cut<'a> = dyn Fn(&str) -> Option<Vec<String>> + 'a;
-
 fn named(
+    command: Command,
     names: &[String],
     rows: &[(usize, &str)],
-    cut: &Cut<'_>,
+    cells: &[Vec<String>],
 ) -> Result<Inspection, InspectError> {
     let find = |name: &str| {
         names
             .iter()
             .position(|known| known.eq_ignore_ascii_case(name))
     };
-    let of_sacct = ["JobIDRaw", "ExitCode", "ElapsedRaw", "AllocCPUS", "Submit"]
-        .into_iter()
-        .any(|name| find(name).is_some());
-    let of_squeue = find("JOBID").is_some() || find("JOBIDRAW").is_some();
     let mut records = Vec::new();
-    for (number, line) in rows {
+    for ((number, _), values) in rows.iter().zip(cells) {
         let fail = |place: &str, problem: String| InspectError::new(*number, place, problem);
-        let values = cut(line)
-            .ok_or_else(|| fail("", "it has other columns than the first line".to_owned()))?;
         // `squeue -o` may end in a column that itself holds bars; sacct may not.
+        let of_sacct = command == Command::Sacct;
         if values.len() < names.len() || (of_sacct && values.len() != names.len()) {
             let problem = format!(
                 "{} columns, and {} names in the first line",
@@ -153,21 +135,20 @@ fn named(
             return Err(fail("", problem));
         }
         let get = |name: &str| find(name).map_or("", |at| values[at].as_str());
-        let entry = if of_sacct {
-            accounting(&get).map_err(|problem| fail("JobID", problem))?
-        } else if of_squeue {
-            queue(names, &values).map_err(|(place, problem)| fail(&place, problem))?
-        } else {
-            nodes(names, &values).map_err(|(place, problem)| fail(&place, problem))?
-        };
-        records.push(entry);
+        records.push(match command {
+            Command::Sacct => accounting(&get).map_err(|problem| fail("JobID", problem))?,
+            Command::Squeue => {
+                queue(names, values).map_err(|(place, problem)| fail(&place, problem))?
+            }
+            Command::Sinfo => {
+                nodes(names, values).map_err(|(place, problem)| fail(&place, problem))?
+            }
+        });
     }
-    let source = match (of_sacct, of_squeue) {
-        (true, _) => "sacct",
-        (false, true) => "squeue",
-        (false, false) => "sinfo",
-    };
-    Ok(Inspection { source, records })
+    Ok(Inspection {
+        source: command.as_str(),
+        records,
+    })
 }
 
 /// A row of sacct; a step is told as one.
@@ -250,58 +231,89 @@ fn node_state(text: &str) -> Option<Value> {
     }
 }
 
-/// Rows with bars and without names.
+/// Rows with bars and without names: the job or node is first, and its state in the one column that holds a state in every row.
 fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> {
     let job_state = |value: &str| {
         let state = JobState::parse(value);
-        state != JobState::default() && state.unknown.is_empty()
+        (state != JobState::default() && state.unknown.is_empty()).then(|| json!(state))
     };
-    let first: Vec<&str> = lines[0].1.split('|').collect();
-    let of_jobs =
-        first[0].parse::<JobRef>().is_ok() && first.iter().skip(1).any(|value| job_state(value));
-    let of_nodes = !of_jobs
-        && first
-            .iter()
-            .skip(1)
-            .any(|value| node_state(value).is_some());
-    if !of_jobs && !of_nodes {
-        return None;
+    let rows: Vec<Vec<&str>> = lines
+        .iter()
+        .map(|(_, line)| line.split('|').collect())
+        .collect();
+    let columns = rows.iter().map(Vec::len).min().unwrap_or_default();
+    let in_every_row = |is_state: &dyn Fn(&str) -> bool| -> Vec<usize> {
+        (1..columns)
+            .filter(|at| rows.iter().all(|row| is_state(row[*at])))
+            .collect()
+    };
+    let of_jobs = job_and_step(rows[0][0]).is_some();
+    let states = match of_jobs {
+        true => in_every_row(&|value| job_state(value).is_some()),
+        false => in_every_row(&|value| {
+            // sinfo prints these words alone for who set a reason, and for features.
+            !["Unknown", "cloud"].contains(&value)
+                && node_state(value).is_some_and(|state| !state.is_null())
+        }),
+    };
+    let state = *states.first()?;
+    let read = |value: &str| match of_jobs {
+        true => job_state(value),
+        false => node_state(value),
+    };
+    // `%T|%t`: the same state in two forms, as `drained` and `drain`.
+    let same = |other: &usize| {
+        rows.iter().all(|row| {
+            let (one, other) = (row[state], row[*other]);
+            read(one) == read(other) || one.starts_with(other)
+        })
+    };
+    if !states.iter().all(same) {
+        let columns: Vec<usize> = states.iter().map(|at| at + 1).collect();
+        let problem = format!(
+            "columns {columns:?} hold different states; keep the line with the names of the columns"
+        );
+        return Some(Err(InspectError::new(lines[0].0, "", problem)));
     }
     let mut records = Vec::new();
-    for (number, line) in lines {
-        let values: Vec<&str> = line.split('|').collect();
-        let state = values.iter().skip(1).find_map(|value| match of_jobs {
-            true => Some(json!(JobState::parse(value))).filter(|_| job_state(value)),
-            false => node_state(value),
-        });
-        let (what, entry) = match of_jobs {
-            true => (
-                "a job id first",
-                values[0]
-                    .parse::<JobRef>()
-                    .ok()
-                    .map(|job| ("job", job.to_string())),
+    for ((number, _), values) in lines.iter().zip(&rows) {
+        let first = values[0];
+        let (kind, row) = match (of_jobs, job_and_step(first)) {
+            (true, Some((job, None))) => (
+                "queue",
+                json!({ "job": job, "state": read(values[state]), "columns": values }),
             ),
-            false => (
-                "a node first",
-                Some(("node", values[0].to_owned())).filter(|(_, node)| !node.is_empty()),
+            (true, Some((job, Some(step)))) => (
+                "step",
+                json!({ "job": job, "step": step, "state": read(values[state]), "columns": values }),
             ),
+            (false, None) if !first.is_empty() => (
+                "nodes",
+                json!({ "node": first, "state": read(values[state]), "columns": values }),
+            ),
+            _ => {
+                let what = if of_jobs { "a job id" } else { "a node" };
+                let problem = format!("expected {what} in the first column, as in the first line");
+                return Some(Err(InspectError::new(*number, "", problem)));
+            }
         };
-        let (Some((key, entry)), Some(state)) = (entry, state) else {
-            let problem =
-                format!("expected {what} and a state in one of the columns, as in the first line");
-            return Some(Err(InspectError::new(*number, "", problem)));
-        };
-        let kind = if of_jobs { "queue" } else { "nodes" };
-        let row = json!({ key: entry, "state": state, "columns": values });
         records.push(record(kind, &row));
     }
     Some(Ok(Inspection {
         source: if of_jobs {
-            "squeue, without names of columns"
+            "squeue or sacct, without names of columns"
         } else {
             "sinfo, without names of columns"
         },
         records,
     }))
+}
+
+/// `123_4` or `123_4.batch`.
+fn job_and_step(text: &str) -> Option<(String, Option<&str>)> {
+    let (job, step) = match text.split_once('.') {
+        Some((job, step)) => (job, Some(step)),
+        None => (text, None),
+    };
+    Some((job.parse::<JobRef>().ok()?.to_string(), step))
 }

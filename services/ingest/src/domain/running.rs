@@ -14,6 +14,38 @@ pub(super) fn start(teller: &mut Teller<'_>, sighting: &Sighting) {
     }
 }
 
+/// How far the record goes as a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// It says so.
+    Observed,
+    /// It could also be otherwise.
+    Inferred,
+}
+
+/// What happened in the second of a run's `SuspendTime`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Change {
+    suspended: Option<Proof>,
+    resumed: Option<Proof>,
+}
+
+impl Change {
+    const fn suspended(proof: Proof) -> Self {
+        Self {
+            suspended: Some(proof),
+            resumed: None,
+        }
+    }
+
+    const fn resumed(proof: Proof) -> Self {
+        Self {
+            suspended: None,
+            resumed: Some(proof),
+        }
+    }
+}
+
 /// Slurm keeps one `SuspendTime`: of the suspend while suspended, of the resume afterwards, and the seconds it ran before the
 /// last suspend (job_mgr.c and `suspend_job`, 22.05). A suspension that nobody looked at is computed from them and marked as inferred.
 pub(super) fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
@@ -24,47 +56,89 @@ pub(super) fn suspensions(teller: &mut Teller<'_>, sighting: &Sighting) {
     if known.is_some_and(|known| known > at) || teller.next.resumed == Some(at) {
         return;
     }
-    // A job cancelled while suspended ends at its suspend (22.05). While its epilogs run, 22.05 hides how it ended.
-    let is_over = sighting.end_kind().is_some() || sighting.completing;
-    let suspended_now = sighting.base == Some(JobBaseState::Suspended)
-        || (is_over
-            && sighting.end == Some(at)
-            && !resumed_then(teller.next, started, sighting.pre_suspend, at));
-    teller.next.ran = sighting.pre_suspend.or(teller.next.ran);
-    if suspended_now {
-        if teller.next.suspended != Some(at) {
-            teller.next.suspended = Some(at);
-            teller.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
-        }
+    let Some(change) = change_at(teller.next, started, sighting, at) else {
         return;
+    };
+    teller.next.ran = sighting.pre_suspend.or(teller.next.ran);
+    if let Some(proof) = change.suspended
+        && teller.next.suspended != Some(at)
+    {
+        suspended(teller, at, proof);
     }
-    let open = teller.next.suspended > teller.next.resumed;
-    if !open && teller.next.resumed.is_none() {
+    let Some(proof) = change.resumed else { return };
+    let never_suspended = teller.next.suspended.is_none() && teller.next.resumed.is_none();
+    if never_suspended {
         let Some(ran) = sighting.pre_suspend else {
             return;
         };
-        let begun = (started + ran).min(at);
-        teller.next.suspended = Some(begun);
-        teller
-            .recorded(EventType::JobSuspended, Slot::Suspended(begun), Some(begun))
-            .inferred = true;
+        suspended(teller, (started + ran).min(at), Proof::Inferred);
     }
     teller.next.resumed = Some(at);
-    teller.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
+    let fact = teller.recorded(EventType::JobResumed, Slot::Resumed(at), Some(at));
+    fact.inferred |= proof == Proof::Inferred;
 }
 
-/// Whether a run that was over in the second of its `SuspendTime` was resumed then: one that was suspended then had run until then. `ran`
-/// are the seconds it ran before its last suspend, all suspended ones left out.
-fn resumed_then(told: &Tracked, started: i64, ran: Option<i64>, at: i64) -> bool {
-    let Some(ran) = ran else { return false };
-    match (told.suspended, told.resumed, told.ran) {
-        // It is suspended, as far as that is told, and has not run since.
-        (Some(suspended), resumed, Some(before)) if Some(suspended) > resumed => {
-            at > suspended && ran == before
-        }
-        (_, None, _) => started + ran < at,
-        (_, Some(resumed), before) => before.is_some_and(|before| resumed + ran - before < at),
+fn suspended(teller: &mut Teller<'_>, at: i64, proof: Proof) {
+    teller.next.suspended = Some(at);
+    let fact = teller.recorded(EventType::JobSuspended, Slot::Suspended(at), Some(at));
+    fact.inferred |= proof == Proof::Inferred;
+}
+
+/// What happened at `SuspendTime`; `None` if a later reading says more. A run that ends while suspended ends at its suspend (22.05), so
+/// the record of one that was over in that second does not say whether it was suspended or resumed then.
+fn change_at(told: &Tracked, started: i64, sighting: &Sighting, at: i64) -> Option<Change> {
+    if sighting.base == Some(JobBaseState::Suspended) {
+        return Some(Change::suspended(Proof::Observed));
     }
+    // While its epilogs run, 22.05 hides how it ended.
+    let is_over = sighting.end_kind().is_some() || sighting.completing;
+    if !is_over || sighting.end != Some(at) {
+        return Some(Change::resumed(Proof::Observed));
+    }
+    let open = told.suspended.filter(|_| told.suspended > told.resumed);
+    let has_not_run = told.ran.is_some() && sighting.pre_suspend == told.ran;
+    if has_not_run && open.is_some_and(|suspended| suspended < at) {
+        return Some(Change::resumed(Proof::Observed));
+    }
+    if sighting.in_flux() && open != Some(at) {
+        return None;
+    }
+    let ended_by_itself = ended_by_itself(sighting.base);
+    let stopped = stopped_before(told, started, sighting.pre_suspend, at);
+    Some(match (stopped == Some(0), ended_by_itself) {
+        (true, _) => Change {
+            suspended: Some(Proof::Observed),
+            resumed: ended_by_itself.then_some(Proof::Inferred),
+        },
+        (false, true) => Change::resumed(Proof::Inferred),
+        (false, false) if open.is_none() && stopped.is_some() => Change::resumed(Proof::Inferred),
+        (false, false) => Change::suspended(Proof::Inferred),
+    })
+}
+
+/// How many seconds of those since the last change that was told, or since its start, the run was stopped before its last suspend and
+/// up to `at`, if the record tells. `ran` are the seconds it ran before its last suspend, all stopped ones left out.
+fn stopped_before(told: &Tracked, started: i64, ran: Option<i64>, at: i64) -> Option<i64> {
+    let ran = ran?;
+    let known = told.suspended.max(told.resumed);
+    let (since, before) = match known {
+        Some(known) => (known, told.ran?),
+        None => (started, 0),
+    };
+    Some(at - since - (ran - before))
+}
+
+/// Whether it is over by what its own program did, or did not do in time: a stopped one does nothing, and its time does not run.
+const fn ended_by_itself(base: Option<JobBaseState>) -> bool {
+    matches!(
+        base,
+        Some(
+            JobBaseState::Completed
+                | JobBaseState::Failed
+                | JobBaseState::Timeout
+                | JobBaseState::OutOfMemory
+        )
+    )
 }
 
 pub(super) fn resizes(teller: &mut Teller<'_>, sighting: &Sighting) {

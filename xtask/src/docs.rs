@@ -49,10 +49,11 @@ fn event_types() -> String {
             Identity::Sampled => "sampled",
             Identity::Derived => "derived",
         };
-        row(
-            &mut table,
-            &[&format!("`{kind}`"), identity, kind.summary()],
-        );
+        let meaning = match kind.is_produced() {
+            true => kind.summary().to_owned(),
+            false => format!("{} *Reserved: nothing publishes it yet.*", kind.summary()),
+        };
+        row(&mut table, &[&format!("`{kind}`"), identity, &meaning]);
     }
     table
 }

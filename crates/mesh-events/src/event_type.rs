@@ -154,6 +154,19 @@ event_types! {
 }
 
 impl EventType {
+    /// False for names that are reserved: no service publishes them yet.
+    pub const fn is_produced(self) -> bool {
+        !matches!(
+            self,
+            Self::CostAccrued
+                | Self::CostAdjusted
+                | Self::UserQuotaHigh
+                | Self::UserQuotaExceeded
+                | Self::UserQuotaCleared
+                | Self::CaptureSchemaDrift
+        )
+    }
+
     /// True for the end of a run: exactly one of these per run.
     pub const fn is_end(self) -> bool {
         matches!(

@@ -105,7 +105,7 @@ async fn old_content_is_archived_while_the_ledger_runs() {
         serde_json::from_str(&stdout(&output)).unwrap()
     };
     let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
-    let wrong = mesh.run(&["ledger", "retain", "--before", "yesterday"]);
+    let wrong = mesh.run(&["ledger", "retain", "--before", "tomorrow"]);
     assert!(stderr(&wrong).contains("--before"), "{}", stderr(&wrong));
     let retain = [
         "ledger",

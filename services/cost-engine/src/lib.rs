@@ -144,6 +144,7 @@ impl Engine {
             shutdown,
         } = self;
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
+            store.close().await;
             return Ok(());
         }
         let outbox = Outbox::default();

@@ -89,13 +89,18 @@ impl Service for CostEngineService {
         );
         let engine = Engine {
             config,
-            store,
+            store: store.clone(),
             bus,
             shutdown: context.shutdown,
         };
         Ok(Started {
             router,
-            run: Box::pin(engine.run(prices)),
+            run: Box::pin(async move {
+                let ended = engine.run(prices).await;
+                // However it ended: a file that is not closed leaves its log unmerged.
+                store.close().await;
+                ended
+            }),
         })
     }
 }
@@ -144,7 +149,6 @@ impl Engine {
             shutdown,
         } = self;
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
-            store.close().await;
             return Ok(());
         }
         let outbox = Outbox::default();
@@ -170,7 +174,6 @@ impl Engine {
             tracing::info!("no price book: no costs are computed; set cost-engine.price_book");
             publish.await;
         }
-        store.close().await;
         bus.close().await;
         Ok(())
     }

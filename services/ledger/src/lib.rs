@@ -126,7 +126,12 @@ impl Service for LedgerService {
         };
         Ok(Started {
             router,
-            run: Box::pin(run(context, bus, store, config, tasks, opening)),
+            run: Box::pin(async move {
+                let ended = run(context, bus, &store, config, tasks, opening).await;
+                // However it ended: a file that is not closed leaves its log unmerged.
+                store.close().await;
+                ended
+            }),
         })
     }
 }
@@ -151,7 +156,7 @@ struct Opening {
 async fn run(
     context: Context,
     bus: Bus,
-    store: Store,
+    store: &Store,
     config: Config,
     (checkpointer, replayer): (Checkpointer, Replayer),
     opening: Opening,
@@ -164,7 +169,7 @@ async fn run(
     } = opening;
     let reading = context.health.condition("ledger.reading");
     let shutdown = &context.shutdown;
-    if !prepared && !keeper::open(&store, &database, shutdown).await? {
+    if !prepared && !keeper::open(store, &database, shutdown).await? {
         return Ok(());
     }
     if !completer.run(&database, shutdown).await? {
@@ -200,20 +205,19 @@ async fn run(
     holes.begin().await;
     let retained = context.health.condition("ledger.retention");
     retained.ok();
-    let policy = policy(&context, &config, &store)?;
+    let policy = policy(&context, &config, store)?;
     let cluster = &context.mesh.cluster;
     let stop = shutdown.child_token();
     let replaying = tokio::spawn(replayer.keep(stop.clone()));
     let (events, audit) = tokio::select! {
         both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
-        () = keeper::keep(&store, &reading) => (Ok(()), Ok(())),
+        () = keeper::keep(store, &reading) => (Ok(()), Ok(())),
         () = checkpointer.keep(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
         () = holes.keep() => (Ok(()), Ok(())),
-        () = policy::keep(&store, &bus, cluster, policy.as_ref(), &retained) => (Ok(()), Ok(())),
+        () = policy::keep(store, &bus, cluster, policy.as_ref(), &retained) => (Ok(()), Ok(())),
     };
     stop.cancel();
     replaying.await?;
-    store.close().await;
     events?;
     audit?;
     Ok(())

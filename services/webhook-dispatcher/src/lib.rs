@@ -149,7 +149,13 @@ impl Service for WebhookDispatcherService {
             .map(|name| context.health.condition(&format!("{}.{name}", Self::NAME)));
         Ok(Started {
             router: context.audited(&dispatcher.shared.bus, router),
-            run: Box::pin(dispatcher.run(context, prepared, conditions)),
+            run: Box::pin(async move {
+                let shared = Arc::clone(&dispatcher.shared);
+                let ended = dispatcher.run(context, prepared, conditions).await;
+                // However it ended: a file that is not closed leaves its log unmerged.
+                shared.store.close().await;
+                ended
+            }),
         })
     }
 }
@@ -253,7 +259,6 @@ impl Dispatcher {
         }
         finished.cancel();
         announcer.await?;
-        self.shared.store.close().await;
         self.shared.bus.close().await;
         Ok(())
     }

@@ -169,3 +169,28 @@ fn two_signals_end_it_at_once_and_nats_server_with_it() {
         !is_nats(&nats, mesh.folder.path())
     });
 }
+
+/// Who copies or checks a file alone, sees all that is in it.
+#[test]
+fn a_stop_while_nats_is_away_leaves_whole_files() {
+    let mut mesh = Mesh::init();
+    let config = mesh.path("mesh.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(
+        config,
+        text + "\n[mesh.nats]\nurl = \"nats://127.0.0.1:1\"\n",
+    )
+    .unwrap();
+    mesh.start();
+    mesh.end("-TERM");
+    let files: Vec<String> = fs::read_dir(mesh.path("data"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains(".db"))
+        .collect();
+    assert!(files.len() > 2, "{files:?}");
+    assert!(
+        !files.iter().any(|name| name.ends_with("-wal")),
+        "{files:?}"
+    );
+}

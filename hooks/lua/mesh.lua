@@ -5,7 +5,7 @@
 -- A line: `1 KIND SECONDS USER JOB`, with KIND submit, modify or cli; SECONDS since 1970; USER a name or uid; JOB an id, `-` where there
 -- is none yet. Lua 5.1 to 5.4.
 
--- As `lines` in hook.toml; `smesh hooks install` writes it. Best on a tmpfs: slurmctld waits for this disk.
+-- As `lines` in hook.toml; `smesh hooks install` writes it. On a tmpfs: slurmctld and sbatch wait for what is written here.
 local FOLDER = "/run/slurm-mesh/lines"
 -- A file that nobody takes must not fill the disk.
 local LIMIT = 1048576
@@ -16,6 +16,13 @@ local function append(file, kind, user, job)
   local name = tostring(user):gsub("[^%w._-]", "_"):sub(1, 64)
   local line = string.format("1 %s %d %s %s\n", kind, os.time(), name == "" and "-" or name, job)
   -- "a" is O_APPEND, and a line is shorter than the buffer: one write, so lines of two processes never mix.
+  -- A file that is not there is not made: mesh-hook makes it where it may be, in memory, and users' where it can fill nothing else.
+  local seen, _, errno = io.open(FOLDER .. "/" .. file, "r")
+  if seen then
+    seen:close()
+  elseif errno == 2 then
+    return
+  end
   local handle = io.open(FOLDER .. "/" .. file, "a")
   if handle then
     handle:setvbuf("full", 4096)
@@ -43,7 +50,7 @@ end
 function mesh.post_submit(job_id, step_id)
   pcall(function()
     if step_id >= 4294967280 or not os.getenv("SLURM_JOB_ID") then
-      append("cli_filter.lines", "cli", os.getenv("USER") or "-", string.format("%d", job_id))
+      append("users/cli_filter.lines", "cli", os.getenv("USER") or "-", string.format("%d", job_id))
     end
   end)
 end

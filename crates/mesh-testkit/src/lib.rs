@@ -10,6 +10,7 @@
 pub mod build;
 mod cluster;
 mod disk;
+mod loop_disk;
 mod nats;
 mod oidc;
 mod port;
@@ -20,6 +21,7 @@ mod replicas;
 
 pub use cluster::SlurmCluster;
 pub use disk::SmallDisk;
+pub use loop_disk::LoopDisk;
 pub use nats::NatsServer;
 pub use oidc::OidcProvider;
 pub use port::Port;

@@ -5,14 +5,14 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use prost::Message;
 
 use crate::config::Config;
-use crate::lines::{self, Folder};
+use crate::lines::{self, Folder, Source};
 use crate::nats::{self, Connection, Outgoing};
 use crate::report::warn;
 use crate::ring::connect;
@@ -32,12 +32,14 @@ pub struct Flushed {
     pub refused: usize,
     /// Why it refuses the last of them, if that was now.
     pub reason: Option<String>,
+    /// Why lines of Slurm's Lua plugins are not taken, if that is so.
+    pub lines: Option<String>,
 }
 
 impl Flushed {
     /// True if nothing is left.
     pub const fn is_all(&self) -> bool {
-        self.stay == 0 && self.refused == 0
+        self.stay == 0 && self.refused == 0 && self.lines.is_none()
     }
 }
 
@@ -51,8 +53,11 @@ impl fmt::Display for Flushed {
         if self.refused > 0 {
             write!(f, ", {} refused", self.refused)?;
         }
-        match &self.reason {
-            Some(reason) => write!(f, ": {reason}"),
+        if let Some(reason) = &self.reason {
+            write!(f, ": {reason}")?;
+        }
+        match &self.lines {
+            Some(problem) => write!(f, "; no lines are taken: {problem}"),
             None => Ok(()),
         }
     }
@@ -68,8 +73,11 @@ pub enum Error {
     #[error(transparent)]
     Spool(#[from] spool::Error),
     /// The lines of Slurm's Lua plugins.
+    #[error(transparent)]
+    Lines(#[from] lines::Error),
+    /// What was taken of them.
     #[error("read lines in {path}: {source}")]
-    Lines {
+    Taken {
         /// Their folder.
         path: PathBuf,
         /// Cause.
@@ -95,6 +103,7 @@ pub fn flush(
         until,
         delivered: 0,
         reason: None,
+        problem: None,
     };
     let bells = flush.bells();
     // What holds up the spool does not hold up the lines.
@@ -105,6 +114,7 @@ pub fn flush(
         stay: flush.spool.len().map_err(|error| flush.disk(error))?,
         refused: flush.spool.refused().map_err(|error| flush.disk(error))?,
         reason: flush.reason,
+        lines: flush.problem,
     })
 }
 
@@ -126,9 +136,18 @@ pub fn flush_all(
     let refused = spool.refused().map_err(disk)?;
     let nothing = spool.is_empty().map_err(disk)? && (refused == 0 || !again);
     let lines = config.lines.as_ref().map(Folder::new);
+    // Nobody writes before there is a file to write into.
+    let prepared = lines.as_ref().map(|lines| {
+        let prepared = Source::ALL.map(|source| lines.prepare(source).map(drop));
+        prepared.into_iter().collect::<Result<(), _>>()
+    });
+    let problem = prepared
+        .and_then(Result::err)
+        .map(|error| error.to_string());
     if nothing && lines.is_none_or(|lines| lines.is_empty()) {
         return Ok(Flushed {
             refused,
+            lines: problem,
             ..Flushed::default()
         });
     }
@@ -147,6 +166,7 @@ struct Flush<'a> {
     until: Instant,
     delivered: usize,
     reason: Option<String>,
+    problem: Option<String>,
 }
 
 impl Flush<'_> {
@@ -224,32 +244,49 @@ impl Flush<'_> {
         let Some(path) = &self.config.lines else {
             return Ok(());
         };
-        let disk = |source| Error::Lines {
-            path: path.clone(),
+        let folder = Folder::new(path);
+        // What holds up slurmctld's lines does not hold up users', nor the other way round.
+        let results = Source::ALL.map(|source| self.lines_of(&folder, source, path, host));
+        results.into_iter().collect()
+    }
+
+    fn lines_of(
+        &mut self,
+        folder: &Folder,
+        source: Source,
+        path: &Path,
+        host: &str,
+    ) -> Result<(), Error> {
+        let failed = |source| Error::Taken {
+            path: path.to_owned(),
             source,
         };
-        let folder = Folder::new(path);
-        let Some(_lock) = folder.lock().map_err(disk)? else {
+        let lock = match folder.lock(source) {
+            Ok(lock) => lock,
+            // Not the spool's fault, and nothing that another try changes.
+            Err(error) => {
+                self.problem = Some(error.to_string());
+                return Ok(());
+            }
+        };
+        let Some(lock) = lock else {
             return Ok(());
         };
-        for (name, mode) in lines::FILES {
-            let Some(mut taken) = folder.take(name, *mode).map_err(disk)? else {
-                continue;
-            };
-            loop {
-                let text = taken.read().map_err(disk)?;
-                // Nothing was written while the last part was delivered: nobody has this file open any more.
-                if text.is_empty() {
-                    break;
-                }
-                let bells = lines::doorbells(&self.config.cluster, host, &text);
-                for window in bells.chunks(WINDOW) {
-                    self.rung_by_lines(window)?;
-                }
+        let Some(mut taken) = folder.take(&lock, source)? else {
+            return Ok(());
+        };
+        loop {
+            let text = taken.read().map_err(failed)?;
+            // Nothing was written while the last part was delivered: nobody has this file open any more.
+            if text.is_empty() {
+                break;
             }
-            taken.forget().map_err(disk)?;
+            let bells = lines::doorbells(&self.config.cluster, host, &text);
+            for window in bells.chunks(WINDOW) {
+                self.rung_by_lines(window)?;
+            }
         }
-        Ok(())
+        taken.forget().map_err(failed)
     }
 
     fn rung_by_lines(&mut self, bells: &[Doorbell]) -> Result<(), Error> {

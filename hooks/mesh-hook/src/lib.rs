@@ -9,7 +9,7 @@
 //! - [`guard`]: what Slurm waits for. [`chain`]: hands over to the site's program and rings beside it.
 //! - [`ringer`]: from the environment to a doorbell that is safe; [`ring`]: how, within the deadline. [`flush`]: delivers what waits.
 //! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
-//! - [`listener`]: whose socket listens, so that no password goes to somebody else's.
+//! - [`listener`]: whose socket listens, so that no password goes to somebody else's. [`privilege`]: root gives its rights away.
 //! - [`spool`]: doorbells on disk while NATS is away. [`lines`]: what Slurm's Lua plugins ([`lua`]) wrote down.
 //!
 //! Deliberately absent: asking Slurm anything, name look-ups in the environment (`PATH`, `HOME`).
@@ -26,6 +26,7 @@ pub mod lines;
 pub mod listener;
 pub mod lua;
 pub mod nats;
+pub mod privilege;
 pub mod report;
 pub mod ring;
 pub mod ringer;

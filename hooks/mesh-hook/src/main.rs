@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mesh_hook::args::{self, Invocation, Options};
 use mesh_hook::config::Config;
 use mesh_hook::report::report;
-use mesh_hook::{chain, doorbell, guard, ringer};
+use mesh_hook::{chain, doorbell, guard, privilege, ringer};
 
 /// How long `--flush` may take: a person waits, not a job.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -75,6 +75,8 @@ fn flush(options: &Options) -> ExitCode {
     let outcome = Config::load(ringer::config_path(options))
         .map_err(|error| error.to_string())
         .and_then(|config| {
+            privilege::become_owner_of(&config.spool)
+                .map_err(|error| format!("become the owner of the spool: {error}"))?;
             ringer::flush(&config, FLUSH_PATIENCE, true).map_err(|error| error.to_string())
         });
     match outcome {

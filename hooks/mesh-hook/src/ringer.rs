@@ -15,6 +15,7 @@ use crate::evidence::Environment;
 use crate::flush::{self, Flushed};
 use crate::guard::SAFE;
 use crate::nats::Connection;
+use crate::privilege;
 use crate::report::{report, warn};
 use crate::ring::{self, Outcome};
 use crate::spool::{Spool, State};
@@ -33,6 +34,12 @@ pub fn run(options: &Options, started: Instant) {
         Ok(config) => config,
         Err(error) => return report(format_args!("not rung: {error}")),
     };
+    if let Err(error) = privilege::become_owner_of(&config.spool) {
+        return report(format_args!(
+            "not rung: become the owner of {}: {error}",
+            config.spool.display()
+        ));
+    }
     let environment: Environment = std::env::vars_os().collect();
     let Some(hook) = hook(options, &environment) else {
         return report(

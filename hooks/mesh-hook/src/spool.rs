@@ -17,9 +17,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
+
 pub use file::{Spooled, content, parse};
 use file::{on_disk, size_in_name};
-pub use lock::{FlushLock, like_folder, lock};
+pub use lock::{FlushLock, like_folder, lock, open_own, open_regular};
 use room::Room;
 pub use state::State;
 
@@ -228,6 +230,13 @@ impl Spool {
             match file::read(&path) {
                 Ok(Some(bell)) => bells.push(bell),
                 Ok(None) => fs::rename(&path, path.with_extension(DAMAGED))?,
+                // A pipe, a link: nothing that a hook has left.
+                Err(error)
+                    if error.kind() == io::ErrorKind::InvalidInput
+                        || Errno::from_io_error(&error) == Some(Errno::LOOP) =>
+                {
+                    fs::rename(&path, path.with_extension(DAMAGED))?;
+                }
                 // Delivered by somebody, or somebody else's: that must not keep ours from being delivered.
                 Err(error)
                     if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied]

@@ -127,7 +127,7 @@ impl Service for LedgerService {
         Ok(Started {
             router,
             run: Box::pin(async move {
-                let ended = run(context, bus, &store, config, tasks, opening).await;
+                let ended = Box::pin(run(context, bus, &store, config, tasks, opening)).await;
                 // However it ended: a file that is not closed leaves its log unmerged.
                 store.close().await;
                 ended

@@ -76,7 +76,7 @@ pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf,
     let lines = mesh_hook::Config::load(&config)
         .ok()
         .and_then(|config| config.lines)
-        .unwrap_or_else(|| config.with_file_name("hook-lines"));
+        .unwrap_or_else(|| PathBuf::from(mesh_hook::lines::DEFAULT_FOLDER));
     let triggers = if controller {
         triggers(&slurm, &conf.path).await
     } else {

@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use mesh_hook::lines::Source;
 use mesh_runtime::Context;
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, mkdirat, openat};
 use rustix::io::Errno;
@@ -15,6 +16,8 @@ use super::nats_child::NatsChild;
 use crate::error::Error;
 use crate::settings::HOOK_CONFIG;
 
+/// A tmpfs, as systemd and most others have it.
+const RUN: &str = "/run/slurm-mesh";
 /// How what may be SlurmUser's is opened.
 const CAREFUL: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
@@ -31,16 +34,34 @@ pub fn write(
     let owner = owner(slurm_user)?;
     let spool = data.path().join("hook-spool");
     prepare_spool(&spool, owner)?;
-    let lines = data.path().join("hook-lines");
-    prepare_lines(&lines, owner)?;
+    // Where earlier versions had the lines: users could fill this disk.
+    match std::fs::remove_dir_all(data.path().join("hook-lines")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(error = %error, "former folder of lines not removed");
+        }
+        _ => {}
+    }
+    let lines = Path::new(RUN).join(&context.mesh.cluster).join("lines");
+    let lines = match prepare_lines(&lines, owner) {
+        Ok(()) => Some(lines),
+        // Only the two Lua plugins need it.
+        Err(error) => {
+            let error = mesh_runtime::chain(&error);
+            tracing::info!(error, "no lines are taken from slurm's lua plugins");
+            None
+        }
+    };
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let text = format!(
         "# Written by `smesh up` at every start. See hooks/README.md.\n\
-         cluster = {cluster}\nspool = {spool}\nlines = {lines}\nserver_uid = {uid}\n\n\
+         cluster = {cluster}\nspool = {spool}\n{lines}server_uid = {uid}\n\n\
          [nats]\nurl = {url}\nuser = \"hook\"\npassword = {password}\n",
         cluster = quoted(&context.mesh.cluster),
         spool = quoted(&spool.to_string_lossy()),
-        lines = quoted(&lines.to_string_lossy()),
+        lines = lines.map_or_else(String::new, |lines| format!(
+            "lines = {}\n",
+            quoted(&lines.to_string_lossy())
+        )),
         uid = rustix::process::geteuid().as_raw(),
         url = quoted(child.url()),
         password = quoted(child.password("hook")?),
@@ -76,13 +97,24 @@ fn folder(path: &Path, mode: Mode) -> Result<OwnedFd, Error> {
     Ok(folder)
 }
 
-/// Creates the folder in which Slurm's Lua plugins write, also as users who submit.
+/// Creates the folder in which Slurm's Lua plugins write: in memory, so that no disk holds up a submission. Users' lines have a file system
+/// of their own in it, which the site mounts.
 fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
+    let above = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(above).map_err(|source| Error::io("create", above, source))?;
     let lines = folder(path, Mode::RWXU | Mode::XGRP | Mode::XOTH)?;
     give(&lines, owner).map_err(failed("change the owner of", path))?;
-    mesh_hook::lines::Folder::new(path)
-        .prepare()
-        .map_err(|source| Error::io("create files in", path, source))
+    let folder = mesh_hook::lines::Folder::new(path);
+    let refused = |error: mesh_hook::lines::Error| Error::Failed(mesh_runtime::chain(&error));
+    folder.prepare(Source::JobSubmit).map_err(refused)?;
+    match folder.prepare(Source::CliFilter) {
+        Ok(_) => {}
+        Err(error) => {
+            let error = mesh_runtime::chain(&error);
+            tracing::info!(error, "no lines are taken from cli_filter.lua");
+        }
+    }
+    Ok(())
 }
 
 /// Creates the spool and the file that the hooks lock while they flush: it has to be theirs, whoever flushes first.

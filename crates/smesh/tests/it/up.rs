@@ -111,9 +111,7 @@ fn a_restart_keeps_the_address_and_renews_the_credentials_that_are_nobody_elses(
     for entry in fs::read_dir(mesh.path("data")).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         let mode = entry.metadata().unwrap().permissions().mode() & 0o077;
-        // Where users' cli_filter.lua appends lines: to be entered, not to be read.
-        let lines = name == "hook-lines" && mode == 0o011;
-        assert!(mode == 0 || name == "api.sock" || lines, "{name}: {mode:o}");
+        assert!(mode == 0 || name == "api.sock", "{name}: {mode:o}");
     }
     if rustix::process::geteuid().is_root() {
         let slurm_user = uzers::get_user_by_name("daemon").unwrap().uid();

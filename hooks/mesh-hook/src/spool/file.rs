@@ -2,11 +2,13 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
+
+use super::open_regular;
 
 /// What a file takes on disk at least; names tell the rest, so that a full folder need not be read.
 pub(super) const BLOCK: u64 = 4096;
@@ -37,10 +39,7 @@ pub(super) fn name(called_at: SystemTime, id: &str, size: usize) -> String {
 
 /// Reads a file; `None` if it is damaged.
 pub(super) fn read(path: &Path) -> io::Result<Option<Spooled>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)?;
+    let file = open_regular(OpenOptions::new().read(true), path)?;
     if file.metadata()?.size() > MAX_FILE {
         return Ok(None);
     }

@@ -4,9 +4,9 @@
 //! removed, so who is killed in between leaves too much rather than too little. When the spool looks full by it, the files are counted
 //! anew, once a second at most.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{FlockOperation, flock};
 
 use super::file::size_in_name;
-use super::like_folder;
+use super::open_own;
 
 const FILE: &str = ".used";
 /// How long others may hold the file: they need microseconds, or milliseconds to count. After that its holder hangs, and a new file is made.
@@ -85,16 +85,11 @@ impl Room<'_> {
         let path = self.folder.join(FILE);
         let until = Instant::now() + PATIENCE;
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-                .open(&path)
-                .ok()?;
-            like_folder(&file, self.folder).ok()?;
+            let Ok(file) = open_own(self.folder, FILE) else {
+                // What is no file of ours would have every call count for ever.
+                fs::remove_file(&path).ok();
+                return None;
+            };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Unless somebody took it away in between.
                 Ok(()) if file.metadata().ok()?.nlink() > 0 => return Some(file),

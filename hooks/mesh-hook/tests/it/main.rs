@@ -4,6 +4,7 @@
 
 mod chain;
 mod disk;
+mod hostile;
 mod promises;
 mod refused;
 mod site;

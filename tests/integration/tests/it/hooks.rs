@@ -1,6 +1,7 @@
 //! Every hook at once on a real cluster, as `smesh hooks` installs them: jobs run, the site's own programs run, every doorbell arrives.
 
 mod bells;
+mod lines;
 mod site;
 
 use std::time::Duration;
@@ -167,6 +168,8 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
     drop(watch);
     everything_is_seen_to_arrive(&site).await;
 
+    lines::a_user_fills_nothing_that_others_need(&site, &bells).await;
+
     // NATS is away: a job runs as ever, and its doorbells follow.
     nats.kill();
     let job = cluster
@@ -198,6 +201,7 @@ async fn every_hook_rings_and_the_sites_programs_run_as_ever() {
             .wait_for(hook, |bell| bell.hook == hook && bell.job_id == job)
             .await;
     }
+    lines::a_disk_that_hangs_holds_up_no_submission(&site, &nats.url()).await;
     stop.cancel();
 }
 

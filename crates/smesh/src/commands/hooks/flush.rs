@@ -31,6 +31,7 @@ pub(super) async fn run(global: &Global, args: FlushHooks) -> Result<ExitCode, E
             "stay": flushed.stay,
             "refused": flushed.refused,
             "reason": flushed.reason,
+            "lines": flushed.lines,
         }))?;
     } else {
         show::line(show::clean(&flushed.to_string()))?;
@@ -61,6 +62,7 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
     let mut pause = interval;
     // One line per change of state.
     let mut failing = false;
+    let mut lines = None;
     // What NATS refuses is tried again now and then: somebody may have given the right that was missing.
     let mut tried_again = None;
     loop {
@@ -76,6 +78,12 @@ async fn watch(path: &Path, interval: Duration) -> Result<ExitCode, Error> {
                         flushed.delivered
                     );
                 }
+                if flushed.lines != lines
+                    && let Some(problem) = &flushed.lines
+                {
+                    anstream::eprintln!("no lines are taken: {problem}");
+                }
+                lines = flushed.lines;
                 (failing, pause) = (false, interval);
             }
             Err(error) => {

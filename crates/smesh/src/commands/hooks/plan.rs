@@ -265,9 +265,27 @@ impl Site<'_> {
                 kind.place.name()
             ));
         }
+        if kind.name == "CliFilter" {
+            plan.notes.push(format!(
+                "users' lines need a small tmpfs of their own; on {}, in /etc/fstab: {}",
+                kind.place.name(),
+                self.users_mount()
+            ));
+        }
         let module = mesh_hook::lua::FILES.first();
         hook.text = module.map_or_else(String::new, |file| file.text(self.dir, self.lines));
         plan.hooks.push(hook);
+    }
+
+    /// The line for /etc/fstab. Its size is what users can fill, and `nr_inodes` keeps room for the files that take their place.
+    fn users_mount(&self) -> String {
+        let users = self.lines.join(mesh_hook::lines::USERS);
+        // fstab(5): blanks are written as octal.
+        let users = users.to_string_lossy().replace(' ', "\\040");
+        let slurm_user = self.conf.slurm_user();
+        format!(
+            "tmpfs {users} tmpfs size=4m,nr_inodes=64,mode=0711,uid={slurm_user},nodev,nosuid,noexec,x-mount.mkdir 0 0"
+        )
     }
 
     /// The site's own program as a word of the shell, if there is one, and what is set now if that is ours.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mesh_events::catalogue::MESH_HOOKS;
 use mesh_hook::nats::Connection;
-use mesh_hook::{Config, ring, ringer};
+use mesh_hook::{Config, lines, ring, ringer};
 use mesh_runtime::Context;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -208,11 +208,18 @@ impl Probe {
         let Some(folder) = &config.lines else {
             return Err(format!("{} says no `lines`", self.config.display()));
         };
-        let (file, kind) = match hook.name {
-            "JobSubmit" => ("job_submit.lines", "submit"),
-            _ => ("cli_filter.lines", "cli"),
+        let (source, kind) = match hook.name {
+            "JobSubmit" => (lines::Source::JobSubmit, "submit"),
+            _ => (lines::Source::CliFilter, "cli"),
         };
-        let path = folder.join(file);
+        let folder = lines::Folder::new(folder);
+        let path = folder.file(source);
+        if !folder.prepare(source).map_err(|error| error.to_string())? {
+            return Err(format!(
+                "there is no {}: `smesh hooks print` shows how it is mounted",
+                path.parent().unwrap_or(&path).display()
+            ));
+        }
         let seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()

@@ -27,17 +27,10 @@ pub(super) fn pauses(log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
         match found {
             Some(_) if pause.word == "suspended" => verdict.right("job.suspended"),
             Some(_) => verdict.right("job.resumed"),
-            None => {
-                let what = format!(
-                    "job.{} of {} between {} and {}; the driver did it",
-                    pause.word, pause.job, pause.from, pause.until
-                );
-                if pause.proven {
-                    verdict.missing.push(what);
-                } else {
-                    verdict.unjudged.push(what);
-                }
-            }
+            None => verdict.missing.push(format!(
+                "job.{} of {} between {} and {}; the driver did it",
+                pause.word, pause.job, pause.from, pause.until
+            )),
         }
     }
 }
@@ -250,7 +243,6 @@ mod tests {
         let resumed = |from| Pause {
             job: 7,
             word: "resumed",
-            proven: true,
             from,
             until: from + 1,
         };

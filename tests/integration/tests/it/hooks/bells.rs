@@ -46,6 +46,10 @@ impl Bells {
         happened.map(|bell| bell.hook).collect()
     }
 
+    pub fn count(&self, is: impl Fn(&Doorbell) -> bool) -> usize {
+        self.all().iter().filter(|bell| is(bell)).count()
+    }
+
     pub async fn wait_for(&self, what: &str, found: impl Fn(&Doorbell) -> bool) {
         let outcome = wait_for(what, PATIENCE, async || {
             Ok(self.all().iter().any(&found).then_some(()))

@@ -31,6 +31,21 @@ pub struct Site {
     pub cluster: Cluster,
     programs: Programs,
     folder: TempDir,
+    /// On a tmpfs: where Slurm's Lua plugins write.
+    lines: TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let users = self.users_folder();
+        // Lazily: somebody may still be leaving.
+        drop(
+            std::process::Command::new("umount")
+                .arg("-l")
+                .arg(users)
+                .status(),
+        );
+    }
 }
 
 impl Site {
@@ -46,7 +61,6 @@ impl Site {
             ("site", 0o755),
             ("ran", 0o1777),
             ("spool", 0o755),
-            ("lines", 0o711),
         ] {
             fs::create_dir_all(path(name)).unwrap();
             fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
@@ -85,7 +99,37 @@ impl Site {
             cluster: Cluster::start(&options).await.unwrap(),
             programs,
             folder,
+            lines: tempfile::tempdir_in("/dev/shm").unwrap(),
         }
+    }
+
+    fn users_folder(&self) -> PathBuf {
+        self.lines.path().join("lines/users")
+    }
+
+    /// Where users' cli_filter.lua writes.
+    pub fn users_file(&self) -> PathBuf {
+        self.users_folder().join("cli_filter.lines")
+    }
+
+    /// Mounts the file system of users' lines as `smesh hooks print` says.
+    async fn mount_users(&self, plan: &Value) {
+        let notes = plan["notes"].as_array().unwrap().iter();
+        let line = notes
+            .filter_map(|note| note.as_str()?.split_once("in /etc/fstab: "))
+            .map(|(_, line)| line)
+            .next()
+            .unwrap();
+        let fstab = self.path("fstab");
+        fs::write(&fstab, format!("{line}\n")).unwrap();
+        let status = Command::new("mount")
+            .arg("--fstab")
+            .arg(&fstab)
+            .arg(self.users_folder())
+            .status()
+            .await
+            .unwrap();
+        assert!(status.success(), "mount by {line}");
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -142,6 +186,9 @@ impl Site {
                 .map(|line| line.as_str().unwrap().to_owned())
                 .collect()
         };
+        if !self.users_folder().exists() {
+            self.mount_users(&plan).await;
+        }
         let hooks = plan["hooks"].as_array().unwrap();
         let ours: Vec<String> = hooks
             .iter()
@@ -171,10 +218,10 @@ impl Site {
             .ask("root", &["scontrol", "reconfigure"])
             .await
             .unwrap();
-        for hook in hooks
-            .iter()
-            .filter(|hook| hook["hook"].as_str().unwrap().starts_with("strigger"))
-        {
+        let is_new_trigger = |hook: &&Value| {
+            hook["hook"].as_str().unwrap().starts_with("strigger") && hook["configured"] == false
+        };
+        for hook in hooks.iter().filter(is_new_trigger) {
             for line in lines(hook) {
                 self.cluster
                     .ask("slurm", &["sh", "-c", &line])
@@ -185,10 +232,19 @@ impl Site {
     }
 
     pub fn configure(&self, nats: &str) {
+        let lines = self.lines.path().join("lines");
+        fs::create_dir_all(&lines).unwrap();
+        for path in [self.lines.path(), &lines] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o711)).unwrap();
+        }
+        self.configure_lines(nats, &lines);
+    }
+
+    pub fn configure_lines(&self, nats: &str, lines: &Path) {
         let text = format!(
             "cluster = \"{NAME}\"\nspool = {:?}\nlines = {:?}\n[nats]\nurl = \"{nats}\"\n",
             self.path("spool"),
-            self.path("lines")
+            lines
         );
         fs::write(self.path("hook.toml"), text).unwrap();
         let text = format!(
@@ -197,20 +253,15 @@ impl Site {
             self.cluster.commands()
         );
         fs::write(self.path("mesh.toml"), text).unwrap();
-        for (file, mode) in [("job_submit.lines", 0o600), ("cli_filter.lines", 0o622)] {
-            let path = self.path("lines").join(file);
-            fs::write(&path, "").unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        }
         // SlurmUser's are the hooks' files, as `smesh up` makes them.
-        for name in ["spool", "lines", "hook.toml"] {
+        for path in [&self.path("spool"), lines, &self.path("hook.toml")] {
             let status = std::process::Command::new("chown")
                 .arg("-R")
                 .arg("slurm:")
-                .arg(self.path(name))
+                .arg(path)
                 .status()
                 .unwrap();
-            assert!(status.success(), "chown {name}");
+            assert!(status.success(), "chown {}", path.display());
         }
     }
 

@@ -1,0 +1,90 @@
+//! Where lines may be: in memory, and users' lines in a file system of their own that is small.
+//!
+//! slurmctld waits for the file of job_submit.lua, sbatch for the one of cli_filter.lua: on a tmpfs no disk can make them wait. What users
+//! may write into they may fill: that must hold nothing else.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statfs;
+
+/// `f_type` of a tmpfs (Linux, include/uapi/linux/magic.h).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// The largest file system that users may write into.
+pub(super) const MAX_USERS_BYTES: u64 = 16 << 20;
+
+/// Why a folder takes no lines.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The folder or the system does not take it.
+    #[error("use lines in {path}: {source}")]
+    Io {
+        /// Folder.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// On a disk.
+    #[error(
+        "lines: {path} is not on a tmpfs, and Slurm would wait for its disk; write a folder below /run into hook.toml and run `smesh hooks install` again"
+    )]
+    NotInMemory {
+        /// Folder.
+        path: PathBuf,
+    },
+    /// Users could fill what others need.
+    #[error(
+        "lines: {path} is no tmpfs of its own of at most {} MiB, and users could fill what others need; `smesh hooks print` shows the line for /etc/fstab",
+        MAX_USERS_BYTES >> 20
+    )]
+    NotBounded {
+        /// Folder.
+        path: PathBuf,
+    },
+}
+
+impl Error {
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Refuses a folder that is not in memory.
+pub(super) fn in_memory(path: &Path) -> Result<(), Error> {
+    let found = statfs(path).map_err(|error| Error::io(path)(error.into()))?;
+    if is_tmpfs(&found) {
+        return Ok(());
+    }
+    Err(Error::NotInMemory {
+        path: path.to_owned(),
+    })
+}
+
+/// Refuses a folder that users could fill to the harm of others.
+pub(super) fn bounded(path: &Path) -> Result<(), Error> {
+    let refused = || Error::NotBounded {
+        path: path.to_owned(),
+    };
+    let above = path.parent().ok_or_else(refused)?;
+    let device = |path: &Path| Ok(fs::symlink_metadata(path).map_err(Error::io(path))?.dev());
+    let found = statfs(path).map_err(|error| Error::io(path)(error.into()))?;
+    let size = found
+        .f_blocks
+        .saturating_mul(u64::try_from(found.f_bsize).unwrap_or(u64::MAX));
+    // A tmpfs without a limit has no blocks (tmpfs(5): size=0).
+    let small = (1..=MAX_USERS_BYTES).contains(&size);
+    if is_tmpfs(&found) && small && device(path)? != device(above)? {
+        return Ok(());
+    }
+    Err(refused())
+}
+
+fn is_tmpfs(found: &rustix::fs::StatFs) -> bool {
+    u64::try_from(found.f_type) == Ok(TMPFS_MAGIC)
+}

@@ -1,0 +1,102 @@
+//! What SlurmUser may have put into the spool while root rings there: it gets nothing by it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use mesh_testkit::wait_until;
+
+use crate::site::{SOON, Site, call, hook, spooled};
+
+/// Some account that is not root.
+const SLURM_USER: u32 = 1;
+const SECRET: &str = "root:secret\n";
+
+/// A site with its spool as SlurmUser's, in a folder that is SlurmUser's, while NATS is away. `None` unless this is root.
+async fn site() -> Option<Site> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let mut site = Site::start().await;
+    site.nats.kill();
+    let folder = site.folder.path().join("state");
+    let spool = folder.join("spool");
+    fs::create_dir_all(&spool).unwrap();
+    for path in [site.folder.path(), &folder, &spool] {
+        chown(path, Some(SLURM_USER), Some(SLURM_USER)).unwrap();
+    }
+    site.configure_spool(&spool, "");
+    Some(site)
+}
+
+fn ring(site: &Site, job: u32) {
+    let mut command = hook(&site.config());
+    let rung = call(command.arg("--ringer").env("SLURM_JOB_ID", job.to_string()));
+    assert!(rung.output.status.success(), "{rung:?}");
+}
+
+fn is_untouched(path: &Path) {
+    let found = fs::metadata(path).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o777), (0, 0o600));
+    assert_eq!(fs::read_to_string(path).unwrap(), SECRET);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_in_the_spool_gives_no_file_of_roots_away() {
+    let Some(site) = site().await else { return };
+    let spool = site.folder.path().join("state/spool");
+    let secret = site.folder.path().join("shadow");
+    fs::write(&secret, SECRET).unwrap();
+    fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    for name in [".used", ".lock", ".away"] {
+        fs::remove_file(spool.join(name)).ok();
+        fs::hard_link(&secret, spool.join(name)).unwrap();
+        ring(&site, 1);
+        is_untouched(&secret);
+        fs::remove_file(spool.join(name)).ok();
+        symlink(&secret, spool.join(name)).unwrap();
+        ring(&site, 1);
+        is_untouched(&secret);
+        fs::remove_file(spool.join(name)).ok();
+    }
+    assert!(!spooled(&spool).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_in_place_of_the_spool_leads_root_nowhere() {
+    let Some(site) = site().await else { return };
+    let spool = site.folder.path().join("state/spool");
+    // As /etc/cron.d is: root's, and nobody else writes there.
+    let roots = tempfile::tempdir().unwrap();
+    fs::remove_dir(&spool).unwrap();
+    symlink(roots.path(), &spool).unwrap();
+    std::os::unix::fs::lchown(&spool, Some(SLURM_USER), Some(SLURM_USER)).unwrap();
+    ring(&site, 1);
+    assert_eq!(fs::read_dir(roots.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_in_the_spool_keeps_no_ringer_waiting() {
+    let Some(mut site) = site().await else { return };
+    let spool = site.folder.path().join("state/spool");
+    ring(&site, 1);
+    let pipe = |name: &str| {
+        fs::remove_file(spool.join(name)).ok();
+        let made = Command::new("mkfifo").arg(spool.join(name)).status();
+        assert!(made.unwrap().success());
+        chown(spool.join(name), Some(SLURM_USER), Some(SLURM_USER)).unwrap();
+    };
+    pipe(".used");
+    pipe("00000000000000000001-pipe-9.bell");
+    ring(&site, 2);
+    ring(&site, 3);
+    assert!(fs::symlink_metadata(spool.join(".used")).unwrap().is_file());
+    site.nats.restart().await;
+    wait_until("all go, past the pipe", SOON, async || {
+        let flushed = call(hook(&site.config()).arg("--flush"));
+        flushed.output.status.success() && site.rung().len() == 3
+    })
+    .await;
+    assert!(spool.join("00000000000000000001-pipe-9.bad").exists());
+}

@@ -140,8 +140,8 @@ impl ClusterOptions {
     /// Two plain nodes, two with fake GPUs, two in a cloud; hooks on.
     pub fn full(name: &str, base_port: u16) -> Self {
         Self {
-            // Slow enough for node-watcher to see it boot, also where Slurm answers slowly and is asked less often.
-            knobs: vec![("CLOUD_BOOT", "8".into())],
+            // As long as the day waits for a node to be told to boot.
+            knobs: vec![("RESUME_TIMEOUT", "180".into())],
             ..Self::small(name, base_port)
         }
     }

@@ -224,8 +224,18 @@ impl Stage<'_> {
     }
 
     async fn cloud(&self) -> Result<Expected, Error> {
+        // A node that has booted before anybody looked was never seen booting.
+        self.cluster.control("pause", "power").await?;
         let options = ["-Aphysics", "-pcloud", "-Jburst"];
         let job = self.submit("alice", &options, "sleep 2").await?;
+        let booting = self.mesh.wait_facts(
+            "a cloud node is told to boot",
+            PATIENCE,
+            "node.provisioning",
+            |facts| (!facts.is_empty()).then_some(()),
+        );
+        booting.await?;
+        self.cluster.control("continue", "power").await?;
         Ok(Expected::new("wakes a cloud node", "alice", job, SUCCESS))
     }
 

@@ -49,7 +49,7 @@ impl Pool {
     /// Closes every connection.
     pub async fn close(&self) {
         match self {
-            Self::Sqlite(pool) => pool.close().await,
+            Self::Sqlite(pool) => crate::sqlite::close(pool).await,
             Self::Postgres(pool) => pool.close().await,
         }
     }

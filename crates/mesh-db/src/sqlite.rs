@@ -9,7 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
 
 use crate::Error;
@@ -53,6 +54,20 @@ pub fn pools(
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
 }
 
+/// Closes the connections of a pool. What is in the log is merged into the file first: SQLite by itself leaves that to the last connection,
+/// which may be a reader, and who copies or checks the file alone then sees less.
+pub async fn close(pool: &SqlitePool) {
+    if pool.size() > 0
+        && let Ok(mut connection) = pool.acquire().await
+    {
+        let merged = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut *connection);
+        if let Err(error) = merged.await {
+            tracing::debug!(%error, "merge the log, as readers cannot");
+        }
+    }
+    pool.close().await;
+}
+
 /// Makes the file if it is not there, for its owner only.
 fn create(path: &Path) -> std::io::Result<()> {
     let mut file = OpenOptions::new();
@@ -78,4 +93,37 @@ pub fn options(path: &Path) -> SqliteConnectOptions {
         .foreign_keys(true)
         .pragma("secure_delete", "FAST")
         .busy_timeout(BUSY)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{ConnectOptions as _, Connection as _};
+
+    use super::*;
+    use crate::damage::damage;
+
+    #[tokio::test]
+    async fn a_closed_file_is_whole_also_while_somebody_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("d.db");
+        let (writer, readers) = pools("test", &path, 2, Duration::from_secs(5)).unwrap();
+        let Pool::Sqlite(pool) = &writer else {
+            panic!("a file")
+        };
+        sqlx::query("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+            .execute(pool)
+            .await
+            .unwrap();
+        let mut other = options(&path).read_only(true).connect().await.unwrap();
+        let read = "SELECT count(*) FROM t";
+        sqlx::query(read).fetch_one(&mut other).await.unwrap();
+        readers.close().await;
+        writer.close().await;
+        let copy = folder.path().join("copy.db");
+        std::fs::copy(&path, &copy).unwrap();
+        assert_eq!(damage(&copy).await.unwrap(), None);
+        let mut copied = options(&copy).connect().await.unwrap();
+        sqlx::query(read).fetch_one(&mut copied).await.unwrap();
+        other.close().await.unwrap();
+    }
 }

@@ -39,7 +39,7 @@ fn damaged_alone(service: &'static str, file: &str, page: isize) -> Mesh {
     overwrite(&mesh.path("data").join(file), page);
     mesh.spawn();
     mesh.wait_until("readiness names the file", || {
-        mesh.path("data/api.sock").exists() && said_of(&mesh, service).contains(file)
+        mesh.listens() && said_of(&mesh, service).contains(file)
     });
     let said = said_of(&mesh, service);
     assert!(said.contains("`smesh up`"), "{said}");

@@ -127,6 +127,11 @@ impl Mesh {
         assert!(status.success());
     }
 
+    /// Whether its API takes connections: the socket is there a moment before.
+    pub fn listens(&self) -> bool {
+        UnixStream::connect(self.path("data/api.sock")).is_ok()
+    }
+
     /// What `/readyz` says, ready or not.
     pub fn readiness(&self) -> serde_json::Value {
         let mut stream = UnixStream::connect(self.path("data/api.sock")).unwrap();

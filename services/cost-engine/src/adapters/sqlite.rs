@@ -140,8 +140,8 @@ impl Store {
 
     /// Closes every connection; what was committed is on disk already.
     pub async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
+        mesh_db::sqlite::close(&self.readers).await;
+        mesh_db::sqlite::close(&self.writer).await;
     }
 }
 

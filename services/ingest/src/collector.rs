@@ -13,18 +13,18 @@ mod gaps;
 mod ids;
 mod last;
 mod outbox;
+mod questions;
 mod settle;
 mod usage;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
 use mesh_events::RunKey;
 use mesh_runtime::Condition;
-use slurm_types::TaskSet;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -33,6 +33,7 @@ pub use self::again::{Window, without_usage};
 pub use self::debt::Debt;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
+use self::questions::{OpenQuestion, TaskQuestion};
 pub use self::usage::Due;
 use self::usage::Owing;
 use crate::Error;
@@ -76,32 +77,6 @@ pub struct Asks {
     pub starts: usize,
 }
 
-/// A job whose earlier run, or whose end, must be proven.
-struct Unproven {
-    since: Instant,
-    /// Answers of accounting since.
-    answers: u32,
-    /// Whether the last of them has it as alive: with that nothing is proven.
-    alive: bool,
-}
-
-impl Unproven {
-    fn now() -> Self {
-        Self {
-            since: Instant::now(),
-            answers: 0,
-            alive: false,
-        }
-    }
-}
-
-/// Tasks that left an array's record and have not turned up.
-struct UnprovenTasks {
-    unproven: Unproven,
-    /// Those that were missing when the wait began. Later ones wait for themselves.
-    tasks: TaskSet,
-}
-
 /// The books, behind one lock.
 pub struct Core {
     /// Every run that is remembered.
@@ -112,9 +87,10 @@ pub struct Core {
     dirty: BTreeSet<u32>,
     /// The newest snapshot of runs that are not over.
     last: Last,
-    unproven: HashMap<u32, Unproven>,
-    /// By array: reading its record, which goes on, says nothing about the tasks that left it.
-    unproven_tasks: HashMap<RunKey, UnprovenTasks>,
+    /// How runs ended, by Slurm's id of their record.
+    questions: HashMap<u32, OpenQuestion>,
+    /// What became of tasks that left their array, by array: reading its record, which goes on, says nothing about them.
+    task_questions: HashMap<RunKey, TaskQuestion>,
     /// Ended runs of which accounting has not told yet what they used.
     owing: Owing,
     /// The newest job that sweeps have shown.
@@ -181,19 +157,20 @@ impl Collector {
             "state loaded"
         );
         let owing = Owing::of(&loaded.book, now, &config);
-        let core = Core {
+        let mut core = Core {
             book: loaded.book,
             meta,
             store,
             dirty: BTreeSet::new(),
             last: Last::default(),
-            unproven: HashMap::new(),
-            unproven_tasks: HashMap::new(),
+            questions: HashMap::new(),
+            task_questions: HashMap::new(),
             owing,
             newest: None,
             ahead: false,
             debts: 0,
         };
+        core.ask_on();
         let core = Arc::new(Mutex::new(core));
         Ok(Self {
             cluster: cluster.to_owned(),
@@ -210,18 +187,6 @@ impl Collector {
     /// The books.
     pub async fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().await
-    }
-
-    /// Whether the proof of something was waited for long enough.
-    fn given_up(&self, unproven: &Unproven) -> bool {
-        let waited = unproven.since.elapsed();
-        waited >= self.config.settle_within
-            || (self.asked_in_vain(unproven) && waited >= self.config.proof_patience)
-    }
-
-    /// Whether accounting need not be asked any more.
-    fn asked_in_vain(&self, unproven: &Unproven) -> bool {
-        unproven.answers >= 3 || !self.config.accounting
     }
 
     fn late_after(&self) -> i64 {

@@ -8,9 +8,12 @@ use mesh_events::{EventType, RunKey};
 
 use super::gaps::lost;
 use super::outbox::{Before, Told};
-use super::{Asks, Collector, Core, Reading, Unproven};
+use super::questions::OpenQuestion;
+use super::{Asks, Collector, Core, Reading};
 use crate::adapters::store::Store;
-use crate::domain::{self, Ask, Look, Record, Sighting, observe, run_of, snapshot};
+use crate::domain::{
+    self, Ask, Look, Question, Record, Settlement, Sighting, observe, run_of, snapshot,
+};
 use crate::envelope::{Cause, Frame, other_run};
 use crate::{Error, metrics};
 
@@ -57,7 +60,7 @@ impl Collector {
                 self.publish(&mut core, full.told, full.before).await?;
             }
         }
-        metrics::unproven(core.unproven.len() + core.unproven_tasks.len());
+        metrics::unproven(core.questions.len() + core.task_questions.len());
         self.publish(&mut core, batch.told, batch.before).await?;
         Ok(asks)
     }
@@ -118,7 +121,8 @@ impl Collector {
         if sweep.is_some() {
             core.note_id(&sighting);
         }
-        let accounting = self.accounting_says(core.unproven.get(&sighting.raw_id));
+        let open = core.questions.get(&sighting.raw_id);
+        let accounting = self.accounting_says(open);
         let look = Look {
             now: now.timestamp(),
             sweep,
@@ -126,20 +130,21 @@ impl Collector {
             first_start: !core.meta.baseline_done
                 && sweep.is_some()
                 && sighting.run.submit_time < core.meta.capture_since,
-            given_up: core
-                .unproven
-                .get(&sighting.raw_id)
-                .is_some_and(|unproven| self.given_up(unproven)),
+            given_up: !matches!(
+                self.settled(Question::EarlierEnd, open),
+                Settlement::Open { .. }
+            ),
             inferred,
         };
         let decision = observe(&core.book, &sighting, &look);
         if decision.asks.contains(&Ask::Accounting) {
             asks.accounting.insert(sighting.raw_id);
-            core.unproven
+            core.questions
                 .entry(sighting.raw_id)
-                .or_insert_with(Unproven::now);
+                .or_insert_with(OpenQuestion::now);
+            core.store_question(sighting.raw_id);
         } else if !decision.changes.is_empty() && sighting.end_kind().is_none() {
-            core.unproven.remove(&sighting.raw_id);
+            core.questions.remove(&sighting.raw_id);
         }
         if decision.asks.contains(&Ask::Again) {
             asks.again.insert(sighting.raw_id);
@@ -192,12 +197,15 @@ impl Collector {
             }) {
                 tracked.digest = digest;
             }
+            if !tracked.is_array && !core.questions.contains_key(&tracked.raw_id) {
+                tracked.question = None;
+            }
             if tracked.over() {
-                core.unproven.remove(&tracked.raw_id);
+                core.questions.remove(&tracked.raw_id);
             }
             if tracked.closed() {
                 core.last.remove(&changed);
-                core.unproven_tasks.remove(&changed);
+                core.task_questions.remove(&changed);
             } else if changed == run
                 && !tracked.hook_only
                 && !is_known_to_accounting_only(core, &run, &sighting)

@@ -7,9 +7,10 @@ use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, RunKey, timestamp};
 
 use super::outbox::Before;
-use super::{Collector, Core, Unproven};
+use super::questions::OpenQuestion;
+use super::{Collector, Core};
 use crate::adapters::store::Store;
-use crate::domain::End;
+use crate::domain::{End, Owner, Question, Settlement};
 use crate::{Error, metrics};
 
 impl Collector {
@@ -20,17 +21,18 @@ impl Collector {
     pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
-        let unproven = core.unproven.entry(raw_id).or_insert_with(Unproven::now);
-        // A record that is gone here and alive there is a contradiction, as from a backup slurmctld with an old state.
-        if unproven.since.elapsed() < self.config.settle_within
-            || !self.was_answered(unproven)
-            || unproven.alive
-        {
-            return Ok(true);
+        let open = core
+            .questions
+            .entry(raw_id)
+            .or_insert_with(OpenQuestion::now);
+        if let Settlement::Open { ask } = self.settled(Question::End, Some(open)) {
+            core.store_question(raw_id);
+            return Ok(ask);
         }
-        let accounting = self.accounting_says(core.unproven.get(&raw_id));
+        let accounting = self.accounting_says(Some(open));
         let now = Utc::now().timestamp();
         for run in core.book.by_raw_id(raw_id) {
+            let owner = core.owner_then(&run).unwrap_or_default();
             let Some(tracked) = core
                 .book
                 .get_mut(&run)
@@ -44,10 +46,10 @@ impl Collector {
                 at: now,
                 inferred: true,
             });
-            let message = format!(
-                "{} is gone from the controller, and {accounting}",
-                run.entity_key()
-            );
+            tracked.question = None;
+            let whose = whose(&owner);
+            let run_key = run.entity_key();
+            let message = format!("{run_key}{whose} is gone from the controller, and {accounting}");
             let what = not_shown(message, how_it_ended(&run));
             if !self.gap(&mut core, &run, what, before).await? {
                 return Ok(true);
@@ -55,7 +57,7 @@ impl Collector {
             note_lost(&run);
             core.last.remove(&run);
         }
-        core.unproven.remove(&raw_id);
+        core.questions.remove(&raw_id);
         Ok(false)
     }
 
@@ -77,22 +79,6 @@ impl Collector {
         }
         Ok(told)
     }
-
-    /// What accounting says of something that was waited for in vain.
-    pub(super) fn accounting_says(&self, unproven: Option<&Unproven>) -> &'static str {
-        if !self.config.accounting {
-            "there is no accounting to ask (ingest.accounting)"
-        } else if unproven.is_some_and(|unproven| unproven.answers > 0) {
-            "accounting does not have its end"
-        } else {
-            "accounting did not answer"
-        }
-    }
-
-    /// Whether accounting has said anything about it, if it is asked at all.
-    pub(super) fn was_answered(&self, unproven: &Unproven) -> bool {
-        unproven.answers > 0 || !self.config.accounting
-    }
 }
 
 /// What the records of Slurm should have shown and do not.
@@ -110,6 +96,15 @@ pub(super) fn not_shown(message: String, not_recoverable: String) -> CaptureEven
 pub(super) fn lost(run: &RunKey, message: String) -> CaptureEvent {
     note_lost(run);
     not_shown(message, how_it_ended(run))
+}
+
+/// ` of alice`, where that is known.
+pub(super) fn whose(owner: &Owner) -> String {
+    if owner.user.is_empty() {
+        String::new()
+    } else {
+        format!(" of {}", owner.user)
+    }
 }
 
 fn note_lost(run: &RunKey) {

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use chrono::Utc;
 use mesh_events::RunKey;
 
-use super::gaps::not_shown;
+use super::gaps::{not_shown, whose};
 use super::outbox::{Before, Told};
-use super::{Collector, Core, Reading, Unproven, UnprovenTasks};
+use super::questions::{OpenQuestion, TaskQuestion};
+use super::{Collector, Reading};
 use crate::adapters::store::Store;
-use crate::domain::{self, Remainder, settle_remainder};
+use crate::domain::{self, Question, Remainder, Settlement, settle_remainder};
 use crate::envelope::Cause;
 use crate::{Error, metrics};
 
@@ -26,29 +27,6 @@ impl Collector {
         u64::try_from(new.count()).unwrap_or(u64::MAX)
     }
 
-    /// Notes an answer of accounting about these jobs, and which of their runs it has as alive.
-    pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
-        let mut core = self.core.lock().await;
-        for (array, missing) in &mut core.unproven_tasks {
-            if ids.contains(&array.job_id) {
-                missing.unproven.answers += 1;
-                missing.unproven.alive = alive.contains(array);
-            }
-        }
-        let Core { book, unproven, .. } = &mut *core;
-        for id in ids {
-            if let Some(unproven) = unproven.get_mut(id) {
-                unproven.answers += 1;
-                unproven.alive = book.by_raw_id(*id).iter().any(|known| {
-                    alive.iter().any(|run| {
-                        (run.job_id, run.task_id, run.submit_time)
-                            == (known.job_id, known.task_id, known.submit_time)
-                    })
-                });
-            }
-        }
-    }
-
     /// Settles the tasks that left an array's record without turning up. Returns whether the array must be asked for.
     ///
     /// # Errors
@@ -61,17 +39,13 @@ impl Collector {
     ) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
-        let waiting = core.unproven_tasks.get(array);
+        let waiting = core.task_questions.get(array);
+        let question = Question::Tasks { record_gone };
+        let settlement = self.settled(question, waiting.map(|waiting| &waiting.open));
+        let accounting = self.accounting_says(waiting.map(|waiting| &waiting.open));
         let given_up = waiting
-            .filter(|missing| {
-                // A record that is gone here and alive there is a contradiction, and proves nothing.
-                self.given_up(&missing.unproven)
-                    && self.was_answered(&missing.unproven)
-                    && !(record_gone && missing.unproven.alive)
-            })
-            .map(|missing| missing.tasks.clone());
-        let answered = waiting.is_some_and(|missing| self.asked_in_vain(&missing.unproven));
-        let accounting = self.accounting_says(waiting.map(|missing| &missing.unproven));
+            .filter(|_| !matches!(settlement, Settlement::Open { .. }))
+            .map(|waiting| waiting.tasks.clone());
         let now = Utc::now();
         let settled = settle_remainder(
             &core.book,
@@ -80,51 +54,58 @@ impl Collector {
             given_up.as_ref(),
             now.timestamp(),
         );
-        let (next, fact, ask) = match settled {
+        let before = (array.clone(), core.book.get(array).cloned());
+        let (mut next, fact) = match settled {
             None => {
-                core.unproven_tasks.remove(array);
+                core.task_questions.remove(array);
                 return Ok(false);
             }
-            Some(Remainder::Settled(next)) => {
-                core.unproven_tasks.remove(array);
-                (*next, None, false)
-            }
+            Some(Remainder::Settled(next)) => (*next, None),
             Some(Remainder::Missing(next)) => {
                 // Who was waited for has turned up: the others' wait begins now.
                 let of_others = given_up.is_some();
                 let tasks = next.left_tasks().unwrap_or_default();
-                if of_others || !core.unproven_tasks.contains_key(array) {
-                    let unproven = Unproven::now();
-                    core.unproven_tasks
-                        .insert(array.clone(), UnprovenTasks { unproven, tasks });
+                if of_others || !core.task_questions.contains_key(array) {
+                    let open = OpenQuestion::now();
+                    core.task_questions
+                        .insert(array.clone(), TaskQuestion { open, tasks });
                 }
-                (*next, None, !answered || of_others)
+                core.dirty.insert(Store::shard_of(&next));
+                core.book.put(array.clone(), *next);
+                core.store_task_question(array);
+                return Ok(of_others || settlement == Settlement::Open { ask: true });
             }
-            Some(Remainder::Cancelled(next, fact)) => {
-                core.unproven_tasks.remove(array);
-                (*next, Some(*fact), false)
-            }
+            Some(Remainder::Cancelled(next, fact)) => (*next, Some(*fact)),
         };
+        core.task_questions.remove(array);
+        next.question = None;
         core.dirty.insert(Store::shard_of(&next));
-        let before = (array.clone(), core.book.get(array).cloned());
         core.book.put(array.clone(), next);
-        let Some(fact) = fact else { return Ok(ask) };
-        if let Some((job, owner)) = core.last.get(array) {
-            let frame = self.frame(now, cause);
-            let event = frame.event_without_reading(&fact, job, &owner);
-            let told = vec![Told::new(&fact, event, array.job_id, &[])];
-            self.publish(&mut core, told, Before::from([before]))
-                .await?;
-        } else {
-            // The array's record went away during an absence, so there is nothing to show of it.
-            let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
-            let message = format!("{tasks} are gone from the controller, and {accounting}");
-            let not_recoverable = format!("whether {tasks} were cancelled, and when");
-            let what = not_shown(message, not_recoverable);
-            let before = Before::from([before]);
-            return Ok(!self.gap(&mut core, array, what, before).await? || ask);
+        let Some(fact) = fact else { return Ok(false) };
+        let last = core.last.get(array);
+        match last.filter(|_| settlement == Settlement::Absent) {
+            Some((job, owner)) => {
+                let frame = self.frame(now, cause);
+                let event = frame.event_without_reading(&fact, job, &owner);
+                let told = vec![Told::new(&fact, event, array.job_id, &[])];
+                self.publish(&mut core, told, Before::from([before]))
+                    .await?;
+                Ok(false)
+            }
+            // What was seen of it is not remembered, or Slurm contradicts itself.
+            None => {
+                let owner = core.owner_then(array).unwrap_or_default();
+                let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
+                let message = format!(
+                    "{tasks}{} are gone from the controller, and {accounting}",
+                    whose(&owner)
+                );
+                let not_recoverable = format!("whether {tasks} were cancelled, and when");
+                let what = not_shown(message, not_recoverable);
+                let before = Before::from([before]);
+                Ok(!self.gap(&mut core, array, what, before).await?)
+            }
         }
-        Ok(ask)
     }
 
     /// Notes that Slurm still knows these records.

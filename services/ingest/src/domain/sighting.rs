@@ -2,6 +2,7 @@
 
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey};
+use serde::{Deserialize, Serialize};
 use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
 
@@ -30,13 +31,16 @@ pub enum Record {
 }
 
 /// Whom a job belongs to, as Slurm prints it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// User name.
+    #[serde(rename = "u")]
     pub user: String,
     /// Uid, where the source tells it.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Account.
+    #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub account: String,
 }
 

@@ -4,6 +4,7 @@ use mesh_events::EventType;
 use serde::{Deserialize, Serialize};
 use slurm_types::{ReasonClass, TaskSet};
 
+use super::question::StoredQuestion;
 use super::sighting::{EntityKind, Sighting};
 use super::waiting;
 
@@ -113,6 +114,9 @@ pub struct Tracked {
     /// Tasks that left the array's record and were not seen since.
     #[serde(rename = "lf", default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
+    /// What is open about it, if no record shows it any more.
+    #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Box<StoredQuestion>>,
     /// Digest of the sweep's row that was last read in full.
     #[serde(rename = "d", default)]
     pub digest: u64,

@@ -326,3 +326,69 @@ async fn two_hundred_jobs_cancelled_at_once_and_forgotten_between_two_sweeps_com
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
+
+/// An array that waits, of which one task is cancelled alone; accounting has it as alive as often as is asked for a proof.
+async fn one_task_cancelled(cluster: &Cluster, mesh: &Mesh, stand_in: &StandIn) -> u32 {
+    let options = ["--array=0-3", "--begin=now+1hour"];
+    let array = cluster.sbatch(&options, "true").await;
+    mesh.wait_story(array, "submitted").await;
+    cluster
+        .run("alice", &["scancel", &format!("{array}_2")])
+        .await;
+    stand_in.wait_calls("sacct", 3).await;
+    array
+}
+
+async fn told_with_its_owner(mesh: &Mesh, array: u32) {
+    let tasks_of = |event: &Event| payload(event).array_tasks.clone();
+    let told = mesh
+        .wait_event("the task's cancel", |event| {
+            event.r#type == "job.cancelled"
+                && event.job().is_some_and(|_| tasks_of(event) == "2")
+                && mesh.of_job(array).contains(event)
+        })
+        .await;
+    assert_eq!(told.owner.as_ref().unwrap().user, "alice");
+    assert_eq!(told.confidence(), Confidence::Inferred);
+    let rest = mesh.of_job(array);
+    let mut rest = rest
+        .iter()
+        .filter(|event| event.r#type == "job.cancelled" && tasks_of(event) != "2");
+    assert_eq!(rest.next().map(tasks_of), Some("0-1,3".to_owned()));
+    assert_eq!(rest.next(), None);
+    mesh.assert_no_duplicates();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_cancelled_alone_is_told_though_its_array_is_gone_before_it_is_proven() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = format!("{FAST}\nproof_patience = \"15s\"");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
+    let ingest = ingest.ready().await;
+    let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
+    cluster.run("alice", &["scancel", &array.to_string()]).await;
+    told_with_its_owner(&mesh, array).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = format!("{FAST}\nproof_patience = \"15s\"");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
+    let ingest = ingest.ready().await;
+    let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
+    cluster.run("alice", &["scancel", &array.to_string()]).await;
+    mesh.wait_story(array, "submitted cancelled").await;
+    ingest.crash().await;
+    all_forgotten(cluster).await;
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    told_with_its_owner(&mesh, array).await;
+    ingest.stop().await;
+}

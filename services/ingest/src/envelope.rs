@@ -152,6 +152,24 @@ impl Frame<'_> {
         }
     }
 
+    /// Somebody who acted on another user's job.
+    fn other_user(&self, uid: u32, owner: &domain::Owner) -> Actor {
+        let actors = self.identities.actors();
+        let user = actors.name(uid);
+        let coordinates = uid != 0 && actors.coordinates(&user, &owner.account);
+        let kind = if coordinates {
+            ActorKind::Coordinator
+        } else {
+            ActorKind::Admin
+        };
+        Actor {
+            kind: kind.into(),
+            identity: self.identities.get(&user),
+            user,
+            job: String::new(),
+        }
+    }
+
     /// Who did it, where Slurm says so. slurmctld's record does not say who cancelled a job; accounting does.
     fn actor(
         &self,
@@ -181,9 +199,9 @@ impl Frame<'_> {
                 "JobHeldAdmin" => of(ActorKind::Admin),
                 _ => of(ActorKind::System),
             },
-            EventType::JobCancelled => match (cancelled_by, owner.uid) {
+            EventType::JobCancelled | EventType::JobCorrected => match (cancelled_by, owner.uid) {
                 (Some(by), Some(uid)) if by == uid => the_owner(),
-                (Some(_), _) => of(ActorKind::Admin),
+                (Some(by), _) => Some(self.other_user(by, owner)),
                 (None, _) => None,
             },
             EventType::JobPreempted => of(ActorKind::Preemptor),

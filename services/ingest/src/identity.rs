@@ -8,6 +8,7 @@
 //!
 //! [`IdentityMap::get`] never waits: who must be looked up is looked up later, and becomes known then.
 
+mod actors;
 mod comment;
 mod config;
 mod getent;
@@ -23,6 +24,7 @@ pub use mesh_runtime::identity::Person;
 use slurm_client::AssociationRecord;
 use tokio_util::sync::CancellationToken;
 
+pub use self::actors::Actors;
 use self::comment::Comments;
 pub use self::config::Config;
 use self::getent::Getent;
@@ -37,6 +39,7 @@ pub struct IdentityMap {
     file: Arc<MapFile>,
     getent: Option<Getent>,
     comments: Option<Comments>,
+    actors: Actors,
 }
 
 impl IdentityMap {
@@ -46,7 +49,13 @@ impl IdentityMap {
             file: Arc::new(MapFile::new(map_file)),
             getent: Getent::new(config),
             comments: Comments::new(config),
+            actors: Actors::default(),
         }
+    }
+
+    /// Who acts on other people's jobs.
+    pub const fn actors(&self) -> &Actors {
+        &self.actors
     }
 
     /// The person behind a user, as events have it.

@@ -118,7 +118,7 @@ pub struct Actor {
     /// What kind of actor.
     #[prost(enumeration = "ActorKind", tag = "1")]
     pub kind: i32,
-    /// Unix user name, if a person acted and Slurm says who.
+    /// Unix user name, if a person acted and Slurm says who; the uid in digits if the system knows no name for it.
     #[prost(string, tag = "2")]
     pub user: ::prost::alloc::string::String,
     /// The person, when the identity map knows.
@@ -229,12 +229,14 @@ pub enum ActorKind {
     Unspecified = 0,
     /// The owner.
     User = 1,
-    /// Root, SlurmUser or another user than the owner.
+    /// Root, SlurmUser, an operator or administrator of Slurm, or another user than the owner who is not known to coordinate the account.
     Admin = 2,
     /// Slurm itself: limits, schedulers, failures.
     System = 3,
     /// Another job, by preemption.
     Preemptor = 4,
+    /// A coordinator of the job's account, who is no administrator of Slurm.
+    Coordinator = 5,
 }
 impl ActorKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -248,6 +250,7 @@ impl ActorKind {
             Self::Admin => "ACTOR_KIND_ADMIN",
             Self::System => "ACTOR_KIND_SYSTEM",
             Self::Preemptor => "ACTOR_KIND_PREEMPTOR",
+            Self::Coordinator => "ACTOR_KIND_COORDINATOR",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -258,6 +261,7 @@ impl ActorKind {
             "ACTOR_KIND_ADMIN" => Some(Self::Admin),
             "ACTOR_KIND_SYSTEM" => Some(Self::System),
             "ACTOR_KIND_PREEMPTOR" => Some(Self::Preemptor),
+            "ACTOR_KIND_COORDINATOR" => Some(Self::Coordinator),
             _ => None,
         }
     }
@@ -418,6 +422,7 @@ impl serde::Serialize for ActorKind {
             Self::Admin => "ACTOR_KIND_ADMIN",
             Self::System => "ACTOR_KIND_SYSTEM",
             Self::Preemptor => "ACTOR_KIND_PREEMPTOR",
+            Self::Coordinator => "ACTOR_KIND_COORDINATOR",
         };
         serializer.serialize_str(variant)
     }
@@ -434,6 +439,7 @@ impl<'de> serde::Deserialize<'de> for ActorKind {
             "ACTOR_KIND_ADMIN",
             "ACTOR_KIND_SYSTEM",
             "ACTOR_KIND_PREEMPTOR",
+            "ACTOR_KIND_COORDINATOR",
         ];
 
         struct GeneratedVisitor;
@@ -479,6 +485,7 @@ impl<'de> serde::Deserialize<'de> for ActorKind {
                     "ACTOR_KIND_ADMIN" => Ok(ActorKind::Admin),
                     "ACTOR_KIND_SYSTEM" => Ok(ActorKind::System),
                     "ACTOR_KIND_PREEMPTOR" => Ok(ActorKind::Preemptor),
+                    "ACTOR_KIND_COORDINATOR" => Ok(ActorKind::Coordinator),
                     _ => Err(serde::de::Error::unknown_variant(value, FIELDS)),
                 }
             }

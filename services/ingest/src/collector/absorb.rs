@@ -49,6 +49,14 @@ impl Collector {
     /// # Errors
     /// If told to stop, or if another ingest took over.
     pub async fn absorb(&self, cause: &Cause, readings: Vec<Reading>) -> Result<Asks, Error> {
+        for reading in &readings {
+            let sighting = &reading.sighting;
+            if let Some(uid) = sighting.cancelled_by
+                && sighting.owner.uid != Some(uid)
+            {
+                self.identities.actors().look_up(uid).await;
+            }
+        }
         let mut core = self.core.lock().await;
         let now = Utc::now();
         let mut asks = Asks::default();

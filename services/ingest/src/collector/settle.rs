@@ -132,7 +132,9 @@ impl Collector {
             .iter()
             .filter(|(run, tracked)| {
                 let ended = match &tracked.end {
-                    Some(end) => end.at < oldest && !(self.config.accounting && tracked.owes_usage),
+                    Some(end) => {
+                        end.at < oldest && !(self.config.accounting && tracked.owes_accounting())
+                    }
                     // An array has no end of its own once its last task has become a job.
                     None => {
                         tracked.is_array

@@ -62,7 +62,7 @@ impl Owing {
 
     /// Notes what a run owes now.
     pub(super) fn note(&mut self, run: &RunKey, tracked: &Tracked, now: i64, config: &Config) {
-        if !tracked.owes_usage {
+        if !tracked.owes_accounting() {
             if let Some(owed) = self.runs.remove(run) {
                 self.by_due.remove(&(owed.due, run.clone()));
             }
@@ -170,6 +170,24 @@ impl Collector {
 
     /// Tells that accounting does not have the use of these runs.
     async fn without_usage(&self, core: &mut Core, runs: &[RunKey]) -> Result<(), Error> {
+        // Who cancelled a run that never started is no use that is lost: the event says that Slurm does not say it.
+        let now = Utc::now().timestamp();
+        let mut lost = Vec::new();
+        for run in runs {
+            let Some(tracked) = core.book.get_mut(run) else {
+                continue;
+            };
+            core.dirty.insert(Store::shard_of(tracked));
+            tracked.owes_canceller = false;
+            if tracked.owes_usage {
+                lost.push(run.clone());
+            } else {
+                let tracked = tracked.clone();
+                core.owing.note(run, &tracked, now, &self.config);
+                core.last.remove(run);
+            }
+        }
+        let runs = lost.as_slice();
         let Some(first) = runs.first() else {
             return Ok(());
         };
@@ -190,7 +208,6 @@ impl Collector {
         let not_recoverable = format!("what {named} used");
         let what = not_shown(message, not_recoverable);
         let told = self.gap(core, first, what, before).await?;
-        let now = Utc::now().timestamp();
         for run in runs {
             if !told {
                 core.owing.postpone(run, Instant::now());

@@ -137,6 +137,7 @@ pub(super) fn derive(
         };
         resizes(&mut teller, sighting);
         usage(run, &mut next, sighting, &mut facts);
+        canceller(run, &mut next, sighting, &mut facts);
         return (next, facts);
     }
     if first_sight {
@@ -225,6 +226,9 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
     let code = sighting.job.exit_code.map(|code| (code.code, code.signal));
     teller.next.exit_code = code.filter(|_| teller.next.owes_usage && !inferred);
     teller.next.ended_by_hook = sighting.ended_by_hook && !inferred;
+    teller.next.owes_canceller = kind == EventType::JobCancelled
+        && sighting.cancelled_by.is_none()
+        && sighting.record != Record::Accounting;
     let tasks = (sighting.entity == EntityKind::Array)
         .then(|| cancelled_tasks(teller.next, sighting))
         .flatten();
@@ -305,6 +309,36 @@ fn correct(
             sighting.end,
         );
     }
+}
+
+/// Who cancelled is told once, when accounting says it. Without an actor, the row has none either.
+fn canceller(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<Fact>) {
+    let is_answer = sighting.record == Record::Accounting && sighting.end_kind().is_some();
+    if !next.owes_canceller || !is_answer {
+        return;
+    }
+    next.owes_canceller = false;
+    // A correction of how it ended has told it.
+    let is_told = facts
+        .iter()
+        .any(|fact| fact.kind == EventType::JobCorrected);
+    let is_cancelled = sighting.end_kind() == Some(EventType::JobCancelled);
+    if is_told || !is_cancelled || sighting.cancelled_by.is_none() {
+        return;
+    }
+    next.corrections += 1;
+    let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
+    Teller {
+        run,
+        next,
+        facts,
+        inferred: false,
+    }
+    .tell(
+        EventType::JobCorrected,
+        FactId::Correction(first, n),
+        sighting.end,
+    );
 }
 
 /// What an ended run used is told once, when accounting has it.

@@ -69,6 +69,9 @@ pub struct Tracked {
     /// It ran and is over, and accounting has not told yet what it used.
     #[serde(rename = "u", default, skip_serializing_if = "is_false")]
     pub owes_usage: bool,
+    /// It was told as cancelled, and not by whom: the controller does not say it, accounting does.
+    #[serde(rename = "ca", default, skip_serializing_if = "is_false")]
+    pub owes_canceller: bool,
     /// Exit code and signal of the end, as long as what it used is owed: accounting of 22.05 has no codes over REST.
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<(u32, u32)>,
@@ -143,7 +146,12 @@ impl Tracked {
 
     /// Whether what became of it is told in full: what it used, and of an array the tasks that left it before its end.
     pub const fn closed(&self) -> bool {
-        self.over() && !self.owes_usage && self.left.is_none()
+        self.over() && !self.owes_accounting() && self.left.is_none()
+    }
+
+    /// Whether accounting must still be asked about its end.
+    pub const fn owes_accounting(&self) -> bool {
+        self.owes_usage || self.owes_canceller
     }
 
     /// The event type of its end.

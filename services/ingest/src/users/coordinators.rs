@@ -16,6 +16,20 @@ use super::memory::Known;
 use crate::Error;
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
 
+/// Who coordinates accounts and is no administrator of Slurm, who may do more everywhere.
+pub fn who_act(known: &BTreeMap<Entity, Known>) -> BTreeMap<String, BTreeSet<String>> {
+    let coordinators = known.iter().filter_map(|(entity, known)| {
+        let Entity::User(user) = entity else {
+            return None;
+        };
+        let level = known.access.settings.get("AdminLevel");
+        let is_admin = level.is_some_and(|level| !level.eq_ignore_ascii_case("none"));
+        let accounts = &known.access.coordinates;
+        (!is_admin && !accounts.is_empty()).then(|| (user.clone(), accounts.clone()))
+    });
+    coordinators.collect()
+}
+
 /// The bucket's keys of the cluster, written by one ingest at a time.
 pub struct Coordinators {
     state: ClusterState,

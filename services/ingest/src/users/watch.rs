@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Everybody, everybody};
-use super::coordinators::Coordinators;
+use super::coordinators::{self, Coordinators};
 use super::doubt::Doubts;
 use super::memory::Memory;
 use super::news::News;
@@ -112,6 +112,8 @@ impl Watcher {
             }
             if state.memory.meta.access_known {
                 coordinators.publish(&state.memory.known).await?;
+                let acting = coordinators::who_act(&state.memory.known);
+                self.identities.actors().set_coordinators(acting);
             }
             self.link(&mut state.memory).await?;
             self.pause(self.config.identity_poll).await?;

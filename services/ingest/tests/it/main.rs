@@ -4,6 +4,7 @@
 
 mod backup;
 mod bell;
+mod cancelled;
 mod cluster;
 mod doubt;
 mod forged;

@@ -167,14 +167,26 @@ impl Mesh {
         self.events.lock().unwrap().clone()
     }
 
-    /// What happened to a job: an array's id also finds its tasks. What it used comes later, see [`Mesh::updates_of`].
+    /// What happened to a job: an array's id also finds its tasks. What it used comes later, see [`Mesh::updates_of`], and so does who
+    /// cancelled it, see [`Mesh::canceller_of`].
     pub fn of_job(&self, id: u32) -> Vec<Event> {
         self.of_job_in(NAME, id)
     }
 
     fn of_job_in(&self, cluster: &str, id: u32) -> Vec<Event> {
-        let about = |event: &Event| is_about(event, cluster, id) && event.r#type != "job.updated";
+        let about = |event: &Event| {
+            is_about(event, cluster, id) && event.r#type != "job.updated" && !names_canceller(event)
+        };
         self.events().into_iter().filter(about).collect()
+    }
+
+    /// Who cancelled a job, by its end or by the correction that follows.
+    pub fn canceller_of(&self, id: u32) -> Option<Event> {
+        let is_cancel =
+            |event: &Event| event.r#type == "job.cancelled" || event.r#type == "job.corrected";
+        self.events()
+            .into_iter()
+            .find(|event| is_about(event, NAME, id) && is_cancel(event) && event.actor.is_some())
     }
 
     /// What a job's runs used.
@@ -303,6 +315,10 @@ impl Running {
         self.work.abort();
         assert!(self.work.await.unwrap_err().is_cancelled());
     }
+}
+
+fn names_canceller(event: &Event) -> bool {
+    event.r#type == "job.corrected" && event.actor.is_some()
 }
 
 fn is_about(event: &Event, cluster: &str, id: u32) -> bool {

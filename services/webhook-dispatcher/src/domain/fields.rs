@@ -32,6 +32,7 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, most: usize) -> Value {
             ActorKind::Admin => "admin",
             ActorKind::System => "system",
             ActorKind::Preemptor => "preemptor",
+            ActorKind::Coordinator => "coordinator",
         };
         json!({"kind": kind, "user": text(&actor.user), "job": text(&actor.job)})
     });

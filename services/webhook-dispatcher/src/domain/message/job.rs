@@ -102,6 +102,7 @@ fn by(actor: &Actor) -> String {
         ActorKind::User => "by its owner".to_owned(),
         ActorKind::Admin if actor.user.is_empty() => "by an administrator".to_owned(),
         ActorKind::Admin => format!("by {}", actor.user),
+        ActorKind::Coordinator => format!("by {}, who coordinates its account", actor.user),
         ActorKind::Preemptor if !actor.job.is_empty() => format!("by job {}", actor.job),
         ActorKind::System => "by Slurm".to_owned(),
         ActorKind::Preemptor | ActorKind::Unspecified => String::new(),

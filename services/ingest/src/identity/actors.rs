@@ -1,0 +1,64 @@
+//! Who acts on other people's jobs: names of uids, and who coordinates which accounts.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long the user database may take to name a uid. After that the uid stands for itself.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Uids that are remembered; more than act on other people's jobs anywhere.
+const MAX_NAMES: usize = 10_000;
+
+/// Who acts on jobs.
+#[derive(Debug, Default)]
+pub struct Actors {
+    names: Mutex<HashMap<u32, String>>,
+    coordinators: Mutex<BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl Actors {
+    /// Looks up the name of a uid, once. A user database that hangs costs [`LOOKUP_TIMEOUT`] and is asked again next time.
+    pub async fn look_up(&self, uid: u32) {
+        if lock(&self.names).contains_key(&uid) {
+            return;
+        }
+        let name = tokio::task::spawn_blocking(move || {
+            let user = uzers::get_user_by_uid(uid)?;
+            Some(user.name().to_string_lossy().into_owned())
+        });
+        match tokio::time::timeout(LOOKUP_TIMEOUT, name).await {
+            Ok(Ok(Some(name))) => {
+                let mut names = lock(&self.names);
+                if names.len() < MAX_NAMES {
+                    names.insert(uid, name);
+                }
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::debug!(uid, %error, "look up the name of a user"),
+            Err(_) => tracing::debug!(uid, "the user database does not name a user in time"),
+        }
+    }
+
+    /// The name of a uid, as far as it was looked up; else the uid in digits, as Slurm prints it.
+    pub fn name(&self, uid: u32) -> String {
+        let name = lock(&self.names).get(&uid).cloned();
+        name.unwrap_or_else(|| uid.to_string())
+    }
+
+    /// Notes who coordinates which accounts, without administrators: they act as such.
+    pub fn set_coordinators(&self, coordinators: BTreeMap<String, BTreeSet<String>>) {
+        *lock(&self.coordinators) = coordinators;
+    }
+
+    /// Whether a user coordinates an account.
+    pub fn coordinates(&self, user: &str, account: &str) -> bool {
+        let coordinators = lock(&self.coordinators);
+        coordinators
+            .get(user)
+            .is_some_and(|accounts| accounts.contains(account))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

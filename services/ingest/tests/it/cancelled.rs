@@ -1,0 +1,92 @@
+//! Who cancelled: by the end itself where accounting told it, else by a correction; from a real slurmdbd.
+
+use mesh_events::proto::mesh::event::v1::ActorKind;
+
+use crate::cluster;
+use crate::mesh::Mesh;
+use crate::users::{DEADLINE, baseline, sacctmgr};
+use mesh_testkit::wait_for;
+
+const FAST: &str = "sweep_interval = \"500ms\"\nidentity_poll = \"200ms\"\nusage_after = \"1s\"\nproof_patience = \"5s\"\n[ingest.users]\ninterval = \"1s\"";
+
+/// Waits until it is told who cancelled a job.
+async fn canceller(mesh: &Mesh, job: u32) -> (ActorKind, String) {
+    let event = wait_for("who cancelled is told", DEADLINE, async || {
+        mesh.canceller_of(job)
+    })
+    .await;
+    let actor = event.actor.clone().unwrap();
+    let ended = mesh.last(job, "job.cancelled");
+    if event.r#type == "job.corrected" {
+        assert_eq!(event.correlation.unwrap().event_ids, [ended.id]);
+    }
+    (actor.kind(), actor.user)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cancelled_is_told_of_every_kind() {
+    // Users who coordinate or administer are the whole cluster's.
+    let (cluster, _guard) = cluster::exclusive().await;
+    // Bob coordinates alice's account and is nothing else; carol coordinates it, and is an operator.
+    for command in [
+        "add coordinator account=physics names=bob,carol",
+        "modify user carol set adminlevel=Operator",
+    ] {
+        sacctmgr(cluster, "root", command).await;
+    }
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, FAST).await.ready().await;
+    baseline(&mesh).await;
+    let expected = [
+        ("alice", ActorKind::User),
+        ("root", ActorKind::Admin),
+        ("slurm", ActorKind::Admin),
+        ("carol", ActorKind::Admin),
+        ("bob", ActorKind::Coordinator),
+    ];
+    let mut jobs = Vec::new();
+    for (user, kind) in expected {
+        // One that runs, and one that never does.
+        let running = cluster.sbatch(&["-Aphysics"], "sleep 1000").await;
+        let waiting = cluster
+            .sbatch(&["-Aphysics", "--begin=now+1hour"], "true")
+            .await;
+        jobs.push((user, kind, running, "submitted started cancelled"));
+        jobs.push((user, kind, waiting, "submitted cancelled"));
+    }
+    for (user, _, job, story) in &jobs {
+        mesh.wait_story(*job, story.trim_end_matches(" cancelled"))
+            .await;
+        cluster.run(user, &["scancel", &job.to_string()]).await;
+    }
+    for (user, kind, job, story) in jobs {
+        mesh.wait_story(job, story).await;
+        assert_eq!(
+            canceller(&mesh, job).await,
+            (kind, user.to_owned()),
+            "job {job}: {story}"
+        );
+    }
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+    for command in [
+        "modify user carol set adminlevel=None",
+        "delete coordinator account=physics names=bob,carol",
+    ] {
+        sacctmgr(cluster, "root", command).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_accounting_nobody_is_named() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "accounting = false\nsweep_interval = \"500ms\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let job = cluster.sbatch(&["--begin=now+1hour"], "true").await;
+    mesh.wait_story(job, "submitted").await;
+    cluster.run("root", &["scancel", &job.to_string()]).await;
+    mesh.wait_story(job, "submitted cancelled").await;
+    assert_eq!(mesh.last(job, "job.cancelled").actor, None);
+    ingest.stop().await;
+}

@@ -43,26 +43,33 @@ pub fn replace(text: &str, name: &str, table: &str) -> Result<String> {
 
 fn event_types() -> String {
     let mut table = String::from("| type | identity | meaning |\n| --- | --- | --- |\n");
-    for kind in EventType::ALL {
+    for kind in EventType::produced() {
         let identity = match kind.identity() {
             Identity::Recorded => "recorded",
             Identity::Sampled => "sampled",
             Identity::Derived => "derived",
         };
-        let meaning = match kind.is_produced() {
-            true => kind.summary().to_owned(),
-            false => format!("{} *Reserved: nothing publishes it yet.*", kind.summary()),
-        };
-        row(&mut table, &[&format!("`{kind}`"), identity, &meaning]);
+        row(
+            &mut table,
+            &[&format!("`{kind}`"), identity, kind.summary()],
+        );
     }
+    let reserved: Vec<_> = EventType::ALL
+        .iter()
+        .filter(|kind| !kind.is_produced())
+        .map(|kind| format!("`{kind}`"))
+        .collect();
+    table.push_str(&format!(
+        "\nReserved, published by nothing and refused in filters: {}.\n",
+        reserved.join(", ")
+    ));
     table
 }
 
 fn subjects() -> String {
     let mut table = String::from("| category | events |\n| --- | --- |\n");
     for category in Category::ALL {
-        let events: Vec<_> = EventType::ALL
-            .iter()
+        let events: Vec<_> = EventType::produced()
             .filter(|kind| kind.category() == category)
             .map(|kind| format!("`{}`", kind.event()))
             .collect();

@@ -1,6 +1,7 @@
 //! Chores that need the project's own types. `cargo xtask --help` lists them.
 #![allow(clippy::print_stdout, reason = "a command line tool for maintainers")]
 
+mod catalogue;
 mod codegen;
 mod compat;
 mod docs;

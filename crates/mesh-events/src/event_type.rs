@@ -154,6 +154,11 @@ event_types! {
 }
 
 impl EventType {
+    /// Every type that is published.
+    pub fn produced() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|kind| kind.is_produced())
+    }
+
     /// False for names that are reserved: no service publishes them yet.
     pub const fn is_produced(self) -> bool {
         !matches!(
@@ -163,7 +168,6 @@ impl EventType {
                 | Self::UserQuotaHigh
                 | Self::UserQuotaExceeded
                 | Self::UserQuotaCleared
-                | Self::CaptureSchemaDrift
         )
     }
 

@@ -9,6 +9,7 @@ mod absorb;
 mod again;
 mod capture;
 mod debt;
+mod drift;
 mod gaps;
 mod ids;
 mod last;
@@ -31,6 +32,7 @@ use tracing::Span;
 
 pub use self::again::{Window, without_usage};
 pub use self::debt::Debt;
+pub use self::drift::Drift;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
 use self::questions::{OpenQuestion, TaskQuestion};

@@ -22,7 +22,7 @@ pub use self::questions::Questions;
 use self::questions::{Open, Question, note};
 use self::verdict::{MAX_ANSWERS, Records, Verdict, is_same_run, judge};
 use crate::codes::{Codes, Completed};
-use crate::collector::{Collector, Reading};
+use crate::collector::{Collector, Drift, Reading};
 use crate::domain::{Sighting, fold, provisional, run_of};
 use crate::doorbells::{Ring, finish, postpone, refuse};
 use crate::envelope::Cause;
@@ -114,6 +114,9 @@ impl Prover {
         } else {
             Vec::new()
         };
+        self.collector
+            .drifted(rows.iter().flat_map(Drift::of_row))
+            .await?;
         let mut sightings = fold(&self.collector.cluster, &rows);
         let stand_ins = provisional(&rows);
         metrics::provisional(stand_ins.len());

@@ -50,6 +50,9 @@ pub struct Meta {
     /// Since when sources do not answer, in Unix seconds, as it was told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub down_since: BTreeMap<String, i64>,
+    /// Forms that this version does not know and that were told, with the day since 1970.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drifts: BTreeMap<String, i64>,
     /// How many of each capture event were told, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events on their way.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::waiting::{Waiting, is_settled, merge, next, note};
 use super::{NEW_JOBS, Ring, Strangers, finish, postpone};
-use crate::collector::{Collector, Reading};
+use crate::collector::{Collector, Drift, Reading};
 use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::proof::Questions;
@@ -179,6 +179,9 @@ impl Reader {
         let mut rang = 0;
         let mut unknown = Vec::new();
         let collector = self.collector.clone();
+        collector
+            .drifted(answer.found.iter().flat_map(Drift::of_record))
+            .await?;
         let core = collector.core().await;
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
@@ -300,12 +303,7 @@ impl Reader {
             .found
             .iter()
             .filter(|record| record.job_id.is_some_and(|found| found.get() == id));
-        own.filter_map(|record| {
-            if !record.state.unknown.is_empty() {
-                metrics::drift("job_state");
-            }
-            Sighting::from_controller(&self.collector.cluster, record)
-        })
-        .collect()
+        own.filter_map(|record| Sighting::from_controller(&self.collector.cluster, record))
+            .collect()
     }
 }

@@ -9,11 +9,11 @@ use slurm_types::JobId;
 
 use super::Sweeper;
 use super::choice::{ArrayRecord, MISSING_AT_ONCE, OpenArray};
-use crate::collector::Reading;
+use crate::Error;
+use crate::collector::{Drift, Reading};
 use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::sources::unless_stopped;
-use crate::{Error, metrics};
 
 /// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
 const READ_AT_ONCE: usize = 2_000;
@@ -66,6 +66,9 @@ impl Sweeper {
             let task = record.array_tasks.as_ref().and_then(ArrayTasks::task);
             (record.submit, record.array_job_id.or(record.job_id), task)
         });
+        self.collector
+            .drifted(records.iter().flat_map(Drift::of_record))
+            .await?;
         let mut records = records.into_iter().peekable();
         while records.peek().is_some() {
             let some = records.by_ref().take(READ_AT_ONCE);
@@ -84,13 +87,7 @@ impl Sweeper {
 
     /// A record on its way into the books, with the digest of its row.
     fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<Reading> {
-        if !record.state.unknown.is_empty() {
-            metrics::drift("job_state");
-        }
-        let Some(sighting) = Sighting::from_controller(&self.collector.cluster, record) else {
-            metrics::drift("record");
-            return None;
-        };
+        let sighting = Sighting::from_controller(&self.collector.cluster, record)?;
         let row = (sighting.raw_id, Some(sighting.run.submit_time));
         Some(Reading {
             digest: digests.get(&row).copied(),

@@ -7,6 +7,7 @@ mod bell;
 mod cancelled;
 mod cluster;
 mod doubt;
+mod drift;
 mod forged;
 mod forgotten;
 mod full;

@@ -277,12 +277,8 @@ fn type_pattern(text: &str) -> Result<TypePattern, Invalid> {
     let allowed: Vec<String> = Category::ALL
         .iter()
         .filter(|known| known.as_str() == category)
-        .flat_map(|known| {
-            EventType::ALL
-                .iter()
-                .filter(|kind| kind.category() == *known)
-        })
-        .map(ToString::to_string)
+        .flat_map(|known| EventType::produced().filter(|kind| kind.category() == *known))
+        .map(|kind| kind.to_string())
         .collect();
     let allowed = match allowed.as_slice() {
         [] => String::new(),

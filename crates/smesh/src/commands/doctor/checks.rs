@@ -96,7 +96,7 @@ async fn slurm(
                 (
                     Grade::Warning,
                     format!(
-                        "it was tested with {}; look at ingest_schema_drift_total in /metrics",
+                        "it was tested with {}; look for capture.schema_drift, which names what it prints differently (`smesh events --type capture.schema_drift`)",
                         TESTED.join(", ")
                     ),
                 )

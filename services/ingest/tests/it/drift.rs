@@ -1,0 +1,68 @@
+//! What Slurm prints and this version does not know: told once, and nothing of the job with it.
+
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+
+use crate::cluster;
+use crate::mesh::Mesh;
+use crate::stand_in::StandIn;
+
+const FAST: &str = "sweep_interval = \"500ms\"";
+
+fn drifts(mesh: &Mesh) -> Vec<CaptureEvent> {
+    let mut events = mesh.events();
+    events.retain(|event| event.r#type == "capture.schema_drift");
+    let payloads = events.into_iter().filter_map(|event| match event.payload {
+        Some(Payload::Capture(what)) => Some(what),
+        _ => None,
+    });
+    payloads.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_no_version_had_is_told_once_a_day() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.lie(
+        "scontrol",
+        "\"$real\" \"$@\" | sed 's/JobState=PENDING/JobState=BRAND_NEW/'; exit 0",
+    );
+    let ingest = mesh
+        .ingest_through(&stand_in, cluster, FAST)
+        .await
+        .ready()
+        .await;
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        jobs.push(
+            cluster
+                .sbatch(&["--begin=now+1hour", "-Jsecret-name"], "true")
+                .await,
+        );
+    }
+    mesh.wait_event("the drift is told", |event| {
+        event.r#type == "capture.schema_drift"
+    })
+    .await;
+    // Also by the one that comes next.
+    ingest.stop().await;
+    let ingest = mesh
+        .ingest_through(&stand_in, cluster, FAST)
+        .await
+        .ready()
+        .await;
+    jobs.push(cluster.sbatch(&["--begin=now+1hour"], "true").await);
+    stand_in.wait_calls("scontrol", 3).await;
+    ingest.stop().await;
+    let told = drifts(&mesh);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].source, "slurmctld");
+    assert_eq!(
+        told[0].message,
+        "slurmctld printed the job state \"BRAND_NEW\", which this version does not know"
+    );
+    for job in jobs {
+        cluster.run("root", &["scancel", &job.to_string()]).await;
+    }
+}

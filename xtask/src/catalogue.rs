@@ -1,0 +1,87 @@
+//! The check that every event type of the catalogue has a producer and a test, and that nothing makes a reserved one.
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use mesh_events::{Category, EventType};
+
+    /// The services that publish events of a category.
+    const fn producers(category: Category) -> &'static [&'static str] {
+        match category {
+            Category::Job | Category::User => &["ingest"],
+            Category::Capture => &["ingest", "ledger"],
+            Category::Node => &["node-watcher"],
+            Category::Cost => &["cost-engine"],
+            Category::Queue => &["pending-explainer"],
+        }
+    }
+
+    /// Sources below a folder: what goes into the program, and what tests it.
+    fn sources(folder: &Path, code: &mut String, tests: &mut String) {
+        let mut entries: Vec<PathBuf> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        entries.sort();
+        for path in entries {
+            if path.is_dir() {
+                sources(&path, code, tests);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let is_test = path.components().any(|part| {
+                    let part = part.as_os_str().to_string_lossy();
+                    part == "tests" || part.ends_with("tests.rs")
+                });
+                let (program, of_tests) = match text.find("#[cfg(test)]\nmod tests {") {
+                    _ if is_test => ("", text.as_str()),
+                    Some(at) => text.split_at(at),
+                    None => (text.as_str(), ""),
+                };
+                code.push_str(program);
+                tests.push_str(of_tests);
+            }
+        }
+    }
+
+    /// Whether a word stands there, and is not part of another.
+    fn has_word(text: &str, word: &str) -> bool {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        text.match_indices(word).any(|(at, _)| {
+            !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part)
+        })
+    }
+
+    #[test]
+    fn every_published_type_has_a_producer_and_a_test_and_a_reserved_one_has_neither() {
+        let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+        let mut faults = Vec::new();
+        for kind in EventType::ALL.iter().copied() {
+            let (mut code, mut tests) = (String::new(), String::new());
+            for service in producers(kind.category()) {
+                sources(&services.join(service), &mut code, &mut tests);
+            }
+            let is_made = has_word(&code, &format!("EventType::{kind:?}"));
+            // Lives of jobs are tested in words: `submitted started completed`.
+            let is_tested = tests.contains(&kind.to_string())
+                || tests.contains(&format!("EventType::{kind:?}"))
+                || has_word(&tests, kind.event())
+                || has_word(
+                    &fs::read_to_string(services.join("../docs/job-events.md")).unwrap(),
+                    kind.event(),
+                );
+            match (kind.is_produced(), is_made, is_tested) {
+                (true, true, true) | (false, false, _) => {}
+                (true, false, _) => faults.push(format!("{kind}: no service makes it; reserve it")),
+                (true, true, false) => {
+                    faults.push(format!("{kind}: no test of its service names it"))
+                }
+                (false, true, _) => {
+                    faults.push(format!("{kind}: reserved, and a service makes it"))
+                }
+            }
+        }
+        assert!(faults.is_empty(), "{faults:#?}");
+    }
+}

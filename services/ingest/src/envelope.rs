@@ -90,6 +90,7 @@ impl Frame<'_> {
         snapshot::limit(&mut job);
         job.attempt = fact.run.attempt;
         job.run = fact.run.entity_key();
+        job.restarts = fact.restart_count;
         let is_array = job
             .array
             .as_ref()

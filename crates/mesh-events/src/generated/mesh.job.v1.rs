@@ -40,9 +40,10 @@ pub struct Job {
     /// Entity key of the run, see docs/events.md.
     #[prost(string, tag = "3")]
     pub run: ::prost::alloc::string::String,
-    /// Counts runs of this job from 0, as Slurm's Restarts.
-    #[prost(uint32, tag = "4")]
-    pub restarts: u32,
+    /// How often the job had been put back into the queue before this run, as Slurm's Restarts: the same in every event of a run. Absent where
+    /// no source said it: accounting and jobcomp do not count.
+    #[prost(uint32, optional, tag = "4")]
+    pub restarts: ::core::option::Option<u32>,
     /// Job array membership. Absent for ordinary jobs.
     #[prost(message, optional, tag = "5")]
     pub array: ::core::option::Option<ArrayInfo>,
@@ -799,7 +800,7 @@ impl serde::Serialize for Job {
         if !self.run.is_empty() {
             len += 1;
         }
-        if self.restarts != 0 {
+        if self.restarts.is_some() {
             len += 1;
         }
         if self.array.is_some() {
@@ -950,8 +951,8 @@ impl serde::Serialize for Job {
         if !self.run.is_empty() {
             struct_ser.serialize_field("run", &self.run)?;
         }
-        if self.restarts != 0 {
-            struct_ser.serialize_field("restarts", &self.restarts)?;
+        if let Some(v) = self.restarts.as_ref() {
+            struct_ser.serialize_field("restarts", v)?;
         }
         if let Some(v) = self.array.as_ref() {
             struct_ser.serialize_field("array", v)?;
@@ -1399,7 +1400,7 @@ impl<'de> serde::Deserialize<'de> for Job {
                                 return Err(serde::de::Error::duplicate_field("restarts"));
                             }
                             restarts__ = 
-                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
                             ;
                         }
                         GeneratedField::Array => {
@@ -1694,7 +1695,7 @@ impl<'de> serde::Deserialize<'de> for Job {
                     job_id: job_id__.unwrap_or_default(),
                     display_id: display_id__.unwrap_or_default(),
                     run: run__.unwrap_or_default(),
-                    restarts: restarts__.unwrap_or_default(),
+                    restarts: restarts__,
                     array: array__,
                     het: het__,
                     name: name__.unwrap_or_default(),

@@ -161,6 +161,7 @@ fn facts_of(run: &RunKey, tracked: &Tracked) -> Vec<Fact> {
         seq: 0,
         inferred: false,
         previous_state: String::new(),
+        restart_count: tracked.restart_count,
         continues: None,
         array_tasks: String::new(),
     };
@@ -199,6 +200,7 @@ mod tests {
             seq: 1,
             inferred: false,
             previous_state: String::new(),
+            restart_count: None,
             continues: None,
             array_tasks: String::new(),
         };

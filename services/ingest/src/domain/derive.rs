@@ -49,6 +49,8 @@ pub struct Fact {
     pub inferred: bool,
     /// Base state before.
     pub previous_state: String,
+    /// How often the job was put back into the queue before this run, where that is known.
+    pub restart_count: Option<u32>,
     /// For `submitted`: the run it continues.
     pub continues: Option<Continues>,
     /// For `cancelled` of an array: the tasks.
@@ -87,6 +89,7 @@ impl Teller<'_> {
             seq: self.next.seq,
             inferred: self.inferred,
             previous_state: self.next.state.clone(),
+            restart_count: self.next.restart_count,
             continues: None,
             array_tasks: String::new(),
         });
@@ -125,6 +128,7 @@ pub(super) fn derive(
         Record::Accounting => sighting.end.filter(|_| sighting.end_kind().is_some()),
         Record::Controller | Record::JobComp => None,
     };
+    count_restarts(&mut next, sighting);
     next.last_seen = next.last_seen.max(seen.unwrap_or(look.now));
     if next.over() {
         correct(run, &mut next, sighting, inferred, &mut facts);
@@ -175,6 +179,17 @@ pub(super) fn derive(
     remember(&mut next, sighting);
     usage(run, &mut next, sighting, &mut facts);
     (next, facts)
+}
+
+/// How often the job was put back into the queue before this run; once it is known it stays. Only the controller counts. While a run that was
+/// put back is cleaned up, its record has the next run's count already (22.05); that of a run that is finished has its own.
+fn count_restarts(next: &mut Tracked, sighting: &Sighting) {
+    let is_own = sighting
+        .base
+        .is_some_and(|base| !sighting.completing || base.finished());
+    if is_own && !next.over() {
+        next.restart_count = next.restart_count.or(sighting.restarts);
+    }
 }
 
 /// What lives at the first start is told as such, once, and nothing else of it.

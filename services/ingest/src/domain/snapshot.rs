@@ -28,7 +28,8 @@ pub(super) fn from_controller(
     Job {
         job_id: record.job_id.map_or(0, |id| id.get()),
         run: run.entity_key(),
-        restarts: record.restarts,
+        // Of the record, not of the run: see `Tracked::restart_count`.
+        restarts: None,
         array: array_info(
             record.array_job_id.map(|id| id.get()),
             record.array_tasks.as_ref(),

@@ -90,7 +90,10 @@ pub struct Tracked {
     /// Last base state, in Slurm's words.
     #[serde(rename = "st")]
     pub state: String,
-    /// Count of restarts of this run.
+    /// How often the job was put back into the queue before this run, as every event of it tells.
+    #[serde(rename = "rc", default, skip_serializing_if = "Option::is_none")]
+    pub restart_count: Option<u32>,
+    /// Slurm's count of restarts as it was read last: while an old run is cleaned up that is the next run's.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u32>,
     /// Told as held.

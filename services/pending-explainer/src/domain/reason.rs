@@ -93,7 +93,7 @@ fn queue_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
                 || "its begin time has come".to_owned(),
                 |begin| moment(begin, waiting.now),
             );
-            let why = if job.restarts > 0 {
+            let why = if job.restarts.is_some_and(|restarts| restarts > 0) {
                 " Slurm lets a requeued job wait for a while."
             } else {
                 ""

@@ -89,7 +89,6 @@ pub fn fill(job: &mut Job, last: &Job) {
     job.exclusive |= last.exclusive;
     job.requeueable |= last.requeueable;
     job.batch |= last.batch;
-    job.restarts = job.restarts.max(last.restarts);
     if job.node_count == 0 {
         job.node_count = last.node_count;
     }

@@ -154,11 +154,22 @@ fn told(readings: &[String]) -> BTreeSet<EventId> {
     let mut book = Book::default();
     let mut ids = BTreeSet::new();
     let mut counts: HashMap<RunKey, u64> = HashMap::new();
+    let mut restarts: HashMap<RunKey, Option<u32>> = HashMap::new();
     let mut ends = BTreeSet::new();
     for (sweep, text) in readings.iter().enumerate() {
         for fact in apply(&mut book, step(text, u64::try_from(sweep).unwrap())) {
             let count = counts.insert(fact.run.clone(), fact.seq).unwrap_or(0);
             assert_eq!(fact.seq, count + 1, "{:?} in {readings:?}", fact.kind);
+            let runs_before = u32::try_from((fact.run.submit_time - EPOCH) / 1000).unwrap();
+            assert!(
+                fact.restart_count
+                    .is_none_or(|restarts| restarts == runs_before),
+                "{fact:?} in {readings:?}"
+            );
+            // What was said once is said of every later event of the run.
+            let counted = restarts.entry(fact.run.clone()).or_default();
+            assert!(*counted <= fact.restart_count, "{fact:?} in {readings:?}");
+            *counted = fact.restart_count;
             if fact.kind.is_end() {
                 assert!(ends.insert(fact.run.clone()), "{readings:?}");
             }

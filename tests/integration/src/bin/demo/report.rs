@@ -197,7 +197,7 @@ fn moment(marks: &Marks, what: &str, event: &Event) -> Option<Instant> {
         (Some(array), Some(task)) => format!("{}_{task}", array.job_id),
         _ => job.job_id.to_string(),
     };
-    marks.when(what, &id, job.restarts)
+    marks.when(what, &id, job.restarts?)
 }
 
 fn to_bus(

@@ -140,7 +140,7 @@ pub enum Command {
     /// Checkpoints, keys and exports for those who audit the ledger; prepare its database
     #[command(subcommand)]
     Ledger(Ledger),
-    /// Check the arithmetic of costs against test vectors
+    /// Check what jobs cost by the price book
     #[command(subcommand)]
     Price(Price),
     /// Bring what can be read of a service's damaged file into a new one
@@ -322,10 +322,26 @@ pub struct Inspect {
 /// `smesh price`
 #[derive(Debug, Subcommand)]
 pub enum Price {
-    /// Check a file of cost test vectors; exit status 1 if a figure comes out otherwise
+    /// Check that jobs cost by a price book what a file says
+    #[command(after_help = "\
+The file names jobs and what they must cost:
+  [[job]]
+  name = \"a whole CPU node for an hour\"
+  partition = \"cpu\"
+  nodes = \"n1\"                      # a host list
+  tres = \"cpu=4,mem=4000M\"          # as sacct prints AllocTRES
+  start = 2026-08-01T08:00:00Z
+  end = 2026-08-01T09:00:00Z
+  cost = \"0.36\"                     # or \"none\": it must have no price
+Also: exclusive = true, suspended_seconds = 600.
+
+Exit status: 0 every job costs that; 1 one does not, or a file cannot be read.")]
     Check {
-        /// JSON file of the schema cost-vectors/1
+        /// TOML file with the jobs
         file: PathBuf,
+        /// Price book; default is the one that mesh.toml names
+        #[arg(long, value_name = "FILE")]
+        book: Option<PathBuf>,
     },
 }
 

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! - [`domain`]: the formulas, pure.
-//! - [`price_book`]: what the site's nodes cost, from TOML; `reload` follows its changes.
+//! - [`price_book`]: what the site's nodes cost, from TOML, and what jobs must cost by that; `reload` follows its changes.
 //! - [`usage`] and [`costing`]: from Slurm's snapshots to facts, and from facts to the payload of a cost event.
-//! - [`vectors`]: checks files of cost test vectors.
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`api`]: `/v1/costs/live` and `/v1/costs`.
 //!
@@ -27,7 +26,8 @@ mod outbox;
 pub mod price_book;
 mod reload;
 pub mod usage;
-pub mod vectors;
+#[cfg(test)]
+mod vectors;
 
 use std::path::PathBuf;
 
@@ -38,7 +38,6 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, DEFAULTS};
 pub use price_book::{PriceBook, PriceBookError};
-pub use vectors::check_vectors;
 
 use adapters::Store;
 use handlers::JobEvents;

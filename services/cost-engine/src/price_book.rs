@@ -3,6 +3,7 @@
 //! A TOML file, documented in this service's README. Reading it is all or nothing: every fault is reported at once, each with file, line
 //! and key, and a book with a fault is never used. Names, dates and amounts are turned into the facts of [`crate::domain`] here, once.
 
+pub mod checks;
 mod file;
 mod read;
 mod value;

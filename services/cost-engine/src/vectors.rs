@@ -1,7 +1,6 @@
 //! Checks files of cost test vectors (`cost-vectors/1`) against the formulas of [`crate::domain`].
 //!
-//! A vector is a small world (prices, nodes, runs) with the figures that must come out. Sites write their own to prove that a price book
-//! change does what they mean; `smesh price check FILE` prints what [`check_vectors`] finds.
+//! A vector is a small world (prices, nodes, runs) with the figures that must come out.
 
 mod check;
 mod schema;

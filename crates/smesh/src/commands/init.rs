@@ -26,7 +26,7 @@ const IDENTITIES: &str = r#"# Who the people behind Unix users are. Read again w
 # name = "Alice Doe"
 "#;
 
-const PRICES: &str = r#"# What nodes cost. Change `version` with every change; cost events carry it. Check your arithmetic with `smesh price check`.
+const PRICES: &str = r#"# What nodes cost. Change `version` with every change; cost events carry it. Say what jobs must cost, and check it with `smesh price check`.
 name = "starter"
 version = "1"
 currency = "EUR"

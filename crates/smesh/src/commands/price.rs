@@ -1,45 +1,88 @@
-//! `smesh price check`: cost test vectors against the formulas.
+//! `smesh price check`: what jobs must cost, against the site's price book.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cost_engine::PriceBook;
+use cost_engine::domain::PriceError;
+use cost_engine::price_book::checks;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::{self, Global};
 use crate::error::Error;
-use crate::show;
+use crate::{settings, show};
 
 pub(super) fn run(global: &Global, args: &cli::Price) -> Result<ExitCode, Error> {
-    let cli::Price::Check { file } = args;
-    let text = std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?;
-    let report = cost_engine::check_vectors(&text).map_err(|error| {
-        Error::Failed(format!(
-            "{}: {}",
-            file.display(),
-            mesh_runtime::chain(&error)
-        ))
-    })?;
-    if global.json {
-        let differences: Vec<_> = report
-            .differences
-            .iter()
-            .map(|d| json!({ "vector": d.vector, "title": d.title, "field": d.field, "expected": d.expected, "found": d.found }))
-            .collect();
-        show::line(
-            json!({ "passed": report.passed(), "checked": report.checked, "differences": differences }),
-        )?;
-    } else {
-        for difference in &report.differences {
-            show::line(difference)?;
+    let cli::Price::Check { file, book } = args;
+    let failed =
+        |error: &(dyn std::error::Error + 'static)| Error::Failed(mesh_runtime::chain(error));
+    let checks = checks::load(file).map_err(|error| failed(&error))?;
+    let path = match book {
+        Some(path) => path.clone(),
+        None => configured(global)?,
+    };
+    let book = PriceBook::load(&path).map_err(|error| failed(&error))?;
+    let amount = |micros| show::micros(i128::from(micros), &book.currency);
+    let mut jobs = Vec::new();
+    let mut differ = 0;
+    for check in &checks {
+        let cost = check.cost(&book);
+        let passed = check.passed(&cost);
+        differ += usize::from(!passed);
+        let found = cost.as_ref().map(|spent| spent.cost.0);
+        if global.json {
+            jobs.push(json!({
+                "name": check.name,
+                "passed": passed,
+                "expected_micros": check.expected.map(|cost| cost.0),
+                "found_micros": found.ok(),
+                "problem": found.err().map(PriceError::problem),
+            }));
+        } else if !passed {
+            let expected = check
+                .expected
+                .map_or_else(|| "no price".to_owned(), |cost| amount(cost.0));
+            let found = match found {
+                Ok(cost) => format!("it costs {}", amount(cost)),
+                Err(error) => format!("it has no price: {}", error.problem()),
+            };
+            show::line(show::clean(&format!(
+                "{}: expected {expected}, {found}",
+                check.name
+            )))?;
         }
+    }
+    let passed = differ == 0;
+    if global.json {
+        show::line(json!({
+            "passed": passed,
+            "price_book": book.label(),
+            "currency": book.currency,
+            "jobs": jobs,
+        }))?;
+    } else {
         show::line(format!(
-            "{} vectors checked, {} figures differ",
-            report.checked,
-            report.differences.len()
+            "{} jobs checked by price book {}, {differ} cost something else",
+            checks.len(),
+            book.label()
         ))?;
     }
-    Ok(if report.passed() {
+    Ok(if passed {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The price book that mesh.toml names.
+fn configured(global: &Global) -> Result<PathBuf, Error> {
+    let context = settings::load(global, CancellationToken::new())?;
+    let config: cost_engine::Config = context.section("cost-engine")?;
+    if config.price_book.as_os_str().is_empty() {
+        return Err(Error::Failed(
+            "mesh.toml names no price book (cost-engine.price_book): say --book FILE".to_owned(),
+        ));
+    }
+    Ok(context.relative(&config.price_book))
 }

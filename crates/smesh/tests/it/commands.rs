@@ -16,21 +16,33 @@ fn the_help_teaches() {
 }
 
 #[test]
-fn cost_vectors_are_checked() {
-    let mesh = Mesh::init();
-    let vectors = concat!(
+fn a_price_book_is_checked_by_what_jobs_must_cost() {
+    const EXAMPLES: &str = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../services/cost-engine/tests/data/cost_vectors.json"
+        "/../../services/cost-engine/examples"
     );
-    let good = mesh.run(&["price", "check", vectors]);
+    let mesh = Mesh::init();
+    let checks = format!("{EXAMPLES}/price-checks.toml");
+    let book = format!("{EXAMPLES}/price-book.toml");
+    let good = mesh.run(&["price", "check", &checks, "--book", &book]);
     assert!(
-        good.status.success() && stdout(&good).contains("0 figures differ"),
+        good.status.success() && stdout(&good).contains("0 cost something else"),
         "{good:?}"
     );
-    fs::write(mesh.path("bad.json"), "{}").unwrap();
-    let bad = mesh.run(&["price", "check", "bad.json"]);
+    // The book that `smesh init` wrote has other nodes, and no prices yet.
+    let own = mesh.run(&["price", "check", &checks]);
     assert!(
-        !bad.status.success() && stderr(&bad).contains("bad.json"),
+        !own.status.success() && stdout(&own).contains("expected 0.36 EUR, it has no price"),
+        "{own:?}"
+    );
+    let json = mesh.run(&["--json", "price", "check", &checks]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["passed"], false);
+    assert_eq!(json["jobs"][0]["expected_micros"], 360_000);
+    fs::write(mesh.path("bad.toml"), "[[job]]\nname = 7\n").unwrap();
+    let bad = mesh.run(&["price", "check", "bad.toml"]);
+    assert!(
+        !bad.status.success() && stderr(&bad).contains("bad.toml: line 2"),
         "{bad:?}"
     );
 }

@@ -61,19 +61,26 @@ impl<'a> Faults<'a> {
         read
     }
 
-    /// An amount per hour. A number is read from its text: `0.1` has no exact binary form.
+    /// An amount per hour.
     pub fn rate(&mut self, key: &str, value: &Spanned<Value>) -> Option<Micros> {
-        self.value(
-            key,
-            value,
-            "an amount per hour with at most six decimals, such as \"0.68\"",
-            |value, raw| {
-                let micros = number(value, raw)? * integer(1_000_000);
-                micros
-                    .is_integer()
-                    .then(|| micros.to_integer().to_i64().map(Micros))?
-            },
-        )
+        let expected = "an amount per hour with at most six decimals, such as \"0.68\"";
+        self.amount(key, value, expected)
+    }
+
+    /// What a job costs.
+    pub fn cost(&mut self, key: &str, value: &Spanned<Value>) -> Option<Micros> {
+        let expected = "an amount with at most six decimals, such as \"0.68\", nor \"none\"";
+        self.amount(key, value, expected)
+    }
+
+    /// An amount of money. A number is read from its text: `0.1` has no exact binary form.
+    fn amount(&mut self, key: &str, value: &Spanned<Value>, expected: &str) -> Option<Micros> {
+        self.value(key, value, expected, |value, raw| {
+            let micros = number(value, raw)? * integer(1_000_000);
+            micros
+                .is_integer()
+                .then(|| micros.to_integer().to_i64().map(Micros))?
+        })
     }
 
     /// A weight: `"1/10"`, `"0.1"` or `0.1`.

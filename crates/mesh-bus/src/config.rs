@@ -17,8 +17,17 @@ pub struct Config {
     pub password: Option<SecretString>,
     /// File that holds the password.
     pub password_file: Option<PathBuf>,
-    /// NATS credentials file (JWT and nkey seed).
+    /// NATS credentials file (JWT and NKey seed).
     pub credentials_file: Option<PathBuf>,
+    /// File with an NKey seed. Instead of user and password, or of `credentials_file`.
+    pub nkey_file: Option<PathBuf>,
+    /// PEM file with the authorities that may have signed the server's certificate; TLS is required then. Absent: those of the system,
+    /// and TLS if the address is `tls://` or the server asks for it.
+    pub ca_file: Option<PathBuf>,
+    /// PEM file with our own certificate, for servers that ask for one.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file with its private key.
+    pub key_file: Option<PathBuf>,
     /// Whether the service declares streams, consumers and buckets itself. Needs wide rights; off where a deploy job or `smesh up` does it.
     pub provision: bool,
     /// Replicas of streams and buckets: 1, 3 or 5.
@@ -28,6 +37,32 @@ pub struct Config {
 }
 
 impl Config {
+    /// Every fault, by key.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if ![1, 3, 5].contains(&self.replicas) {
+            faults.push("mesh.nats.replicas: 1, 3 or 5".to_owned());
+        }
+        let password = self.password.is_some() || self.password_file.is_some();
+        let means = [
+            self.user.is_some() || password,
+            self.credentials_file.is_some(),
+            self.nkey_file.is_some(),
+        ];
+        if means.iter().filter(|given| **given).count() > 1 {
+            faults.push(
+                "mesh.nats.user, mesh.nats.credentials_file, mesh.nats.nkey_file: set one of the three".to_owned(),
+            );
+        }
+        if password && self.user.is_none() {
+            faults.push("mesh.nats.user: needed with a password".to_owned());
+        }
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            faults.push("mesh.nats.cert_file, mesh.nats.key_file: set both or none".to_owned());
+        }
+        faults
+    }
+
     /// The address as it may be shown: without user and password, should somebody have written them into it.
     pub fn shown_url(&self) -> String {
         let shown: Vec<String> = self.url.split(',').map(without_userinfo).collect();
@@ -55,6 +90,10 @@ impl Default for Config {
             password: None,
             password_file: None,
             credentials_file: None,
+            nkey_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
             provision: true,
             replicas: 1,
             events_max_bytes: None,

@@ -6,18 +6,21 @@ use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::jetstream;
-use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, Event, ServerAddr};
 use mesh_events::catalogue;
-use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::repair::Consumers;
 use crate::status::Status;
-use crate::{Config, Error, metrics};
+use crate::{BoxError, Config, Error, authentication, innermost, metrics};
 
 /// So long what was declared is taken to be there still.
 const DECLARED: Duration = Duration::from_secs(10);
+/// How long a connection may take to stand.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is found out why there is no connection.
+const REASON_INTERVAL: Duration = Duration::from_secs(10);
 /// So many consumers are declared or opened at a time: the server does them one after the other, and each has to be done before its
 /// request times out, however many there are.
 const DECLARING: usize = 32;
@@ -43,7 +46,7 @@ impl Bus {
     /// If the configuration cannot be used: a broken address, an unreadable file.
     pub async fn connect(config: &Config, role: &str) -> Result<Self, Error> {
         metrics::describe();
-        let connect_error = |source: crate::BoxError| Error::Connect {
+        let connect_error = |source: BoxError| Error::Connect {
             url: config.shown_url(),
             source,
         };
@@ -56,28 +59,30 @@ impl Bus {
         if addresses.iter().any(|address| address.host().is_empty()) {
             return Err(connect_error("there is no host in the address".into()));
         }
-        let mut options = match &config.credentials_file {
-            Some(path) => ConnectOptions::with_credentials_file(path)
-                .await
-                .map_err(|source| connect_error(source.into()))?,
-            None => ConnectOptions::new(),
-        };
-        if let Some(user) = &config.user {
-            options = options.user_and_password(user.clone(), password(config)?);
-        }
+        let options = authentication::options(config)?;
+        let status = Arc::new(Status::default());
         let name = role.to_owned();
+        let reason = Arc::new(Reason {
+            config: config.clone(),
+            addresses: addresses.clone(),
+            status: Arc::clone(&status),
+            finding: Mutex::default(),
+        });
         let client = options
             .name(role)
             .custom_inbox_prefix(catalogue::inbox_prefix(role))
             .retry_on_initial_connect()
-            .connection_timeout(Duration::from_secs(5))
+            .connection_timeout(CONNECT_TIMEOUT)
             .ping_interval(Duration::from_secs(10))
             .reconnect_delay_callback(|attempts| {
                 Duration::from_millis((50 * attempts as u64).min(2_000))
             })
             .event_callback(move |event| {
-                let role = name.clone();
-                async move { log_event(&role, &event) }
+                let (role, reason) = (name.clone(), Arc::clone(&reason));
+                async move {
+                    log_event(&role, &event);
+                    reason.note(&event);
+                }
             })
             .connect(addresses)
             .await
@@ -94,7 +99,7 @@ impl Bus {
             declared: Arc::default(),
             declaring: Arc::new(Semaphore::new(DECLARING)),
             consumers: Arc::default(),
-            status: Arc::default(),
+            status,
         })
     }
 
@@ -184,6 +189,46 @@ impl Bus {
     }
 }
 
+/// Finds out why there is no connection. The client's own event says "IO error" of whatever it is, from a port where nobody listens to
+/// a certificate that has expired; who may not try for ever is told the cause.
+struct Reason {
+    config: Config,
+    addresses: Vec<ServerAddr>,
+    status: Arc<Status>,
+    finding: Mutex<()>,
+}
+
+impl Reason {
+    fn note(self: Arc<Self>, event: &Event) {
+        match event {
+            Event::Connected => self.status.connected(),
+            Event::ClientError(_) if self.status.reason_is_older_than(REASON_INTERVAL) => {
+                tokio::spawn(self.find());
+            }
+            _ => {}
+        }
+    }
+
+    async fn find(self: Arc<Self>) {
+        let Ok(_alone) = self.finding.try_lock() else {
+            return;
+        };
+        if let Err(reason) = self.connect_once().await {
+            self.status.not_connected(reason);
+        }
+    }
+
+    async fn connect_once(&self) -> Result<(), String> {
+        let options = authentication::options(&self.config)
+            .map_err(|error| format!("{error}: {}", error.cause()))?;
+        let connecting = options
+            .connection_timeout(CONNECT_TIMEOUT)
+            .connect(self.addresses.clone());
+        let error = connecting.await.err().map(BoxError::from);
+        error.map_or(Ok(()), |error| Err(innermost(error.as_ref()).to_string()))
+    }
+}
+
 /// Whether a version of nats-server is this one or newer. One that cannot be read is none to refuse.
 fn is_at_least(version: &str, wanted: (u32, u32)) -> bool {
     let mut numbers = version
@@ -191,21 +236,6 @@ fn is_at_least(version: &str, wanted: (u32, u32)) -> bool {
         .map_while(|part| part.parse::<u32>().ok());
     let (major, minor) = (numbers.next(), numbers.next());
     major.zip(minor).is_none_or(|version| version >= wanted)
-}
-
-fn password(config: &Config) -> Result<String, Error> {
-    if let Some(path) = &config.password_file {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::PasswordFile {
-            path: path.clone(),
-            source,
-        })?;
-        return Ok(text.trim_end().to_owned());
-    }
-    Ok(config
-        .password
-        .as_ref()
-        .map(|password| password.expose_secret().to_owned())
-        .unwrap_or_default())
 }
 
 fn log_event(role: &str, event: &Event) {

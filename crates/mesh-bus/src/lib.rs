@@ -6,6 +6,7 @@
 //! - A message is acknowledged after its handler said so; a dropped one comes again; one that cannot be processed is parked with its reason.
 //! - NATS may be away at any time: connections come back by themselves, consumers resume, publishers wait.
 
+mod authentication;
 mod batch;
 mod bucket;
 mod config;
@@ -51,9 +52,11 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A file with credentials cannot be read.
-    #[error("read NATS password from {path}")]
-    PasswordFile {
+    /// A file with credentials or certificates cannot be used.
+    #[error("mesh.nats.{key} {}", path.display())]
+    File {
+        /// Its key in `[mesh.nats]`.
+        key: &'static str,
         /// The file.
         path: std::path::PathBuf,
         /// Cause.
@@ -96,11 +99,7 @@ pub enum Error {
 impl Error {
     /// The innermost cause, in words.
     pub(crate) fn cause(&self) -> String {
-        let mut error: &dyn std::error::Error = self;
-        while let Some(source) = error.source() {
-            error = source;
-        }
-        error.to_string()
+        innermost(self).to_string()
     }
 
     pub(crate) fn jetstream(
@@ -114,6 +113,15 @@ impl Error {
             source,
         }
     }
+}
+
+pub(crate) fn innermost<'a>(
+    mut error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
 }
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

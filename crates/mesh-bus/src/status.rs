@@ -31,6 +31,8 @@ struct Inner {
     /// Consumers that cannot be read, by stream and name: since when, and why.
     unreadable: BTreeMap<(String, String), (Instant, String)>,
     repairs: Vec<(DateTime<Utc>, String)>,
+    /// Since when it is known why there is no connection, and why; `None` while connected.
+    disconnected: Option<(Instant, String)>,
 }
 
 /// A publish on its way. Who gives up waiting for its answer has found that there is none.
@@ -91,6 +93,20 @@ impl Status {
         }
     }
 
+    pub(crate) fn connected(&self) {
+        self.lock().disconnected = None;
+    }
+
+    pub(crate) fn not_connected(&self, reason: String) {
+        self.lock().disconnected = Some((Instant::now(), reason));
+    }
+
+    pub(crate) fn reason_is_older_than(&self, age: Duration) -> bool {
+        let inner = self.lock();
+        let known = inner.disconnected.as_ref();
+        known.is_none_or(|(at, _)| at.elapsed() > age)
+    }
+
     pub(crate) fn repaired(&self, what: String) {
         let now = Utc::now();
         let mut inner = self.lock();
@@ -130,8 +146,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl Bus {
-    /// What does not work, if anything: streams that do not store what is published, consumers that cannot be read.
+    /// What does not work, if anything: no connection, and why; streams that do not store what is published, consumers that cannot be read.
     pub fn problem(&self) -> Option<String> {
+        if !self.connected() {
+            let reason = self.status.lock().disconnected.clone();
+            return Some(match reason {
+                None => "NATS does not answer; connecting again".to_owned(),
+                Some((_, reason)) => format!("NATS does not answer ({reason}); connecting again"),
+            });
+        }
         self.status.problem(Instant::now())
     }
 

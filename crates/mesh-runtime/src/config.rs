@@ -48,6 +48,10 @@ impl MeshConfig {
             self.identity_map.as_mut(),
             self.nats.password_file.as_mut(),
             self.nats.credentials_file.as_mut(),
+            self.nats.nkey_file.as_mut(),
+            self.nats.ca_file.as_mut(),
+            self.nats.cert_file.as_mut(),
+            self.nats.key_file.as_mut(),
             Some(&mut self.api.socket),
             Some(&mut self.api.token_file),
         ]

@@ -40,9 +40,7 @@ impl Context {
         if !(0.0..=1.0).contains(&mesh.telemetry.sample_ratio) {
             faults.push("mesh.telemetry.sample_ratio: from 0 to 1".to_owned());
         }
-        if ![1, 3, 5].contains(&mesh.nats.replicas) {
-            faults.push("mesh.nats.replicas: 1, 3 or 5".to_owned());
-        }
+        faults.extend(mesh.nats.faults());
         faults.extend(mesh.api.faults());
         if !faults.is_empty() {
             return Err(ConfigError::faults(config.name(), &faults));
@@ -101,9 +99,6 @@ impl Context {
         tokio::spawn(async move {
             loop {
                 match bus.problem() {
-                    _ if !bus.connected() => {
-                        condition.fail("NATS does not answer; connecting again");
-                    }
                     Some(problem) => condition.fail(problem),
                     None => condition.ok(),
                 }
@@ -161,17 +156,38 @@ mod tests {
         let context = context(
             folder.path(),
             "[mesh]\ncluster = 'c'\ndata_dir = 'data'\nidentity_map = 'who.toml'\n\
-             [mesh.nats]\npassword_file = 'nats.password'\ncredentials_file = '/etc/nats.creds'\n\
+             [mesh.nats]\nuser = 'u'\npassword_file = 'nats.password'\nca_file = '/etc/nats-ca.pem'\n\
              [mesh.api]\nsocket = 'api.sock'\ntoken_file = '../token'\n",
         );
         let (mesh, at) = (&context.mesh, |name: &str| folder.path().join(name));
         assert_eq!(mesh.data_dir, at("data"));
         assert_eq!(mesh.identity_map, Some(at("who.toml")));
         assert_eq!(mesh.nats.password_file, Some(at("nats.password")));
-        assert_eq!(mesh.nats.credentials_file, Some("/etc/nats.creds".into()));
+        assert_eq!(mesh.nats.ca_file, Some("/etc/nats-ca.pem".into()));
         assert_eq!(mesh.api.socket, at("api.sock"));
         assert_eq!(mesh.api.token_file, at("../token"));
         assert_eq!(context.relative(&mesh.data_dir), mesh.data_dir, "again");
+    }
+
+    #[test]
+    fn keys_that_contradict_each_other_are_named() {
+        let nats = |keys: &str| {
+            let nats: mesh_bus::Config = toml::from_str(keys).unwrap();
+            nats.faults().join("; ")
+        };
+        for (keys, fault) in [
+            ("user = 'u'\nnkey_file = 'n'", "set one of the three"),
+            (
+                "credentials_file = 'c'\nnkey_file = 'n'",
+                "set one of the three",
+            ),
+            ("password_file = 'p'", "mesh.nats.user: needed"),
+            ("cert_file = 'c'", "mesh.nats.key_file: set both"),
+            ("replicas = 2", "mesh.nats.replicas: 1, 3 or 5"),
+        ] {
+            assert!(nats(keys).contains(fault), "{keys}: {}", nats(keys));
+        }
+        assert_eq!(nats("user = 'u'\npassword_file = 'p'\nca_file = 'c'"), "");
     }
 
     #[test]

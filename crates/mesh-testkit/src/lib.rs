@@ -30,7 +30,18 @@ pub use program::{copy_program, script};
 pub use receiver::{Answer, Received, Receiver};
 pub use replicas::Replicas;
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Writes a file that only its owner may read, as every file with a secret has to be.
+///
+/// # Panics
+/// If that is not possible.
+pub fn write_private(path: &Path, text: impl AsRef<[u8]>) {
+    std::fs::write(path, text).expect("write a file");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("chmod 600");
+}
 
 /// Waits until a condition holds; panics with `what` after the deadline.
 ///

@@ -38,20 +38,25 @@ impl NatsServer {
             tempfile::tempdir().expect("a temporary folder"),
             Port::take(),
         );
-        let text = format!(
-            "listen: \"{}\"\njetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: 20GB }}\n{configuration}\n",
-            port.address(),
-            folder.path()
-        );
-        std::fs::write(folder.path().join("nats.conf"), text).expect("write nats.conf");
         let mut server = Self {
             child: None,
             port,
             route: None,
             folder,
         };
+        server.configure(configuration);
         server.spawn().await;
         server
+    }
+
+    /// Replaces the lines of configuration; they count from the next start.
+    pub fn configure(&self, configuration: &str) {
+        let text = format!(
+            "listen: \"{}\"\njetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: 20GB }}\n{configuration}\n",
+            self.port.address(),
+            self.folder.path()
+        );
+        std::fs::write(self.folder.path().join("nats.conf"), text).expect("write nats.conf");
     }
 
     /// Starts so many servers that share their streams; one is as [`NatsServer::start`].

@@ -130,7 +130,11 @@ impl Config {
                 });
             }
             let file = path.parent().unwrap_or(Path::new("/")).join(file);
-            config.nats.password = Some(read(&file)?.trim_end().into());
+            let password = secret_file::read(&file).map_err(|source| Error::Read {
+                path: file.clone(),
+                source,
+            })?;
+            config.nats.password = Some(password.trim_end().into());
         }
         config.check().map_err(|(key, problem)| Error::Value {
             path: path.to_owned(),
@@ -230,7 +234,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hook.toml");
         fs::write(&path, text).unwrap();
-        fs::write(folder.path().join("secret"), "from file\n").unwrap();
+        mesh_testkit::write_private(&folder.path().join("secret"), "from file\n");
         Config::load(&path).map_err(|error| error.to_string())
     }
 

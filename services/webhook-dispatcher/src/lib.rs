@@ -176,8 +176,9 @@ fn configuration(
 ) -> Result<(Config, Vec<Endpoint>, Network, Location), BoxError> {
     let config: Config = context.section(WebhookDispatcherService::NAME)?;
     let read = |path: &Path| std::fs::read_to_string(context.relative(path));
-    let endpoints = config.validate(read);
-    let network = config.network(read);
+    let read_secret = |path: &Path| secret_file::read(&context.relative(path));
+    let endpoints = config.validate(read_secret);
+    let network = config.network(read, read_secret);
     let location = config.db.location(&context.mesh.data_dir);
     match (endpoints, network, location) {
         (Ok(endpoints), Ok(network), Ok(location)) => Ok((config, endpoints, network, location)),

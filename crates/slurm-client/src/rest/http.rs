@@ -2,14 +2,13 @@
 
 use std::{
     error::Error as _,
-    fs,
-    os::unix::fs::MetadataExt,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
+use secret_file::Stamp;
 
 use crate::{Config, Error, RestUrl, error::excerpt, limits::Limits};
 
@@ -32,9 +31,6 @@ pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
-
-/// Tells whether a file is still the same.
-type Stamp = (i64, i64, u64, u64);
 
 impl Http {
     pub(super) fn new(config: Config) -> Self {
@@ -120,15 +116,14 @@ impl Http {
             path: path.to_owned(),
             problem,
         };
-        let about = fs::metadata(path).map_err(|error| problem(error.to_string()))?;
-        let stamp = (about.mtime(), about.mtime_nsec(), about.ino(), about.len());
         let mut known = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((then, token)) = known.as_ref()
-            && *then == stamp
+            && Some(*then) == Stamp::of(path)
         {
             return Ok(token.clone());
         }
-        let text = fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+        let (text, stamp) =
+            secret_file::read_with_stamp(path).map_err(|error| problem(error.to_string()))?;
         let text = text.trim();
         let text = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
         let token = HeaderValue::from_str(text)

@@ -48,7 +48,7 @@ impl Cluster {
             &["scontrol", "token", "username=root", "lifespan=3600"],
         );
         let token_file = self.0.dir().join("token");
-        std::fs::write(&token_file, token).unwrap();
+        mesh_testkit::write_private(&token_file, token);
         Slurm::new(Config {
             source: Source::Rest,
             rest_url,

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     sync::{Arc, Mutex},
 };
 
@@ -124,7 +125,7 @@ async fn states_of_nodes_without_flags_are_not_believed() {
 async fn the_token_is_read_again_when_its_file_changes() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
-    fs::write(&token, "SLURM_JWT=old.old.old\n").unwrap();
+    mesh_testkit::write_private(&token, "SLURM_JWT=old.old.old\n");
     let (_, seen, config) = server(dir.path(), |head| {
         let named = head.contains("x-slurm-user-name: carol");
         match path(head) {
@@ -154,6 +155,10 @@ async fn the_token_is_read_again_when_its_file_changes() {
         matches!(error, Error::TokenFile { .. }) && !error.is_transient(),
         "{error}"
     );
+    fs::write(&token, "new.new.new").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = slurm.ping().await.unwrap_err().to_string();
+    assert!(error.contains("chmod 600"), "{error}");
     fs::remove_file(&token).unwrap();
     assert!(matches!(slurm.ping().await, Err(Error::TokenFile { .. })));
 }

@@ -148,6 +148,10 @@ impl NatsChild {
             password: Some(self.password(role)?.into()),
             password_file: None,
             credentials_file: None,
+            nkey_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
             provision: role == "admin",
             ..self.config.clone()
         })

@@ -79,7 +79,7 @@ impl Mesh {
     pub async fn ingest_over_rest(&self, cluster: &Cluster, settings: &str) -> Running {
         let ask = ["scontrol", "token", "username=root", "lifespan=3600"];
         let token = self.folder.path().join("token");
-        std::fs::write(&token, cluster.run("root", &ask).await).unwrap();
+        mesh_testkit::write_private(&token, cluster.run("root", &ask).await);
         let slurm = format!(
             "source = \"rest\"\nrest_url = \"unix://{}\"\nrest_user = \"root\"\ntoken_file = {token:?}",
             cluster.folder.join("rest/socket").display()

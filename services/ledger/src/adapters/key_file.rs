@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::domain::note::PrivateKey;
@@ -118,18 +118,11 @@ fn read_key(path: &Path) -> Result<Option<PrivateKey>, Error> {
         path: path.to_owned(),
         fault,
     };
-    let file = match File::open(path) {
-        Ok(file) => file,
+    let text = match secret_file::read(path) {
+        Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
     };
-    let mode = file.metadata().map_err(io)?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(unfit(format!(
-            "others may read it (mode {mode:o}); chmod 600 it, and rotate the key if somebody may have read it"
-        )));
-    }
-    let text = std::io::read_to_string(file).map_err(io)?;
     match text.trim_end().parse() {
         Ok(key) => Ok(Some(key)),
         // The reason never repeats the text.
@@ -162,7 +155,7 @@ fn sync_folder(path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
 
@@ -181,8 +174,8 @@ mod tests {
         }
         file.drop_next().unwrap();
         assert_eq!(file.path().metadata().unwrap().mode() & 0o777, 0o600);
-        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(matches!(file.read(), Err(Error::KeyUnfit { .. })));
+        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(file.read(), Err(Error::KeyFile { .. })));
     }
 
     #[test]

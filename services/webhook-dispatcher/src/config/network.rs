@@ -66,13 +66,14 @@ impl fmt::Display for Proxy {
 }
 
 impl Config {
-    /// Checks how receivers are reached. `read` reads a file.
+    /// Checks how receivers are reached. `read` reads a file, `read_secret` one that nobody else may read.
     ///
     /// # Errors
     /// Every fault, not only the first.
     pub fn network(
         &self,
         read: impl Fn(&Path) -> std::io::Result<String>,
+        read_secret: impl Fn(&Path) -> std::io::Result<String>,
     ) -> Result<Network, Vec<Fault>> {
         let mut faults = Vec::new();
         let mut fault = |key, problem: String| {
@@ -98,7 +99,7 @@ impl Config {
                 ),
             }
         }
-        let proxy = self.proxy.check(&read, &mut fault);
+        let proxy = self.proxy.check(&read_secret, &mut fault);
         if faults.is_empty() {
             Ok(Network {
                 authorities,
@@ -223,7 +224,7 @@ mod tests {
             _ => Err(std::io::ErrorKind::NotFound.into()),
         };
         config
-            .network(read)
+            .network(read, read)
             .map_err(|faults| faults.iter().map(ToString::to_string).collect())
     }
 

@@ -115,7 +115,7 @@ impl Mesh {
         mesh.settings = FOR_API.to_owned();
         if kind == Kind::Postgres {
             let key = format!("{}\n", "A".repeat(43) + "=");
-            std::fs::write(mesh.folder.path().join("secrets.key"), key).unwrap();
+            mesh_testkit::write_private(&mesh.folder.path().join("secrets.key"), key);
             mesh.settings += "\nsecrets_key_file = \"secrets.key\"";
         }
         mesh.run(&[]).await;

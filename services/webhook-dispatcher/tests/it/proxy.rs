@@ -108,7 +108,7 @@ async fn serve(stream: TcpStream, manner: Manner, heads: Arc<Mutex<Vec<String>>>
 fn http(config: &Config) -> Http {
     mesh_runtime::install_tls();
     let nothing = |_: &Path| Err(std::io::Error::other("no files"));
-    Http::new(config.network(nothing).unwrap_or_default()).unwrap()
+    Http::new(config.network(nothing, nothing).unwrap_or_default()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,7 +120,7 @@ async fn deliveries_go_by_the_proxy_with_its_credentials_and_no_password_is_show
     let dns = Dns::start([("receiver.example.org", always(&["127.0.0.2"]))]).await;
     let mut mesh = Mesh::without_dispatcher().await;
     let write =
-        |name: &str, text: &str| std::fs::write(mesh.folder.path().join(name), text).unwrap();
+        |name: &str, text: &str| mesh_testkit::write_private(&mesh.folder.path().join(name), text);
     write("ca.pem", &own.pem());
     write("login", "mesh:s3cret\n");
     mesh.settings = format!("{}\nca_file = \"ca.pem\"", dns.setting());

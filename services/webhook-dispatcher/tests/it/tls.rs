@@ -286,7 +286,7 @@ async fn a_file_without_certificates_is_a_fault_of_the_configuration() {
     let nothing = |_: &Path| Ok("no certificate".to_owned());
     let config: webhook_dispatcher::Config =
         serde_json::from_value(serde_json::json!({"ca_file": "ca.pem"})).unwrap();
-    let faults = config.network(nothing).err().unwrap();
+    let faults = config.network(nothing, nothing).err().unwrap();
     let told = faults[0].to_string();
     assert!(
         told.starts_with("webhook-dispatcher.ca_file: ca.pem has no certificates"),

@@ -240,6 +240,7 @@ async fn by_rest(cluster: &Cluster) -> Result<String, Error> {
     let token = cluster.ask("root", &command).await?;
     let (file, socket) = (cluster.path("token"), cluster.dir().join("rest/socket"));
     std::fs::write(&file, token).map_err(Error::io("write", &file))?;
+    set_mode(&file, 0o600)?;
     Ok(format!(
         "[slurm]\nsource = \"rest\"\nrest_url = \"unix://{}\"\ntoken_file = {file:?}\nrest_user = \"root\"\n",
         socket.display()

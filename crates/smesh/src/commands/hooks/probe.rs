@@ -276,7 +276,7 @@ impl Probe {
             config.nats.password = Some(password.trim_end().into());
         } else {
             let password = match &nats.password_file {
-                Some(file) => std::fs::read_to_string(file)
+                Some(file) => secret_file::read(file)
                     .ok()
                     .map(|text| text.trim_end().into()),
                 None => nats.password.clone(),

@@ -1,0 +1,185 @@
+//! Reads files that hold a secret: passwords, tokens, private keys. A file that others may read or change is refused, as OpenSSH refuses
+//! a private key: a warning would be read by nobody, and who changes a token is let in with it.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// A longer file holds no secret.
+const LONGEST: u64 = 64 * 1024;
+
+/// Why a file is not used although it can be read: what is inside of the [`io::Error`].
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// Its mode lets others at it.
+    #[error(
+        "others may read or change it (mode {mode:o}); chmod 600 it, and replace the secret if somebody may have read it"
+    )]
+    Exposed {
+        /// Permission bits.
+        mode: u32,
+    },
+    /// It is a device, a folder, or far too long.
+    #[error("it is no file of at most 64 KiB")]
+    NoSecret,
+}
+
+impl From<Unfit> for io::Error {
+    fn from(unfit: Unfit) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, unfit)
+    }
+}
+
+/// Tells whether a file is still the one that was read: inode, length, and the time at which content or mode were changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64, u64, i64, i64);
+
+impl Stamp {
+    /// What the file at a path is now; `None` if there is none.
+    pub fn of(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).ok().as_ref().map(Self::from)
+    }
+}
+
+impl From<&Metadata> for Stamp {
+    fn from(file: &Metadata) -> Self {
+        Self(file.ino(), file.len(), file.ctime(), file.ctime_nsec())
+    }
+}
+
+/// Reads a secret as it is in the file.
+///
+/// # Errors
+/// If the file cannot be read, or an [`Unfit`] if others may read or change it. The path is not in the text: who reports it knows by which
+/// key it was named.
+pub fn read(path: &Path) -> io::Result<String> {
+    read_with_stamp(path).map(|(text, _)| text)
+}
+
+/// Reads a secret, and what its file was then.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with_stamp(path: &Path) -> io::Result<(String, Stamp)> {
+    // Opened once: what is checked is what is read.
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() > LONGEST {
+        return Err(Unfit::NoSecret.into());
+    }
+    check(&about)?;
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok((text, Stamp::from(&about)))
+}
+
+/// Whether a file with a secret is safe from others. A group may read and change it if it is a group of this process: Kubernetes gives
+/// volumes and secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
+fn check(file: &Metadata) -> Result<(), Unfit> {
+    let mode = file.mode() & 0o7777;
+    let by_group = mode & 0o070 != 0 && !is_own_group(file.gid());
+    if mode & 0o007 != 0 || by_group {
+        return Err(Unfit::Exposed { mode });
+    }
+    Ok(())
+}
+
+fn is_own_group(gid: u32) -> bool {
+    use rustix::process::{getegid, getgroups};
+    getegid().as_raw() == gid
+        || getgroups().is_ok_and(|groups| groups.iter().any(|group| group.as_raw() == gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_for_its_owner_and_our_own_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        write(&path, "s3cret\n").unwrap();
+        for (mode, used) in [
+            (0o600, true),
+            (0o400, true),
+            (0o440, true),
+            (0o660, true),
+            (0o644, false),
+            (0o604, false),
+            (0o602, false),
+            (0o666, false),
+            (0o601, false),
+        ] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            match read(&path) {
+                Ok(text) => assert!(used && text == "s3cret\n", "{mode:o}"),
+                Err(error) => {
+                    assert!(!used, "{mode:o}: {error}");
+                    assert!(
+                        error
+                            .to_string()
+                            .contains(&format!("(mode {mode:o}); chmod 600"))
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_not_ours_may_not_read_it() {
+        let foreign = (60_000..).find(|gid| !is_own_group(*gid)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        write(&path, "s3cret").unwrap();
+        if chown(&path, None, Some(foreign)).is_err() {
+            // Only root may give a file to a group it is not in.
+            assert!(!rustix::process::geteuid().is_root());
+            return;
+        }
+        for mode in [0o640, 0o660, 0o620] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = read(&path).unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("(mode {mode:o})")),
+                "{error}"
+            );
+        }
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        read(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_secret_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("long");
+        write(&long, vec![b'x'; 64 * 1024 + 1]).unwrap();
+        set_permissions(&long, Permissions::from_mode(0o600)).unwrap();
+        for path in [folder.path(), &long, Path::new("/dev/zero")] {
+            let error = read(path).unwrap_err();
+            assert!(
+                error.to_string().contains("no file of"),
+                "{}: {error}",
+                path.display()
+            );
+        }
+        let missing = read(&folder.path().join("none")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_stamp_changes_with_content_and_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        assert_eq!(Stamp::of(&path), None);
+        write(&path, "one").unwrap();
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let (_, first) = read_with_stamp(&path).unwrap();
+        assert_eq!(Stamp::of(&path), Some(first));
+        write(&path, "other").unwrap();
+        assert_ne!(Stamp::of(&path), Some(first));
+    }
+}

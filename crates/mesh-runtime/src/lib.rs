@@ -8,6 +8,7 @@ mod context;
 mod health;
 pub mod identity;
 mod leadership;
+mod probe;
 mod process;
 pub mod telemetry;
 pub mod time_bound;

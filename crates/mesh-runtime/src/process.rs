@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Access, Endpoints, serve};
+use crate::probe::Probe;
 use crate::telemetry::Telemetry;
 use crate::{BoxError, ConfigFile, Context, chain, telemetry};
 
@@ -57,6 +58,9 @@ struct Arguments {
     /// Check the configuration and exit.
     #[arg(long)]
     check_config: bool,
+    /// Ask the running service how it is, over its Unix socket, and exit with 0 if all is well: for health checks.
+    #[arg(long, value_name = "WHAT", conflicts_with = "check_config")]
+    probe: Option<Probe>,
     /// Print the configuration after merging, secrets masked, and exit.
     #[arg(long)]
     print_config: bool,
@@ -112,11 +116,14 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
         Access::new(&context.mesh, context.coordinators.clone())?;
         return Ok(());
     }
+    let socket = socket(&context, S::NAME);
+    if let Some(probe) = arguments.probe {
+        return probe.ask(&socket).await;
+    }
     let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
     shutdown_on_signals(shutdown, || {})?;
     let started = S::start(context.clone()).await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
-    let socket = socket(&context, S::NAME);
     let result = run_api(&context, &socket, started.router, &telemetry, started.run).await;
     telemetry.flush().await;
     result

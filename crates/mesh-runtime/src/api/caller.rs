@@ -15,6 +15,8 @@ use super::auth::unauthorized;
 pub enum Role {
     /// Sees their own jobs, and those of the accounts they coordinate.
     User,
+    /// Reads `/metrics` and nothing else.
+    Metrics,
     /// Sees everything, changes nothing.
     Auditor,
     /// Sees and does everything.
@@ -113,7 +115,8 @@ impl Caller {
     pub fn sight(&self) -> Sight {
         match self.role {
             Role::Admin | Role::Auditor => Sight::Everything,
-            Role::User => Sight::Of {
+            // Nobody's jobs: it has no users and no accounts.
+            Role::User | Role::Metrics => Sight::Of {
                 users: self.users.clone(),
                 accounts: self.accounts.clone(),
             },
@@ -140,16 +143,22 @@ impl Caller {
         !user.is_empty() && self.users.contains(user)
     }
 
+    /// True if the caller may read the metrics, whose labels name endpoints and the like.
+    pub const fn may_read_metrics(&self) -> bool {
+        self.sees_everything() || matches!(self.role, Role::Metrics)
+    }
+
     /// True if the caller may change something or make the mesh act.
     pub const fn may_write(&self) -> bool {
         matches!(self.role, Role::Admin)
     }
 
-    /// `user`, `coordinator`, `auditor` or `admin`.
+    /// `user`, `coordinator`, `metrics`, `auditor` or `admin`.
     pub fn role_name(&self) -> &'static str {
         match self.role {
             Role::User if self.accounts.is_empty() => "user",
             Role::User => "coordinator",
+            Role::Metrics => "metrics",
             Role::Auditor => "auditor",
             Role::Admin => "admin",
         }

@@ -195,13 +195,12 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Labels name endpoints and the like: nothing for everybody.
 fn render(caller: &Caller, metrics: &PrometheusHandle) -> Result<String, Problem> {
-    if caller.sees_everything() {
+    if caller.may_read_metrics() {
         Ok(metrics.render())
     } else {
         Err(Problem::forbidden(
-            "metrics are for administrators and auditors",
+            "metrics are for administrators, auditors, and tokens with the role metrics",
         ))
     }
 }

@@ -67,3 +67,25 @@ async fn a_peer_is_known_by_uid_and_somebody_over_tcp_by_a_token() {
     .await;
     assert_eq!(server.whoami(Some(TOKEN)).await.0, 401);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_metrics_reads_metrics_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    write(&file, TOKEN);
+    let tokens = format!(
+        "[[mesh.api.tokens]]\nname = \"prometheus\"\nrole = \"metrics\"\nfile = {file:?}\n"
+    );
+    let server = Server::start(&tokens, "").await;
+    let (_, _, me) = server.whoami(Some(TOKEN)).await;
+    assert_eq!(
+        (&me["role"], &me["sees_everything"], &me["may_write"]),
+        (&json!("metrics"), &json!(false), &json!(false))
+    );
+    let unix = reqwest::Client::builder()
+        .unix_socket(server.path("api.sock"))
+        .build()
+        .unwrap();
+    let metrics = unix.get("http://mesh/metrics").bearer_auth(TOKEN);
+    assert_eq!(metrics.send().await.unwrap().status(), 200);
+}

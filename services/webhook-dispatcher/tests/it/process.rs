@@ -1,13 +1,14 @@
-//! The dispatcher as a process of its own: misconfigured, and with a key from its environment.
+//! The dispatcher as a process of its own: misconfigured, with a key from its environment, and asked how it is.
 
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Output, Stdio};
 
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
 use mesh_testkit::{Receiver, wait_until};
 use serde_json::json;
 
-use crate::dispatcher::command;
+use crate::dispatcher::{Dispatcher, command};
 use crate::harness::{DEADLINE, Kind, Mesh, alice, event, signed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,4 +75,35 @@ async fn the_key_of_secrets_may_be_in_the_environment() {
     assert_eq!(received.header("webhook-id"), event.id);
     assert!(received.header("webhook-signature").starts_with("v1,"));
     assert!(!file.exists(), "no other key was made");
+}
+
+/// Asks a dispatcher as a health check does.
+fn probe(config: &Path, dispatcher: &Dispatcher, what: &str) -> Output {
+    command(config)
+        .env("MESH_MESH__API__SOCKET", dispatcher.socket())
+        .args(["--probe", what])
+        .output()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_health_check_needs_nothing_but_the_program() {
+    let mut mesh = Mesh::without_dispatcher().await;
+    let config = mesh.write_config(&[]);
+    let dispatcher = Dispatcher::start(&config, 0);
+    let passes = |what| probe(&config, &dispatcher, what).status.success();
+    wait_until("it is ready", DEADLINE, async || passes("readyz")).await;
+    mesh.nats.kill();
+    wait_until("it is not ready", DEADLINE, async || !passes("readyz")).await;
+    let said = probe(&config, &dispatcher, "readyz").stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("503") && said.contains("nats:"), "{said}");
+    assert!(passes("livez"), "a restart would not help");
+
+    drop(dispatcher);
+    let gone = command(&config).args(["--probe", "livez"]).output();
+    let gone = gone.unwrap();
+    assert_eq!(gone.status.code(), Some(1));
+    let said = String::from_utf8(gone.stderr).unwrap();
+    assert!(said.contains("does not answer"), "{said}");
 }

@@ -1,0 +1,64 @@
+//! `--probe`: a service asks the process of its name how it is, for health checks in images that have no shell and no curl.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::BoxError;
+
+/// The process answers from memory; one that does not in so long is stuck.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Probe {
+    /// Whether the process answers at all.
+    Livez,
+    /// Whether it can do its work: NATS, Slurm and database are there.
+    Readyz,
+}
+
+impl Probe {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Livez => "/livez",
+            Self::Readyz => "/readyz",
+        }
+    }
+
+    /// Asks over the Unix socket of the service.
+    ///
+    /// # Errors
+    /// What is wrong, in the words of the service.
+    pub(crate) async fn ask(self, socket: &Path) -> Result<(), BoxError> {
+        let client = reqwest::Client::builder()
+            .unix_socket(socket)
+            .timeout(TIMEOUT)
+            .build()?;
+        let asking = client.get(format!("http://localhost{}", self.path()));
+        let answer = asking
+            .send()
+            .await
+            .map_err(|error| format!("{} does not answer: {error}", socket.display()))?;
+        let status = answer.status();
+        let text = answer.text().await?;
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(format!("{status}: {}", problems(&text)).into()),
+        }
+    }
+}
+
+/// The problems of an answer of `/readyz`, or all of another answer.
+fn problems(text: &str) -> String {
+    let answer: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let problems = answer["problems"].as_object().into_iter().flatten();
+    let lines: Vec<String> = problems
+        .map(|(name, problem)| format!("{name}: {}", problem.as_str().unwrap_or_default()))
+        .collect();
+    match lines.is_empty() {
+        true => text.trim().to_owned(),
+        false => lines.join("; "),
+    }
+}

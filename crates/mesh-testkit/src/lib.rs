@@ -22,7 +22,7 @@ mod replicas;
 pub use cluster::SlurmCluster;
 pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;
-pub use nats::NatsServer;
+pub use nats::{NatsServer, nats_server};
 pub use oidc::OidcProvider;
 pub use port::Port;
 pub use postgres::{Postgres, psql};

@@ -124,7 +124,7 @@ impl NatsServer {
     async fn spawn(&mut self) {
         let log_path = self.folder.path().join("nats.log");
         let log = std::fs::File::create(&log_path).expect("create log");
-        let child = Command::new(binary())
+        let child = Command::new(nats_server())
             .arg("-c")
             .arg(self.folder.path().join("nats.conf"))
             .stdout(Stdio::null())
@@ -155,7 +155,10 @@ impl Drop for NatsServer {
 }
 
 /// The nats-server to use: `NATS_SERVER_BIN`, else what `scripts/nats-server` finds or fetches.
-fn binary() -> PathBuf {
+///
+/// # Panics
+/// If there is none.
+pub fn nats_server() -> PathBuf {
     if let Some(path) = std::env::var_os("NATS_SERVER_BIN") {
         return path.into();
     }

@@ -3,6 +3,7 @@
 mod history;
 mod hooks;
 mod ledger;
+mod nats;
 mod webhooks;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use slurm_types::JobRef;
 pub use history::{Events, Export, ExportFormat, Filter, Node, Replay, ReplayStart, Stats, Story};
 pub use hooks::{FlushHooks, HookFiles, Hooks, InstallHooks};
 pub use ledger::{Ledger, LedgerExport, LedgerKey, LedgerRetain, Verify};
+pub use nats::{Nats, NatsConfig, NatsProvision};
 pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,
 };
@@ -147,6 +149,9 @@ pub enum Command {
     Recover(Recover),
     /// Check everything, end to end, and say what to fix
     Doctor(Doctor),
+    /// Users, rights and streams of a nats-server of your own
+    #[command(subcommand)]
+    Nats(Nats),
     /// Print, install, test and flush Slurm's hooks
     #[command(subcommand)]
     Hooks(Hooks),

@@ -10,6 +10,7 @@ mod init;
 mod inspect;
 mod job;
 mod ledger;
+mod nats;
 mod node;
 mod price;
 mod recover;
@@ -54,6 +55,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Price(args) => price::run(global, &args),
         Command::Recover(args) => recover::run(global, args).await,
         Command::Doctor(_) => doctor::run(global).await,
+        Command::Nats(args) => nats::run(global, args).await,
         Command::Hooks(args) => hooks::run(global, args).await,
         Command::Inspect(args) => inspect::run(&args),
     }

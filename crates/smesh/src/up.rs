@@ -13,7 +13,7 @@ pub mod data_dir;
 pub mod databases;
 mod hook_config;
 mod nats_child;
-mod nats_conf;
+pub mod nats_conf;
 mod nats_program;
 pub mod recover;
 mod services;

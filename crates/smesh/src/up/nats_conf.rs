@@ -33,7 +33,7 @@ impl NatsConf<'_> {
         let users: String = ROLES
             .iter()
             .zip(self.passwords)
-            .filter_map(|(role, password)| user(role, self.cluster, password))
+            .filter_map(|(role, password)| user(role, self.cluster, Login::Password(password)))
             .collect();
         format!(
             "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use a server of your own.\n\
@@ -54,24 +54,34 @@ impl NatsConf<'_> {
             port = self.port,
             log = quoted(&self.log.to_string_lossy()),
             store = quoted(&self.store.to_string_lossy()),
-            max_store = self.max_store(),
+            max_store = max_store(self.events_max_bytes),
         )
-    }
-
-    /// Streams reserve their limit, so the server must be allowed all of them, and some room for the buckets.
-    fn max_store(&self) -> i64 {
-        let streams: i64 = STREAMS
-            .iter()
-            .map(|stream| match self.events_max_bytes {
-                Some(bytes) if stream.name == catalogue::SLURM_EVENTS => bytes,
-                _ => stream.max_bytes,
-            })
-            .sum();
-        streams + (4 << 30)
     }
 }
 
-fn user(role: &str, cluster: &str, password: &str) -> Option<String> {
+/// Streams reserve their limit, so the server must be allowed all of them, and some room for the buckets. In bytes.
+pub fn max_store(events_max_bytes: Option<i64>) -> i64 {
+    let streams: i64 = STREAMS
+        .iter()
+        .map(|stream| match events_max_bytes {
+            Some(bytes) if stream.name == catalogue::SLURM_EVENTS => bytes,
+            _ => stream.max_bytes,
+        })
+        .sum();
+    streams + (4 << 30)
+}
+
+/// How a user shows who they are.
+#[derive(Clone, Copy, Debug)]
+pub enum Login<'a> {
+    /// User name and password.
+    Password(&'a str),
+    /// The public key of an NKey.
+    NKey(&'a str),
+}
+
+/// A user of the server with the rights of a role; `None` if the catalogue does not know the role.
+pub fn user(role: &str, cluster: &str, login: Login<'_>) -> Option<String> {
     let rights = catalogue::permissions(role, cluster)?;
     let list = |subjects: &[String]| {
         subjects
@@ -81,11 +91,15 @@ fn user(role: &str, cluster: &str, password: &str) -> Option<String> {
             .join(", ")
     };
     let mut text = String::new();
+    let login = match login {
+        Login::Password(password) => {
+            format!("user: {}, password: {}", quoted(role), quoted(password))
+        }
+        Login::NKey(key) => format!("nkey: {}", quoted(key)),
+    };
     writeln!(
         text,
-        "    {{ user: {}, password: {}, permissions: {{\n      publish: {{ allow: [{}], deny: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
-        quoted(role),
-        quoted(password),
+        "    {{ {login}, permissions: {{\n      publish: {{ allow: [{}], deny: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
         list(&rights.publish),
         list(&rights.publish_denied),
         list(&rights.subscribe)
@@ -95,7 +109,7 @@ fn user(role: &str, cluster: &str, password: &str) -> Option<String> {
 }
 
 /// Quoted: `$` and digits would mean something else to the server.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
@@ -147,15 +161,6 @@ mod tests {
 
     #[test]
     fn a_bigger_bus_gets_a_bigger_store() {
-        let conf = |bytes| NatsConf {
-            cluster: "c1",
-            port: 1,
-            store: Path::new("/"),
-            log: Path::new("/"),
-            passwords: &[],
-            system_password: "",
-            events_max_bytes: bytes,
-        };
-        assert!(conf(Some(100 << 30)).max_store() > conf(None).max_store() + (90 << 30));
+        assert!(max_store(Some(100 << 30)) > max_store(None) + (90 << 30));
     }
 }

@@ -10,6 +10,7 @@ mod forged;
 mod inspect;
 mod ledger;
 mod mesh;
+mod nats;
 mod others;
 mod replay;
 mod storage;

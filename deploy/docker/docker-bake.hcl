@@ -1,0 +1,24 @@
+# docker buildx bake -f deploy/docker/docker-bake.hcl
+# REGISTRY=registry.example.org/slurm-mesh docker buildx bake -f deploy/docker/docker-bake.hcl --sbom true --provenance mode=max --push
+variable "REGISTRY" { default = "slurm-mesh" }
+variable "VERSION" { default = "0.1.0" }
+variable "REVISION" { default = "unknown" }
+# Separated by commas: linux/amd64,linux/arm64 needs a builder for each.
+variable "PLATFORMS" { default = "linux/amd64" }
+
+group "default" {
+  targets = ["image"]
+}
+
+target "image" {
+  name       = service
+  matrix     = {
+    service = ["ingest", "node-watcher", "cost-engine", "pending-explainer", "ledger", "webhook-dispatcher", "smesh", "nats"]
+  }
+  context    = "."
+  dockerfile = "deploy/docker/Dockerfile"
+  target     = service
+  tags       = ["${REGISTRY}/${service}:${VERSION}"]
+  platforms  = split(",", PLATFORMS)
+  args       = { VERSION = VERSION, REVISION = REVISION }
+}

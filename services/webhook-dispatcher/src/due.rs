@@ -89,7 +89,7 @@ impl Lane {
                 let lane = Arc::clone(self);
                 tasks.spawn(async move {
                     if let Err(error) = lane.try_again(&id).await
-                        && !matches!(error, Error::Halted(_))
+                        && !matches!(error, Error::NotOurs(_) | Error::Halted(_))
                     {
                         tracing::error!(
                             error = &error as &dyn std::error::Error,

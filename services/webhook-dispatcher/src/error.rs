@@ -43,8 +43,8 @@ pub enum Error {
     /// The bus did not do what a change of an endpoint needs.
     #[error(transparent)]
     Bus(#[from] mesh_bus::Error),
-    /// Another dispatcher has the endpoint's lease by now; it sends what is to be sent.
-    #[error("deliver to {0:?}: another dispatcher has this endpoint now")]
+    /// Another dispatcher has the endpoint's lease, or will: it sends what is to be sent.
+    #[error("deliver to {0:?}: this dispatcher has the endpoint no more")]
     NotOurs(String),
     /// The endpoint is not sent to any more.
     #[error("deliver to {0:?}: it is paused or disabled")]

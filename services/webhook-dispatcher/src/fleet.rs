@@ -5,6 +5,7 @@
 //! own; when the endpoint changes the task ends, and a new one begins when it has finished what was under way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,9 @@ const TICK: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_secs(1);
 /// So long an endpoint that no dispatcher has in its `mesh.toml` any more is kept: those that have it may only be starting again.
 const UNLISTED: TimeDelta = TimeDelta::minutes(10);
+
+/// Why an endpoint is lost.
+const TAKEN: &str = "another dispatcher takes over this endpoint";
 
 /// So long an answer waits for what was changed to be at work.
 const APPLIED: Duration = Duration::from_millis(1_500);
@@ -113,9 +117,17 @@ impl Fleet {
         }
     }
 
-    /// At work until told to stop; then finishes what is under way and gives every lease back. Not ready before every endpoint that is here at
-    /// the start listens; of one that is made later, who made it is told.
-    pub async fn run(&self, condition: Condition, shutdown: CancellationToken) {
+    /// At work until told to stop; then finishes what is under way, for at most `patience`, and gives every lease back. What receivers did
+    /// not answer by then is sent again by whoever is next.
+    ///
+    /// Not ready before every endpoint that is here at the start listens; of one that is made later, who made it is told.
+    pub async fn run(&self, condition: Condition, shutdown: CancellationToken, patience: Duration) {
+        let out_of_patience = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(patience).await;
+        };
+        let mut out_of_patience = pin!(out_of_patience);
+        let mut cut_off = false;
         let mut id = String::new();
         let mut listens = false;
         loop {
@@ -149,6 +161,10 @@ impl Fleet {
                 // One look when the last is there: one for each would be as many looks at everything as there are endpoints.
                 () = all(&missing), if !missing.is_empty() => {}
                 () = shutdown.cancelled(), if !leaving => {}
+                () = &mut out_of_patience, if !cut_off => {
+                    cut_off = true;
+                    self.lose("a receiver is slow: what is under way is sent again at the next start", |_| true);
+                }
             }
         }
         if let Err(error) = self.shared.store.leave(&id).await {
@@ -164,7 +180,7 @@ impl Fleet {
         let start = Instant::now();
         if !self.still_at_work(id, leaving).await? {
             // Others may have the leases by now.
-            self.lose(|_| true);
+            self.lose(TAKEN, |_| true);
             let new = uuid::Uuid::new_v4().to_string();
             store.join(&new, &self.registry.listed()).await?;
             *id = new;
@@ -177,7 +193,7 @@ impl Fleet {
                 .get(name)
                 .is_some_and(|lease| lease.holder == *id && lease.epoch == epoch)
         };
-        self.lose(|lease| !ours(&lease.endpoint, lease.epoch));
+        self.lose(TAKEN, |lease| !ours(&lease.endpoint, lease.epoch));
         self.validity
             .set(store.is_shared().then(|| start + TTL - MARGIN));
 
@@ -243,13 +259,10 @@ impl Fleet {
     }
 
     /// What runs without a lease ends, and sends nothing more.
-    fn lose(&self, lost: impl Fn(&Lease) -> bool) {
+    fn lose(&self, why: &str, lost: impl Fn(&Lease) -> bool) {
         for running in self.running().values() {
             if !running.lease.lost.is_cancelled() && lost(&running.lease) {
-                tracing::warn!(
-                    endpoint = running.lease.endpoint,
-                    "another dispatcher takes over this endpoint"
-                );
+                tracing::warn!(endpoint = running.lease.endpoint, "{why}");
                 running.lease.lost.cancel();
                 running.stop.cancel();
             }

@@ -266,7 +266,12 @@ impl Lane {
             let keys = self.endpoint.format.keys(&told.content());
             let kept = self.shared.store.kept(&self.endpoint.name, keys).await?;
             let at = Utc::now();
-            let attempted = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent()).await;
+            let telling = post::tell(&self.shared.http, &self.endpoint, &told, &kept, trace::traceparent());
+            let attempted = tokio::select! {
+                attempted = telling => attempted,
+                // What comes of it is not ours to write.
+                () = self.lease.lost.cancelled() => return Err(Error::NotOurs(self.endpoint.name.clone())),
+            };
             delivery.keep = attempted.verdict.keep;
             let now = Utc::now();
             delivery.attempts = attempt;

@@ -33,7 +33,7 @@ pub struct Lease {
     pub endpoint: String,
     /// Its number: the last holder has the highest.
     pub epoch: i64,
-    /// Cancelled when it is another's.
+    /// Cancelled when it is another's, or given back at once: what is under way is cut off.
     pub lost: CancellationToken,
     validity: Validity,
 }
@@ -52,7 +52,7 @@ impl Lease {
     /// Checked before anything is sent.
     ///
     /// # Errors
-    /// If it is another's, or may be by now.
+    /// If it is given back or another's, or may be by now.
     pub fn check(&self) -> Result<(), Error> {
         if self.validity.holds() && !self.lost.is_cancelled() {
             Ok(())

@@ -245,7 +245,9 @@ impl Dispatcher {
         let announcer = tokio::spawn(announce::run(Arc::clone(&self.shared), finished.clone()));
         let mut tasks = JoinSet::new();
         let (fleet, stop) = (Arc::clone(&self.fleet), shutdown.clone());
-        tasks.spawn(async move { fleet.run(leases, stop).await });
+        // The rest is for giving leases back and announcing the last outcomes.
+        let patience = context.mesh.drain_deadline.mul_f64(0.7);
+        tasks.spawn(async move { fleet.run(leases, stop, patience).await });
         tasks.spawn(watch_database(
             Arc::clone(&self.shared),
             Arc::clone(&self.fleet),

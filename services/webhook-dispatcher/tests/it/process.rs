@@ -1,15 +1,17 @@
 //! The dispatcher as a process of its own: misconfigured, with a key from its environment, and asked how it is.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
-use mesh_testkit::{Receiver, wait_until};
+use mesh_testkit::{Answer, Receiver, wait_until};
 use serde_json::json;
 
-use crate::dispatcher::{Dispatcher, command};
-use crate::harness::{DEADLINE, Kind, Mesh, alice, event, signed};
+use crate::dispatcher::{Dispatcher, command, logs};
+use crate::harness::{DEADLINE, Kind, Mesh, alice, event, ids, signed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_configuration_is_refused_with_every_fault() {
@@ -75,6 +77,53 @@ async fn the_key_of_secrets_may_be_in_the_environment() {
     assert_eq!(received.header("webhook-id"), event.id);
     assert!(received.header("webhook-signature").starts_with("v1,"));
     assert!(!file.exists(), "no other key was made");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_receivers_do_not_hold_up_a_stop() {
+    const DRAIN: Duration = Duration::from_secs(4);
+    let receiver = Receiver::start().await;
+    let mesh = Mesh::without_dispatcher().await;
+    let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"4s\"", 1);
+    std::fs::write(&config, text).unwrap();
+    let mut dispatcher = Dispatcher::start(&config, 0);
+    mesh.wait_for_consumers(1).await;
+    // One is tried again when it stops, the others come from the bus.
+    let slow = Answer {
+        delay: Duration::from_secs(25),
+        ..Answer::status(204)
+    };
+    receiver.answer_next([Answer::status(503)]);
+    receiver.answer_always(slow);
+    let mut expected = BTreeSet::new();
+    for job in 1..=3 {
+        let event = event(EventType::JobStarted, job);
+        mesh.publish(&event).await;
+        expected.insert(event.id);
+    }
+    wait_until("requests under way", DEADLINE, async || {
+        receiver.received().len() == 1 + expected.len()
+    })
+    .await;
+
+    let start = Instant::now();
+    dispatcher.signal("-TERM");
+    let status = dispatcher.ended().await;
+    assert!(status.success(), "{status}\n{}", logs(&config));
+    assert!(start.elapsed() < DRAIN, "{:?}", start.elapsed());
+
+    receiver.answer_always(Answer::status(204));
+    let before = receiver.received().len();
+    let _dispatcher = Dispatcher::start(&config, 0);
+    wait_until("all are sent again", DEADLINE, async || {
+        ids(&receiver.received()[before..])
+            .into_iter()
+            .collect::<BTreeSet<_>>()
+            == expected
+    })
+    .await;
 }
 
 /// Asks a dispatcher as a health check does.

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
+use crate::metrics::Pending;
+use crate::repair::of_catalogue;
 use crate::{Bus, Error, Message, metrics};
 
 /// So often the server is told that work goes on: before the shortest ack wait is over, the ledger's ten seconds.
@@ -267,10 +269,16 @@ pub(crate) async fn messages(
             let name = &consumer.cached_info().name;
             Error::jetstream("read consumer", name)(source.into())
         })?;
+    let info = consumer.cached_info();
+    let pending = of_catalogue(&info.stream_name, &info.name)
+        .map(|_| Pending::of(&info.stream_name, &info.name));
     let readable = stream::unfold((messages, consumer), move |(mut messages, consumer)| {
-        let asking = Arc::clone(&asking);
+        let (asking, pending) = (Arc::clone(&asking), pending.clone());
         async move {
             let message = next(&mut messages, &consumer, &asking).await?;
+            if let Some(pending) = pending {
+                pending.set(message.pending);
+            }
             Some((message, (messages, consumer)))
         }
     });

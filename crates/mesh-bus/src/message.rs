@@ -26,6 +26,8 @@ pub struct Message {
     pub delivery: u64,
     /// When the server stored it.
     pub published: DateTime<Utc>,
+    /// How many more its consumer had to hand out.
+    pub(crate) pending: u64,
     pub(crate) inner: jetstream::Message,
     /// Span of handling it, where it is handled in a batch.
     pub(crate) handling: Span,
@@ -42,6 +44,7 @@ impl Message {
             stream_sequence: info.stream_sequence,
             delivery: u64::try_from(info.delivered).unwrap_or(1),
             published: DateTime::from_timestamp_nanos(nanos),
+            pending: info.pending,
             inner,
             handling: Span::none(),
         })
@@ -62,6 +65,7 @@ impl Message {
             stream_sequence: stored.sequence,
             delivery: 1,
             published: DateTime::from_timestamp_nanos(nanos),
+            pending: 0,
             inner: jetstream::Message {
                 message: async_nats::Message {
                     reply: None,

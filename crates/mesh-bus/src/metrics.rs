@@ -7,6 +7,9 @@ pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
 /// Handled messages by `stream` and `outcome`: done, retry, reject.
 pub(crate) const CONSUMED: &str = "mesh_bus_consumed_total";
 
+/// What a consumer has before it, by `stream` and `consumer`.
+pub(crate) const PENDING: &str = "mesh_bus_pending";
+
 /// Consumers, streams and buckets that were found changed or deleted, by `stream`.
 pub(crate) const REPAIRED: &str = "mesh_bus_repairs_total";
 
@@ -22,6 +25,10 @@ pub(crate) fn describe() {
     metrics::describe_counter!(
         CONSUMED,
         "Messages handled, by stream and outcome: done, retry, reject."
+    );
+    metrics::describe_gauge!(
+        PENDING,
+        "Messages that the consumer was not given yet, by stream and consumer; as of its newest message, or of the look once a minute."
     );
     metrics::describe_counter!(
         REPAIRED,
@@ -39,6 +46,23 @@ pub(crate) fn published(result: &'static str, count: u64) {
 
 pub(crate) fn consumed(stream: &str, outcome: &'static str) {
     metrics::counter!(CONSUMED, "stream" => stream.to_owned(), "outcome" => outcome).increment(1);
+}
+
+/// What a consumer of the catalogue has before it. Endpoints' consumers would be as many labels as users make endpoints.
+#[derive(Clone)]
+pub(crate) struct Pending(metrics::Gauge);
+
+impl Pending {
+    pub(crate) fn of(stream: &str, consumer: &str) -> Self {
+        Self(
+            metrics::gauge!(PENDING, "stream" => stream.to_owned(), "consumer" => consumer.to_owned()),
+        )
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no stream has 2^53 messages")]
+    pub(crate) fn set(&self, messages: u64) {
+        self.0.set(messages as f64);
+    }
 }
 
 pub(crate) fn repaired(stream: &str) {

@@ -16,6 +16,7 @@ use async_nats::jetstream::stream::ConsumerErrorKind;
 use mesh_events::catalogue::{self, Consumer, STREAMS};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::metrics::Pending;
 use crate::provision::consumer_config;
 use crate::{Bus, Error, metrics};
 
@@ -170,6 +171,9 @@ impl Bus {
                 .repaired(format!("consumer {name} of {stream}: {what}"));
         }
         let info = consumer.cached_info();
+        if endpoint.is_none() {
+            Pending::of(stream, name).set(info.num_pending);
+        }
         let seen = Seen {
             created: info.created,
             ack_floor: info
@@ -236,7 +240,7 @@ impl Bus {
 }
 
 /// What the catalogue says of a consumer, if it is one of its.
-fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
+pub(crate) fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
     let (consumer, token) = Consumer::of_cluster(stream, name).or_else(|| {
         let mut all = catalogue::CONSUMERS.iter();
         let same = |one: &&Consumer| !one.per_cluster && one.stream == stream && one.name == name;

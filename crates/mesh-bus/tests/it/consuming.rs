@@ -9,6 +9,8 @@ use mesh_events::catalogue::{self, SLURM_EVENTS};
 use mesh_events::subject;
 use mesh_testkit::build::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{PATIENCE, connect};
@@ -360,4 +362,46 @@ async fn a_doorbell_is_for_one_service_of_its_cluster() {
         }
     }
     stop.cancel();
+}
+
+/// Waits at every message until it may go on.
+struct Held(Arc<Semaphore>);
+
+impl Handler for Held {
+    async fn handle(&self, _: &Message) -> Outcome {
+        self.0.acquire().await.unwrap().forget();
+        Outcome::Done
+    }
+}
+
+/// On one thread, as the recorder is the thread's.
+#[tokio::test]
+async fn a_backlog_is_a_metric_until_it_is_worked_off() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let metrics = recorder.handle();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "cost-engine").await;
+    for id in 1..=5 {
+        bus.publish(&job_event(JobStarted, job(id))).await.unwrap();
+    }
+    let (gate, shutdown) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
+    let consumer = {
+        let (bus, handler, shutdown) = (bus.clone(), Held(gate.clone()), shutdown.clone());
+        tokio::spawn(async move {
+            bus.consume(SLURM_EVENTS, "cost-engine", 1, handler, &shutdown)
+                .await
+        })
+    };
+    let shows = |count: u32| {
+        let line = format!(
+            "mesh_bus_pending{{stream=\"SLURM_EVENTS\",consumer=\"cost-engine\"}} {count}\n"
+        );
+        metrics.render().contains(&line)
+    };
+    wait_until("four more wait", PATIENCE, async || shows(4)).await;
+    gate.add_permits(5);
+    wait_until("none waits", PATIENCE, async || shows(0)).await;
+    shutdown.cancel();
+    consumer.await.unwrap().unwrap();
 }

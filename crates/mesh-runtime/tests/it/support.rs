@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use futures_util::FutureExt as _;
 use mesh_runtime::telemetry::{self, Telemetry};
-use mesh_runtime::{ConfigFile, Context, MeshConfig, install_tls, run_api};
+use mesh_runtime::{ConfigFile, Context, Health, MeshConfig, install_tls, run_api};
 use mesh_testkit::wait_until;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Server {
+    pub health: Health,
     folder: TempDir,
     address: String,
     http: reqwest::Client,
@@ -50,6 +51,7 @@ impl Server {
         let context = Context::new(file, shutdown.clone()).unwrap();
         let (socket, until) = (context.mesh.api.socket.clone(), shutdown.clone());
         let mesh: MeshConfig = context.mesh.clone();
+        let health = context.health.clone();
         tokio::spawn(async move {
             let work = async move {
                 until.cancelled().await;
@@ -66,6 +68,7 @@ impl Server {
             .build()
             .unwrap();
         let server = Self {
+            health,
             folder,
             address,
             http,
@@ -85,6 +88,11 @@ impl Server {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// The answer over TCP to somebody who shows nothing.
+    pub async fn get(&self, path: &str) -> Answer {
+        read(self.http.get(format!("http://{}{path}", self.address))).await
     }
 
     /// Who the server takes somebody for.

@@ -89,3 +89,62 @@ async fn a_token_for_metrics_reads_metrics_and_nothing_else() {
     let metrics = unix.get("http://mesh/metrics").bearer_auth(TOKEN);
     assert_eq!(metrics.send().await.unwrap().status(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_something_is_not_well_is_for_those_who_see_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tokens = String::new();
+    for role in ["admin", "auditor", "metrics", "user"] {
+        let file = folder.path().join(role);
+        write(&file, &format!("{TOKEN}-{role}"));
+        tokens +=
+            &format!("[[mesh.api.tokens]]\nname = {role:?}\nrole = {role:?}\nfile = {file:?}\n");
+    }
+    let tokens = tokens.replace(
+        "role = \"user\"\n",
+        "role = \"user\"\nusers = [\"alice\"]\n",
+    );
+    let server = Server::start(&tokens, "").await;
+    server
+        .health
+        .condition("x.database")
+        .fail("/srv/x.db is gone");
+    server
+        .health
+        .note("x.repairs")
+        .say("consumer x was deleted");
+    let unix = reqwest::Client::builder()
+        .unix_socket(server.path("api.sock"))
+        .build()
+        .unwrap();
+    let ask = async |role: Option<&str>| {
+        let mut request = unix.get("http://mesh/readyz");
+        if let Some(role) = role {
+            request = request.bearer_auth(format!("{TOKEN}-{role}"));
+        }
+        let (status, _, answer) = read(request).await;
+        assert_eq!((status, &answer["ready"]), (503, &json!(false)));
+        let told = [
+            &answer["problems"]["x.database"],
+            &answer["notes"]["x.repairs"],
+        ];
+        told.map(|text| text.as_str().unwrap().to_owned())
+    };
+    let all = ["/srv/x.db is gone", "consumer x was deleted"];
+    for role in [None, Some("admin"), Some("auditor")] {
+        assert_eq!(ask(role).await, all, "{role:?}");
+    }
+    for role in ["metrics", "user", "nobody"] {
+        assert_eq!(
+            ask(Some(role)).await,
+            ["administrators are told more"; 2],
+            "{role}"
+        );
+    }
+    let (status, _, answer) = server.get("/readyz").await;
+    assert_eq!(
+        (status, &answer["problems"]["x.database"]),
+        (503, &json!("administrators are told more")),
+        "over TCP without a token"
+    );
+}

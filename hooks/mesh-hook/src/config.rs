@@ -51,7 +51,7 @@ pub struct Nats {
     /// User.
     #[serde(default)]
     pub user: Option<String>,
-    /// Password.
+    /// Password. The file that it is in may not be read by others.
     #[serde(default)]
     pub password: Option<SecretString>,
     /// File with the password, instead of `password`.
@@ -121,6 +121,13 @@ impl Config {
                 message: format!("line {line}: {}", error.message().replace('\n', " ")),
             }
         })?;
+        if config.nats.password.is_some() {
+            secret_file::read(path).map_err(|source| Error::Value {
+                path: path.to_owned(),
+                key: "nats.password",
+                problem: source.to_string(),
+            })?;
+        }
         if let Some(file) = &config.nats.password_file {
             if config.nats.password.is_some() {
                 return Err(Error::Value {
@@ -228,6 +235,8 @@ fn server(url: &str) -> Result<(String, u16), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn load(text: &str) -> Result<Config, String> {
@@ -254,6 +263,22 @@ mod tests {
         let config = load(&format!("{GOOD}user = 'hook'\npassword_file = 'secret'\n")).unwrap();
         assert_eq!(config.login(), Some(("hook", "from file")));
         assert!(!format!("{config:?}").contains("from file"));
+    }
+
+    #[test]
+    fn a_file_with_a_password_is_not_for_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hook.toml");
+        let text = format!("{GOOD}user = 'hook'\npassword = 'hunter2'\n");
+        mesh_testkit::write_private(&path, &text);
+        let config = Config::load(&path).unwrap();
+        assert_eq!(config.login(), Some(("hook", "hunter2")));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = Config::load(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("nats.password: others may read") && !error.contains("hunter2"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Site {
             "cluster = \"testbed\"\nspool = {spool:?}\n{extra}\n[nats]\nurl = \"{}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
             self.nats.url()
         );
-        fs::write(self.config(), text).unwrap();
+        mesh_testkit::write_private(&self.config(), &text);
     }
 
     pub fn config(&self) -> PathBuf {

@@ -1,7 +1,7 @@
 //! The checks, from the ground up: later ones say less if an earlier one failed.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -397,7 +397,6 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             ));
         }
     };
-    readable_by_others(&path, findings);
     let spool = Spool::new(&config.spool, config.max_spool_bytes);
     let (rung, took) = tokio::task::spawn_blocking(move || {
         let bell = doorbell(&Call {
@@ -468,19 +467,5 @@ async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Findi
             "they go with the next calls, or now: smesh hooks flush",
         )),
         Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
-    }
-}
-
-fn readable_by_others(path: &Path, findings: &mut Vec<Finding>) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let open = std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0);
-    if open {
-        let fix = format!("chmod 600 {}", path.display());
-        findings.push(Finding::new(
-            "doorbell",
-            Grade::Bad,
-            format!("{} holds a password and others may read it", path.display()),
-            fix,
-        ));
     }
 }

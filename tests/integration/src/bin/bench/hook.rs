@@ -137,7 +137,7 @@ impl Site {
             "cluster = \"testbed\"\nspool = {:?}\n[nats]\nurl = \"{url}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
             site.spool
         );
-        std::fs::write(&site.config, text)?;
+        mesh_testkit::write_private(&site.config, text);
         Ok(site)
     }
 

@@ -30,6 +30,9 @@ pub struct Config {
     /// Folder of the lines that job_submit.lua and cli_filter.lua append; none if there is no such plugin.
     #[serde(default)]
     pub lines: Option<PathBuf>,
+    /// Folder on a tmpfs in which calls under way are counted; one of the user's own in /dev/shm if none is named.
+    #[serde(default)]
+    pub slots: Option<PathBuf>,
     /// The Unix user nats-server runs as. Before the password goes to an address of this machine, the socket there must be this
     /// user's; without it nothing is checked.
     #[serde(default)]
@@ -155,7 +158,11 @@ impl Config {
         if self.cluster.is_empty() {
             return Err(("cluster", "is empty; write Slurm's ClusterName".into()));
         }
-        for (key, path) in [("spool", Some(&self.spool)), ("lines", self.lines.as_ref())] {
+        for (key, path) in [
+            ("spool", Some(&self.spool)),
+            ("lines", self.lines.as_ref()),
+            ("slots", self.slots.as_ref()),
+        ] {
             if let Some(path) = path.filter(|path| !path.is_absolute()) {
                 return Err((key, format!("{} is not an absolute path", path.display())));
             }
@@ -187,6 +194,15 @@ impl Config {
             .split(',')
             .map(|url| server(url.trim()))
             .collect()
+    }
+
+    /// Where calls under way are counted.
+    pub fn slots(&self) -> PathBuf {
+        let own = || {
+            let user = rustix::process::geteuid().as_raw();
+            PathBuf::from(format!("/dev/shm/slurm-mesh-hook-{user}"))
+        };
+        self.slots.clone().unwrap_or_else(own)
     }
 
     /// The deadline for NATS.

@@ -10,6 +10,7 @@
 //! - [`ringer`]: from the environment to a doorbell that is safe; [`ring`]: how, within the deadline. [`flush`]: delivers what waits.
 //! - [`nats`]: just enough of the NATS protocol for one acknowledged publish. Blocking, because a runtime costs more than the work.
 //! - [`listener`]: whose socket listens, so that no password goes to somebody else's. [`privilege`]: root gives its rights away.
+//! - [`slots`]: how many may hang at once.
 //! - [`spool`]: doorbells on disk while NATS is away. [`lines`]: what Slurm's Lua plugins ([`lua`]) wrote down.
 //!
 //! Deliberately absent: asking Slurm anything, name look-ups in the environment (`PATH`, `HOME`).
@@ -30,6 +31,7 @@ pub mod privilege;
 pub mod report;
 pub mod ring;
 pub mod ringer;
+pub mod slots;
 pub mod spool;
 
 pub use config::Config;

@@ -18,6 +18,7 @@ use crate::nats::Connection;
 use crate::privilege;
 use crate::report::{report, warn};
 use crate::ring::{self, Outcome};
+use crate::slots;
 use crate::spool::{Spool, State};
 
 /// How long what waits may take to deliver: nobody waits for it, but calls of hooks should not pile up.
@@ -33,6 +34,24 @@ pub fn run(options: &Options, started: Instant) {
     let config = match Config::load(config_path(options)) {
         Ok(config) => config,
         Err(error) => return report(format_args!("not rung: {error}")),
+    };
+    // Kept until this process ends.
+    let _slot = match slots::take(&config.slots()) {
+        Ok(Some(slot)) => Some(slot),
+        Ok(None) => {
+            return report(format_args!(
+                "not rung: {} calls are under way and do not end: is the disk of {} well? ingest's sweep finds what they would tell",
+                slots::MOST,
+                config.spool.display()
+            ));
+        }
+        Err(error) => {
+            warn(format_args!(
+                "calls are not bounded: {}: {error}",
+                config.slots().display()
+            ));
+            None
+        }
     };
     if let Err(error) = privilege::become_owner_of(&config.spool) {
         return report(format_args!(

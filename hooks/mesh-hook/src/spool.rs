@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 pub use file::{Spooled, content, parse};
 use file::{on_disk, size_in_name};
-pub use lock::{FlushLock, like_folder, lock, open_own, open_regular};
+pub use lock::{FlushLock, Lock, like_folder, lock, lock_file, open_own, open_regular};
 use room::Room;
 pub use state::State;
 

@@ -10,18 +10,30 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+/// A file that no other process has locked.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code, reason = "holds the lock until dropped")] File);
+
 /// Held while flushing, so that order is kept and no two processes send the same.
 #[derive(Debug)]
-pub struct FlushLock(#[allow(dead_code, reason = "holds the lock until dropped")] File);
+pub struct FlushLock(#[allow(dead_code, reason = "holds the lock until dropped")] Lock);
 
 /// Takes the lock of a folder; `None` if another process has it.
 ///
 /// # Errors
 /// If the folder cannot be used.
 pub fn lock(folder: &Path) -> io::Result<Option<FlushLock>> {
-    let file = open_own(folder, ".lock")?;
+    Ok(lock_file(folder, ".lock")?.map(FlushLock))
+}
+
+/// Locks a file of a folder, and makes it if it is not there; `None` if another process has it.
+///
+/// # Errors
+/// If the folder cannot be used.
+pub fn lock_file(folder: &Path, name: &str) -> io::Result<Option<Lock>> {
+    let file = open_own(folder, name)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(FlushLock(file))),
+        Ok(()) => Ok(Some(Lock(file))),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error.into()),
     }

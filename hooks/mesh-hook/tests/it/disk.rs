@@ -1,5 +1,9 @@
 //! Disks as they are: one that hangs, one whose machine loses power.
 
+use std::path::Path;
+use std::thread;
+
+use mesh_hook::slots::MOST;
 use mesh_testkit::{LoopDisk, wait_until};
 
 use crate::site::{SOON, Site, call, hook, spooled};
@@ -20,6 +24,44 @@ async fn a_disk_that_hangs_holds_up_nobody() {
         site.spooled().len() == 5
     })
     .await;
+}
+
+/// How many ringers there are for a configuration.
+fn ringers(config: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
+    let config = config.to_str().unwrap();
+    lines
+        .filter(|line| {
+            let line = String::from_utf8_lossy(line);
+            line.contains("--ringer") && line.contains(config)
+        })
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_on_a_disk_that_hangs_do_not_pile_up() {
+    let most = usize::try_from(MOST).unwrap();
+    let mut site = Site::start().await;
+    let mut disk = LoopDisk::mount(&site.folder.path().join("image"), &site.spool());
+    site.nats.kill();
+    disk.freeze();
+    let config = &site.config();
+    let calls = || (0..10).all(|_| call(&mut hook(config)).output.status.success());
+    let all = thread::scope(|scope| {
+        let threads: Vec<_> = (0..32).map(|_| scope.spawn(calls)).collect();
+        threads.into_iter().all(|thread| thread.join().unwrap())
+    });
+    wait_until("only so many are left", SOON, async || {
+        ringers(config) <= most
+    })
+    .await;
+    let left = ringers(config);
+    disk.thaw();
+    assert!(all, "status 0");
+    assert_eq!(left, most);
+    wait_until("they end", SOON, async || ringers(config) == 0).await;
+    assert_eq!(site.spooled().len(), most);
 }
 
 #[tokio::test(flavor = "multi_thread")]

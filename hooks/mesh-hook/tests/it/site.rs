@@ -93,7 +93,8 @@ impl Site {
 
     pub fn configure_spool(&self, spool: &Path, extra: &str) {
         let text = format!(
-            "cluster = \"testbed\"\nspool = {spool:?}\n{extra}\n[nats]\nurl = \"{}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
+            "cluster = \"testbed\"\nspool = {spool:?}\nslots = {:?}\n{extra}\n[nats]\nurl = \"{}\"\nuser = \"hook\"\npassword = \"hook-password\"\n",
+            self.folder.path().join("slots"),
             self.nats.url()
         );
         mesh_testkit::write_private(&self.config(), &text);

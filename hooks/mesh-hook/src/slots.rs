@@ -1,0 +1,87 @@
+//! How many ringers there may be at once.
+//!
+//! A ringer on a disk that hangs waits in the kernel, where not even kill -9 ends it, and every call of a hook starts one. So each holds a
+//! slot, a locked file on a tmpfs, before it touches the spool. The system gives it back when the process has ended, whatever ended it.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::spool::{Lock, lock_file};
+
+/// More than ring at once where nothing hangs: a call takes milliseconds, and a quarter of a second where NATS is silent.
+pub const MOST: u32 = 256;
+/// How long a ringer waits for a slot: many calls at once are no fault. Nobody waits for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes a slot, to be kept until the process ends; `None` if all stay taken.
+///
+/// # Errors
+/// If the folder cannot be used: then nothing bounds them.
+pub fn take(folder: &Path) -> io::Result<Option<Lock>> {
+    make_own(folder)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        for n in 0..MOST {
+            let name = (std::process::id().wrapping_add(n) % MOST).to_string();
+            if let Some(slot) = lock_file(folder, &name)? {
+                return Ok(Some(slot));
+            }
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Anybody may make folders in /dev/shm: somebody else's is not used.
+fn make_own(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = fs::symlink_metadata(folder)?;
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    if found.is_dir() && own && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let message = "it is no folder that only this user may change";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn there_are_so_many_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("slots");
+        let mut held: Vec<_> = (0..MOST).map(|_| take(&folder).unwrap().unwrap()).collect();
+        assert!(take(&folder).unwrap().is_none());
+        held.pop();
+        assert!(take(&folder).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_change_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        let link = folder.path().join("link");
+        symlink(folder.path(), &link).unwrap();
+        for path in [open, link, folder.path().join("absent/slots")] {
+            assert!(take(&path).is_err(), "{}", path.display());
+        }
+    }
+}

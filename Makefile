@@ -33,7 +33,7 @@ test: ## every test, on a real nats-server and a real Slurm cluster
 	nats=$$(scripts/nats-server) && schemathesis=$$(scripts/schemathesis) && \
 	NATS_SERVER_BIN=$$nats SCHEMATHESIS=$$schemathesis cargo test --workspace --no-fail-fast
 
-test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (scripts/slurm-root makes one); noted in docs/compat.md
+test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (scripts/slurm-root makes one); noted in docs/internals/compat.md
 	scripts/setup
 	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats ROOT=$(ROOT) cargo xtask compat --run
 

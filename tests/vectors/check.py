@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Computes every value of docs/vectors.json from the rules of docs/events.md, sharing no code with the project.
+"""Computes every value of docs/reference/vectors.json from the rules of docs/reference/events.md, sharing no code with the project.
 
     tests/vectors/check.py [vectors.json]
 
@@ -360,7 +360,7 @@ def check(vectors):
 
 
 def main():
-    default = pathlib.Path(__file__).resolve().parents[2] / "docs" / "vectors.json"
+    default = pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference" / "vectors.json"
     path = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
     compare = check(json.loads(path.read_text(encoding="utf-8")))
     print(f"{compare.compared} compared, {compare.different} different")

@@ -68,7 +68,7 @@ mod tests {
                 || tests.contains(&format!("EventType::{kind:?}"))
                 || has_word(&tests, kind.event())
                 || has_word(
-                    &fs::read_to_string(services.join("../docs/job-events.md")).unwrap(),
+                    &fs::read_to_string(services.join("../docs/reference/job-events.md")).unwrap(),
                     kind.event(),
                 );
             match (kind.is_produced(), is_made, is_tested) {

@@ -1,4 +1,4 @@
-//! `docs/compat.json` and `docs/compat.md`: what was tried on which version of Slurm.
+//! `docs/internals/compat.json` and `docs/internals/compat.md`: what was tried on which version of Slurm.
 //!
 //! `cargo xtask compat --run` runs the tests that use a live Slurm, on the Slurm in the folder `ROOT` or on this machine's, and notes
 //! the result of each; the table is made from those notes alone, so nothing that was not run is in it.
@@ -70,7 +70,7 @@ enum Outcome {
 
 /// The generated file.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
-    let path = root.join("docs/compat.md");
+    let path = root.join("docs/internals/compat.md");
     let text =
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let notes = read(root)?;
@@ -80,7 +80,7 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 fn read(root: &Path) -> Result<Notes> {
-    let path = root.join("docs/compat.json");
+    let path = root.join("docs/internals/compat.json");
     let text =
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
@@ -113,7 +113,7 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     of_version.sort();
     all.captures = captures;
     let text = serde_json::to_string_pretty(&all)? + "\n";
-    crate::put(&root.join("docs/compat.json"), &text, false)?;
+    crate::put(&root.join("docs/internals/compat.json"), &text, false)?;
     ensure!(broken.is_empty(), "tests failed: {}", broken.join(", "));
     Ok(())
 }

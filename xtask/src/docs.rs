@@ -12,7 +12,7 @@ use mesh_events::{Category, EventType, Identity};
 
 /// Generated files and their content.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
-    let path = root.join("docs/events.md");
+    let path = root.join("docs/reference/events.md");
     let text =
         std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let text = [
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn every_test_that_is_said_to_notice_a_trap_is_there() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        let text = std::fs::read_to_string(root.join("docs/traps.md")).unwrap();
+        let text = std::fs::read_to_string(root.join("docs/internals/traps.md")).unwrap();
         let named = text.split('`').filter_map(|part| part.split_once(".rs::"));
         let mut count = 0;
         for (file, test) in named {

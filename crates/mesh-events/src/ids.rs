@@ -10,7 +10,7 @@
 //! | derived | `slurm-mesh/derived/1`, id of the cause (an event, or the doorbell of a login), event type, n |
 //!
 //! Recorded facts need no state: any observer, in any order, after any restart, computes the same id. Sampled facts count with n, which
-//! the leader keeps. `docs/events.md` specifies this for strangers and `docs/vectors.json` proves it.
+//! the leader keeps. `docs/reference/events.md` specifies this for strangers and `docs/reference/vectors.json` proves it.
 
 use std::fmt;
 use std::str::FromStr;

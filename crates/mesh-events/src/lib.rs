@@ -10,7 +10,7 @@
 //! - [`chain`]: the bytes of ledger entries, leaves and the chain.
 //! - [`merkle`]: the tree over the leaves, and its proofs.
 //!
-//! Deliberately absent: IO, async, clocks and randomness. `docs/events.md` specifies the bytes.
+//! Deliberately absent: IO, async, clocks and randomness. `docs/reference/events.md` specifies the bytes.
 
 pub mod catalogue;
 pub mod chain;

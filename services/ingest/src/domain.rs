@@ -1,6 +1,6 @@
 //! The rules: from what Slurm's records say to ordered facts. Pure: no IO, no clock, no randomness.
 //!
-//! `docs/job-events.md` is the normative table; a test runs every row of it through [`observe`].
+//! `docs/reference/job-events.md` is the normative table; a test runs every row of it through [`observe`].
 
 mod array;
 mod attempt;

@@ -1,6 +1,6 @@
 //! Ingest: from Slurm's records of jobs to events, each fact once.
 //!
-//! - [`domain`]: the rules, pure: a reading and what is remembered give ordered facts. `docs/job-events.md` is the normative table.
+//! - [`domain`]: the rules, pure: a reading and what is remembered give ordered facts. `docs/reference/job-events.md` is the normative table.
 //! - [`collector`]: decides, publishes, remembers, under one lock.
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
 //!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.

@@ -1,4 +1,4 @@
-//! Users: who may do what, who gave it to them, who they are, and when they logged in. `docs/user-events.md` says what is told.
+//! Users: who may do what, who gave it to them, who they are, and when they logged in. `docs/reference/user-events.md` says what is told.
 //!
 //! - [`access`]: what accounting says about everybody, as plain values. [`diff`]: what changed between two of them. [`actor`]: which
 //!   entry of slurmdbd's log did it. Pure.

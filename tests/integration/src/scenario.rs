@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub use check::{complaints, node_complaints, repeated};
 pub use play::{MANAGER, play};
 
-/// What must come of one submission: the words of `docs/job-events.md`.
+/// What must come of one submission: the words of `docs/reference/job-events.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// What it shows.

@@ -37,7 +37,7 @@ pub struct Job {
     /// Slurm's id form for people: `123`, `123_4`, `123_\[5-9\]`, `123+1`.
     #[prost(string, tag = "2")]
     pub display_id: ::prost::alloc::string::String,
-    /// Entity key of the run, see docs/events.md.
+    /// Entity key of the run, see docs/reference/events.md.
     #[prost(string, tag = "3")]
     pub run: ::prost::alloc::string::String,
     /// How often the job had been put back into the queue before this run, as Slurm's Restarts: the same in every event of a run. Absent where
@@ -74,7 +74,7 @@ pub struct Job {
     /// Free text that Slurm prints in place of the reason. Empty if none.
     #[prost(string, tag = "14")]
     pub reason_description: ::prost::alloc::string::String,
-    /// Class of the reason, see docs/events.md. Empty when not pending.
+    /// Class of the reason, see docs/reference/events.md. Empty when not pending.
     #[prost(string, tag = "15")]
     pub reason_class: ::prost::alloc::string::String,
     /// Priority; 0 is held.
@@ -164,7 +164,7 @@ pub struct Job {
     /// True for batch jobs, false for salloc and srun.
     #[prost(bool, tag = "44")]
     pub batch: bool,
-    /// Attempt ordinal, above 0 only when two attempts share a submit time (docs/events.md).
+    /// Attempt ordinal, above 0 only when two attempts share a submit time (docs/reference/events.md).
     #[prost(uint32, tag = "45")]
     pub attempt: u32,
     /// Unix group name. Empty if unknown.

@@ -165,7 +165,7 @@ pub struct WebhookAdd {
 #[command(after_help = "\
 A template is any text with fields of the event in {{ … }}, e.g. in body.json:
   {\"text\": {{ \"Job \" ~ job.id ~ \" of \" ~ owner.user ~ \": \" ~ type }}{% if job %}, \"code\": {{ job.exit_code }}{% endif %}}
-With a JSON type every {{ … }} is written as JSON, a text with its quotes. docs/howto/webhook-formats.md lists fields and filters. What is wrong
+With a JSON type every {{ … }} is written as JSON, a text with its quotes. docs/guide/webhook-formats.md lists fields and filters. What is wrong
 is named with its line and column; a misspelt field is an error, never an empty text.
 
 Examples:

@@ -186,7 +186,7 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
     show::line(
         "\n# First `smesh hooks install DIR` on every host named here: Slurm drains a node that does not find its Prolog or Epilog.\n\
          # Then the lines, and: scontrol reconfigure (JobCompType and the Lua plugins need a restart of slurmctld).\n\
-         # `smesh hooks test` shows whether it works; docs/howto/hooks.md tells the rest.",
+         # `smesh hooks test` shows whether it works; docs/guide/hooks.md tells the rest.",
     )
 }
 

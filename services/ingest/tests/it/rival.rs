@@ -8,18 +8,18 @@
 //! | F4 the daemon is down | [`f4_doorbells_wait_for_an_ingest_that_is_down`]; the hook's side: `hooks/mesh-hook/tests` |
 //! | F5 NATS is down | `outage::nats_away_while_a_job_starts_and_ends_loses_nothing` |
 //! | F6 NATS is down, the daemon restarts | [`f6_nats_away_while_ingest_is_killed_loses_nothing`] |
-//! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/job-events.md` |
+//! | F7 node fails, the job runs again | `transitions`, and `node failed, requeued` of `docs/reference/job-events.md` |
 //! | F8 the receiver rejects one of three | `services/webhook-dispatcher/tests/it/retry.rs`: `a_receiver_that_always_fails_ends_in_a_dead_letter_and_others_do_not_notice` |
 //! | F9 accounting is late | `forgotten::an_absence_is_owed_until_accounting_has_told_it_however_often_ingest_restarts` |
 //! | F10, F11 accounting of one cluster of two fails | [`f10_accounting_of_one_cluster_that_fails_does_not_concern_the_other`]; all of Slurm of one hangs, two Slurms with the same job ids: `two` |
 //! | F12 sacct hangs | [`f12_accounting_that_hangs_holds_up_nobody_else`] |
 //! | F13 killed and started again | `start::a_crash_in_the_middle_of_many_jobs_loses_nothing_and_tells_nothing_twice` |
 //! | F14 the backend is down at the start | [`f14_ingest_starts_before_nats`] |
-//! | F15 other versions of Slurm | `docs/compat.md` |
+//! | F15 other versions of Slurm | `docs/internals/compat.md` |
 //! | F16 a hundred hooks at once | `polite::f16_…` |
-//! | F17 a short job between two looks | `lifecycle`, and `lived between two looks` of `docs/job-events.md` |
+//! | F17 a short job between two looks | `lifecycle`, and `lived between two looks` of `docs/reference/job-events.md` |
 //!
-//! And what users of other tools complain about. "Table" is the table of `docs/job-events.md`, whose rows are run.
+//! And what users of other tools complain about. "Table" is the table of `docs/reference/job-events.md`, whose rows are run.
 //!
 //! | pain | here |
 //! | --- | --- |

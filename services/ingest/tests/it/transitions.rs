@@ -167,7 +167,7 @@ impl Play {
     }
 
     /// When nobody else is there to be driven away for a component: another one would give its nodes back, and Slurm lets it wait for two
-    /// minutes and the next backfill. That is a row of the table in docs/job-events.md.
+    /// minutes and the next backfill. That is a row of the table in docs/reference/job-events.md.
     async fn components(&self) -> Vec<u32> {
         let leader = self
             .cluster

@@ -1,5 +1,5 @@
 //! An export that can be verified with nothing but a public key: JSON lines. The first tells what is exported and carries a signed
-//! checkpoint; each further line is an entry, in order, up to the one the checkpoint ends with. docs/events.md §6 specifies it.
+//! checkpoint; each further line is an entry, in order, up to the one the checkpoint ends with. docs/reference/events.md §6 specifies it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

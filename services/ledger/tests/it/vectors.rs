@@ -1,4 +1,4 @@
-//! `docs/vectors.json`, against this code and against a program that shares none of it.
+//! `docs/reference/vectors.json`, against this code and against a program that shares none of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -150,7 +150,7 @@ fn project() -> PathBuf {
 }
 
 fn vectors() -> Vectors {
-    let text = std::fs::read_to_string(project().join("docs/vectors.json")).unwrap();
+    let text = std::fs::read_to_string(project().join("docs/reference/vectors.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
@@ -363,7 +363,7 @@ fn check(vectors: &Path) -> (bool, String) {
 
 #[test]
 fn a_program_that_shares_no_code_computes_the_same() {
-    let (agrees, output) = check(&project().join("docs/vectors.json"));
+    let (agrees, output) = check(&project().join("docs/reference/vectors.json"));
     assert!(agrees, "{output}");
     assert!(output.contains(" 0 different"), "{output}");
 }
@@ -373,7 +373,7 @@ fn that_program_sees_a_difference() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("vectors.json");
     let mut vectors: Value = serde_json::from_str(
-        &std::fs::read_to_string(project().join("docs/vectors.json")).unwrap(),
+        &std::fs::read_to_string(project().join("docs/reference/vectors.json")).unwrap(),
     )
     .unwrap();
     vectors["ledger"][1]["subject"] = Value::from("slurm.other");

@@ -5,7 +5,7 @@
 //! something to tell. What was counted is always told in the end, so nothing is dropped; how often is bounded: the pauses between
 //! messages double, up to a day.
 //!
-//! - A task's last run counts. Runs are ordered by their submit time (docs/job-events.md, 1), so what is older than what is known is ignored.
+//! - A task's last run counts. Runs are ordered by their submit time (docs/reference/job-events.md, 1), so what is older than what is known is ignored.
 //! - A run that ended `requeued` is no end of its task; tasks that went back to the queue are counted beside the ends.
 //! - Tasks are kept as bitmaps, and the run of a task only where it differs from the array's first: a digest of 100,000 tasks that ran
 //!   once takes some hundred bytes, and never more than a few MB.

@@ -1,7 +1,7 @@
 //! An event as people's expressions and templates, and GitHub's workflows, see it: flat groups with plain names.
 //!
 //! A group an event has nothing of is null, so an expression about a job never holds for an event without one. A field Slurm does not
-//! tell is null or empty. Money is a number in its currency, times are RFC 3339, spans are seconds. docs/howto/webhook-formats.md lists
+//! tell is null or empty. Money is a number in its currency, times are RFC 3339, spans are seconds. docs/guide/webhook-formats.md lists
 //! all of it.
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_field() {
-        let page = include_str!("../../../../docs/howto/webhook-formats.md");
+        let page = include_str!("../../../../docs/guide/webhook-formats.md");
         let Value::Object(fields) = sample() else {
             panic!("no fields")
         };

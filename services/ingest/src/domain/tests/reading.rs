@@ -1,4 +1,4 @@
-//! The little language of `docs/job-events.md`: a reading as text.
+//! The little language of `docs/reference/job-events.md`: a reading as text.
 
 use mesh_events::RunKey;
 use slurm_client::{

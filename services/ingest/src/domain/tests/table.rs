@@ -3,7 +3,7 @@
 use super::reading::{Step, apply, step, word};
 use crate::domain::{Book, run_of};
 
-const PAGE: &str = include_str!("../../../../../docs/job-events.md");
+const PAGE: &str = include_str!("../../../../../docs/reference/job-events.md");
 
 /// The rows: what happens, readings, events.
 fn rows() -> Vec<[String; 3]> {
@@ -51,7 +51,7 @@ fn every_row_of_the_table_holds() {
     let rows = rows();
     assert!(
         rows.len() > 50,
-        "the table of docs/job-events.md was not found"
+        "the table of docs/reference/job-events.md was not found"
     );
     let wrong: Vec<String> = rows
         .iter()

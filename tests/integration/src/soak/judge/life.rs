@@ -247,7 +247,7 @@ fn kind_of(word: &str) -> &'static str {
     named.map_or("job.end", |(name, _)| name)
 }
 
-/// The entity key of docs/events.md.
+/// The entity key of docs/reference/events.md.
 fn key((job, task, submit): Run) -> String {
     let task = task.map(|task| format!("_{task}")).unwrap_or_default();
     format!("job/{job}{task}/{submit}")

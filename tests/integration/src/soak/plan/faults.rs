@@ -23,7 +23,7 @@ const KILLED: [&str; 10] = [
     "pending-explainer",
 ];
 
-/// A standby leads after six seconds without a renewal (docs/adr/0005-leadership.md).
+/// A standby leads after six seconds without a renewal (docs/internals/adr/0005-leadership.md).
 const TAKEN_OVER: Duration = seconds(8);
 
 /// These, in some order, spread over the time.

@@ -41,13 +41,13 @@ impl Config {
         faults
     }
 
-    /// The pause after an answer that took `took`: at most a twentieth of the time is spent asking.
+    /// The pause while answers take `took`: at most a twentieth of the time is spent asking.
     pub fn pause(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
             .clamp(self.poll_interval, self.max_interval)
     }
 
-    /// The pause after an answer that took `took`, if somebody rings: the same bound, and never two looks right after each other.
+    /// The pause while answers take `took`, if somebody rings: the same bound, and never two looks right after each other.
     pub fn pause_after_ring(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
             .clamp(Duration::from_millis(200), self.max_interval)

@@ -16,7 +16,7 @@ pub const NODES: &str = "node_watcher_nodes";
 pub const SUSPECT: &str = "node_watcher_suspect_nodes";
 /// Events published, by `event`.
 pub const EVENTS: &str = "node_watcher_events_total";
-/// How long looks took.
+/// How long looks took, with storing and publishing what they found.
 pub const SWEEP: &str = "node_watcher_sweep_seconds";
 /// Doorbells, by `outcome`: `looked`, `left_to_next`, `probe`, `unusable`.
 pub const DOORBELLS: &str = "node_watcher_doorbells_total";

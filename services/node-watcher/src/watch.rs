@@ -100,6 +100,7 @@ impl Watcher {
         self.state_health.ok();
         let mut nodes = store.nodes();
         let mut failures = 0;
+        let mut before = Duration::ZERO;
         let mut rings: Vec<Ring> = Vec::new();
         while !stop.is_cancelled() {
             while let Ok(ring) = rung.try_recv() {
@@ -107,20 +108,20 @@ impl Watcher {
             }
             let began = Instant::now();
             let (pause, after_ring) = match self.look(&mut store, &mut nodes, stop).await {
-                Ok(()) => {
+                Ok(answer) => {
                     if failures > 0 {
                         tracing::info!("Slurm answers again");
                     }
                     failures = 0;
                     *wasted = 0;
                     self.slurm_health.ok();
-                    let took = began.elapsed();
-                    metrics::swept(&nodes, took);
+                    metrics::swept(&nodes, began.elapsed());
                     bells::answer(&mut rings, "looked");
-                    let least = self.slurm.least_pause(took);
-                    let (pause, after_ring) =
-                        (self.config.pause(took), self.config.pause_after_ring(took));
-                    (pause.max(least), after_ring.max(least))
+                    // One slow answer is no load, and who pauses for it would miss a cloud node that boots.
+                    let usual = answer.min(std::mem::replace(&mut before, answer));
+                    let least = self.slurm.least_pause(answer);
+                    let pause = self.config.pause(usual).max(least);
+                    (pause, self.config.pause_after_ring(usual).max(least))
                 }
                 Err(Error::Slurm(error)) => {
                     failures += 1;
@@ -156,26 +157,28 @@ impl Watcher {
         Ok(())
     }
 
-    /// One look at all nodes.
+    /// One look at all nodes. Returns how long Slurm took to answer: how long storing and publishing took says nothing about Slurm.
     #[tracing::instrument(name = "sweep", skip_all, fields(cluster = %self.cluster))]
     async fn look(
         &self,
         store: &mut Store,
         nodes: &mut BTreeMap<String, TrackedNode>,
         stop: &CancellationToken,
-    ) -> Result<(), Error> {
+    ) -> Result<Duration, Error> {
+        let asked = Instant::now();
         let answer = tokio::select! {
-            () = stop.cancelled() => return Ok(()),
+            () = stop.cancelled() => return Ok(Duration::ZERO),
             answer = self.slurm.nodes() => answer?,
         };
+        let took = asked.elapsed();
         let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
-        let asked = match self.slurm.over_rest() {
+        let source = match self.slurm.over_rest() {
             true => "slurmrestd",
             false => "scontrol show node",
         };
         let events: Vec<Event> = seen
             .iter()
-            .flat_map(|seen| event::of(&self.cluster, asked, seen))
+            .flat_map(|seen| event::of(&self.cluster, source, seen))
             .collect();
         let mut changed = Vec::new();
         for seen in seen {
@@ -198,7 +201,8 @@ impl Watcher {
             store.mark_started().await?;
         }
         // One more write per change, so that a restart long after does not repeat events beyond the bus's dedupe window.
-        store.settle().await
+        store.settle().await?;
+        Ok(took)
     }
 
     /// Publishes events, each in a trace of its own: one trace per fact.

@@ -1,7 +1,8 @@
 //! Nothing lost, nothing twice: restarts, an absent slurmctld, two instances.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
@@ -108,6 +109,49 @@ async fn who_rings_need_not_wait_for_the_next_look() {
         ring(&bus, cluster.name(), hook).await;
         until(&bus, "n2", told).await;
     }
+    service.stop().await;
+}
+
+/// A slow answer makes the pauses longer, so that a slow Slurm is spared. A write that was slow says nothing about Slurm, and neither does one
+/// slow answer: who looked away for so much longer would not see a cloud node boot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_slow_look_does_not_make_the_next_ones_seldom() {
+    const OUTAGE: Duration = Duration::from_secs(2);
+    // Far below twenty outages.
+    const NEXT: Duration = Duration::from_secs(20);
+    let (nats, cluster) = (NatsServer::start().await, cluster(24_900));
+    let bus = bus(&nats).await;
+    let settings = "poll_interval = \"200ms\"\nmax_interval = \"10m\"\n";
+    let service = Running::start_with(&nats, &cluster, settings).await;
+    until(&bus, "n4", "baseline").await;
+
+    let nats_is = |signal: &str| {
+        let pid = nats.pid().unwrap().to_string();
+        let done = Command::new("kill")
+            .args([signal, pid.as_str()])
+            .status()
+            .unwrap();
+        assert!(done.success());
+    };
+    nats_is("-STOP");
+    update(&cluster, "n1", &["State=DRAIN", "Reason=bad disk"]);
+    tokio::time::sleep(OUTAGE).await;
+    nats_is("-CONT");
+    until(&bus, "n1", "drained admin").await;
+    let began = Instant::now();
+    update(&cluster, "n1", &["State=RESUME"]);
+    until(&bus, "n1", "recovered").await;
+    assert!(began.elapsed() < NEXT, "NATS: {:?}", began.elapsed());
+
+    cluster.ctl("pause", "slurmctld");
+    tokio::time::sleep(OUTAGE).await;
+    cluster.ctl("continue", "slurmctld");
+    let began = Instant::now();
+    update(&cluster, "n2", &["State=DRAIN", "Reason=bad disk"]);
+    until(&bus, "n2", "drained admin").await;
+    update(&cluster, "n2", &["State=RESUME"]);
+    until(&bus, "n2", "recovered").await;
+    assert!(began.elapsed() < NEXT, "Slurm: {:?}", began.elapsed());
     service.stop().await;
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Pause {
     pub(super) job: u32,
     /// `suspended` or `resumed`.
     pub(super) word: &'static str,
+    /// Whether Slurm's records prove it: of what happened in the second of the end they do not.
+    pub(super) proven: bool,
     /// Between these moments, Unix seconds.
     pub(super) from: i64,
     pub(super) until: i64,

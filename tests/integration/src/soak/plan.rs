@@ -53,8 +53,8 @@ pub(super) enum Kind {
     },
     /// An array that is cancelled while some of its tasks run.
     ArrayCancelled { tasks: u32 },
-    /// An array of which one waiting task is cancelled, then all others.
-    TaskCancelled { tasks: u32, task: u32 },
+    /// An array of which one waiting task is cancelled this many seconds after its submission, then all others.
+    TaskCancelled { tasks: u32, task: u32, after: u32 },
     /// Cancelled while it waits for its begin time.
     CancelledWaiting,
     /// Cancelled while it runs.
@@ -79,6 +79,8 @@ pub(super) enum Kind {
     Drained { node: &'static str },
     /// Suspended and resumed, then it ends or is cancelled.
     Suspended { twice: bool, cancelled: bool },
+    /// Suspended, and over within about a second of that or of its resume.
+    SuspendedBriefly { resumed: bool, cancelled: bool },
     /// A job that waits for another, which succeeds or not.
     Dependent { succeeds: bool },
     /// A heterogeneous job of two components.

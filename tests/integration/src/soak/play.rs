@@ -120,7 +120,10 @@ impl<'a> Player<'a> {
                     .map(drop)
             }
             Kind::ArrayCancelled { tasks } => self.array_cancelled(work, *tasks).await,
-            Kind::TaskCancelled { tasks, task } => self.task_cancelled(work, *tasks, *task).await,
+            Kind::TaskCancelled { tasks, task, after } => {
+                let after = Duration::from_secs(u64::from(*after));
+                self.task_cancelled(work, *tasks, *task, after).await
+            }
             Kind::CancelledWaiting => self.cancelled_waiting(work).await,
             Kind::CancelledRunning => {
                 let job = self.submit(work, &[STEADY], "sleep 600").await?;
@@ -145,6 +148,9 @@ impl<'a> Player<'a> {
             Kind::NodeKilled { node } => self.node_killed(work, node).await,
             Kind::Drained { node } => self.drained(work, node).await,
             Kind::Suspended { twice, cancelled } => self.suspended(work, *twice, *cancelled).await,
+            Kind::SuspendedBriefly { resumed, cancelled } => {
+                self.suspended_briefly(work, *resumed, *cancelled).await
+            }
             Kind::Dependent { succeeds } => self.dependent(work, *succeeds).await,
             Kind::Het => self.het(work).await,
             Kind::Resized => self.resized(work).await,

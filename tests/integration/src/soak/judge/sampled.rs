@@ -27,10 +27,17 @@ pub(super) fn pauses(log: &Log, facts: &mut Facts<'_>, verdict: &mut Verdict) {
         match found {
             Some(_) if pause.word == "suspended" => verdict.right("job.suspended"),
             Some(_) => verdict.right("job.resumed"),
-            None => verdict.missing.push(format!(
-                "job.{} of {} between {} and {}; the driver did it",
-                pause.word, pause.job, pause.from, pause.until
-            )),
+            None => {
+                let what = format!(
+                    "job.{} of {} between {} and {}; the driver did it",
+                    pause.word, pause.job, pause.from, pause.until
+                );
+                if pause.proven {
+                    verdict.missing.push(what);
+                } else {
+                    verdict.unjudged.push(what);
+                }
+            }
         }
     }
 }
@@ -243,6 +250,7 @@ mod tests {
         let resumed = |from| Pause {
             job: 7,
             word: "resumed",
+            proven: true,
             from,
             until: from + 1,
         };

@@ -16,7 +16,12 @@ pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
         },
         Kind::Signal { signal: 9 },
         Kind::ArrayCancelled { tasks: 6 },
-        Kind::TaskCancelled { tasks: 4, task: 2 },
+        Kind::TaskCancelled {
+            tasks: 4,
+            task: 2,
+            // A sweep has shown the array, and no second one yet.
+            after: random.between(6, 7),
+        },
         Kind::CancelledWaiting,
         Kind::CancelledRunning,
         Kind::TimedOut,
@@ -42,6 +47,10 @@ pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
         },
         Kind::Suspended {
             twice: true,
+            cancelled: false,
+        },
+        Kind::SuspendedBriefly {
+            resumed: true,
             cancelled: false,
         },
         Kind::Dependent { succeeds: true },
@@ -86,6 +95,7 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
         39..=41 if room >= 4 => Kind::TaskCancelled {
             tasks: random.between(3, 4),
             task: random.between(0, 2),
+            after: random.between(0, 60),
         },
         42..=45 => Kind::CancelledWaiting,
         46..=49 => Kind::CancelledRunning,
@@ -111,11 +121,19 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
         68..=69 => Kind::Drained {
             node: random.pick(&STEADY).unwrap_or(STEADY[0]),
         },
-        70..=73 => Kind::Suspended {
+        70..=72 => Kind::Suspended {
             twice: random.chance(50),
             cancelled: random.chance(50),
         },
-        74..=77 => Kind::Dependent {
+        73..=74 => {
+            let resumed = random.chance(70);
+            Kind::SuspendedBriefly {
+                resumed,
+                // What stands still cannot end by itself.
+                cancelled: !resumed || random.chance(50),
+            }
+        }
+        75..=77 => Kind::Dependent {
             succeeds: random.chance(60),
         },
         78..=80 => Kind::Het,

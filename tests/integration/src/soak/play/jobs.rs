@@ -1,6 +1,8 @@
 //! What is done to jobs.
 
-use tokio::time::sleep;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::hands::{open, row};
 use super::{FIRST_STAYS, NOT_ARENA, OLD_ENOUGH, Player, STEADY};
@@ -8,6 +10,9 @@ use crate::Error;
 use crate::soak::log::{Hold, Pause, now};
 use crate::soak::plan::Work;
 use crate::soak::stage::PATIENCE;
+
+/// What waits longer than this is seen waiting by two sweeps, if nothing is broken.
+const SEEN_TWICE: Duration = Duration::from_secs(15);
 
 impl Player<'_> {
     pub(super) async fn array_cancelled(&self, work: &Work, tasks: u32) -> Result<(), Error> {
@@ -27,11 +32,16 @@ impl Player<'_> {
         work: &Work,
         tasks: u32,
         task: u32,
+        after: Duration,
     ) -> Result<(), Error> {
         let array = format!("--array=0-{}", tasks - 1);
         let options = [NOT_ARENA, &array, "--begin=now+1hour"];
         let job = self.submit_array(work, tasks, &options, "true").await?;
-        self.stay(job, |reason| reason == "BeginTime").await?;
+        let submitted = Instant::now();
+        if after >= SEEN_TWICE {
+            self.stay(job, |reason| reason == "BeginTime").await?;
+        }
+        sleep_until(submitted + after).await;
         let one = format!("{job}_{task}");
         self.tell(work.user, &["scancel", &one]).await?;
         self.stage
@@ -149,15 +159,13 @@ impl Player<'_> {
                 // Slurm keeps the time of the last suspend or resume only: what is to be told has to be seen.
                 self.stage.swept("ingest").await;
             }
-            self.pause(job, "suspended", &["scontrol", "suspend", &id])
-                .await?;
+            self.pause(job, "suspended", true).await?;
             self.stage.see_state(&id, &["SUSPENDED"]).await?;
             sleep(OLD_ENOUGH).await;
             if twice {
                 self.stage.swept("ingest").await;
             }
-            self.pause(job, "resumed", &["scontrol", "resume", &id])
-                .await?;
+            self.pause(job, "resumed", true).await?;
             self.running(job).await?;
         }
         if twice {
@@ -170,17 +178,44 @@ impl Player<'_> {
         self.ended(job).await
     }
 
-    pub(super) async fn pause(
+    /// It is over so soon that Slurm's record of the end may contradict what was done before, or tell it with another time.
+    pub(super) async fn suspended_briefly(
         &self,
-        job: u32,
-        word: &'static str,
-        command: &[&str],
+        work: &Work,
+        resumed: bool,
+        cancelled: bool,
     ) -> Result<(), Error> {
+        let (go, script) = self.until_told(work);
+        let job = self.submit(work, &[STEADY], &script).await?;
+        let id = job.to_string();
+        self.running(job).await?;
+        sleep(OLD_ENOUGH).await;
+        self.pause(job, "suspended", false).await?;
+        if resumed {
+            sleep(OLD_ENOUGH).await;
+            // Once it goes on it ends by itself.
+            open(&go)?;
+            self.pause(job, "resumed", false).await?;
+        }
+        if cancelled {
+            self.tell(work.user, &["scancel", &id]).await?;
+        }
+        self.ended(job).await
+    }
+
+    async fn pause(&self, job: u32, word: &'static str, proven: bool) -> Result<(), Error> {
+        let command = if word == "resumed" {
+            "resume"
+        } else {
+            "suspend"
+        };
         let from = now();
-        self.tell("root", command).await?;
+        self.tell("root", &["scontrol", command, &job.to_string()])
+            .await?;
         self.stage.log.borrow_mut().pauses.push(Pause {
             job,
             word,
+            proven,
             from,
             until: now(),
         });

@@ -25,7 +25,13 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     ]
     .into_iter()
     .try_fold(text, |text, (name, table)| replace(&text, name, &table))?;
-    Ok(BTreeMap::from([(path, text)]))
+    Ok(BTreeMap::from([
+        (path, text),
+        (
+            root.join("docs/reference/configuration.md"),
+            crate::configuration::page(root)?,
+        ),
+    ]))
 }
 
 /// Puts a table between its marks.

@@ -4,7 +4,9 @@
 mod catalogue;
 mod codegen;
 mod compat;
+mod configuration;
 mod docs;
+mod links;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,13 +29,13 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Write the generated parts of `docs/` from the catalogue.
+    /// Write the generated parts of `docs/` from the catalogue, and check that what pages link to exists.
     Docs {
         /// Change nothing; fail if a file would change.
         #[arg(long)]
         check: bool,
     },
-    /// Write `docs/compat.md` from `docs/compat.json`: what was tried on which version of Slurm.
+    /// Write `docs/internals/compat.md` from `docs/internals/compat.json`: what was tried on which version of Slurm.
     Compat {
         /// Change nothing; fail if a file would change.
         #[arg(long)]
@@ -65,7 +67,11 @@ fn main() -> Result<()> {
             return ran;
         }
     };
-    write(files, check, chore)
+    write(files, check, chore)?;
+    if chore == "docs" {
+        links::check(&root())?;
+    }
+    Ok(())
 }
 
 fn write(files: BTreeMap<PathBuf, String>, check: bool, chore: &str) -> Result<()> {

@@ -1,4 +1,4 @@
-# The menu: each target is a line or two one could type. `make` lists them.
+# The menu: each target is a line or two that one could type. `make` lists them.
 
 SHELL := /bin/bash
 export CARGO_INCREMENTAL := 0
@@ -37,7 +37,7 @@ test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (sc
 	scripts/setup
 	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats ROOT=$(ROOT) cargo xtask compat --run
 
-lint: ## formatting, clippy, shell, protobuf, generated files, licences
+lint: ## formatting, clippy, shell, protobuf, generated files, links, licences
 	scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -57,7 +57,7 @@ soak: ## random jobs and random faults, every fact compared with accounting: SEE
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
 	cargo build --workspace && cargo run --quiet --package integration --bin soak -- --seed $(or $(SEED),1) --jobs $(or $(JOBS),300) $(SOAK)
 
-bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; see benches/README.md)
+bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; docs/performance.md has results)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
 	cargo build --release --package mesh-hook --package smesh --package ingest --package ledger --package webhook-dispatcher --package integration --bins && \

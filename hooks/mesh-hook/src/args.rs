@@ -43,8 +43,6 @@ pub enum Invocation {
         /// The site's program.
         program: OsString,
     },
-    /// First step out of a chain: start the ringer and exit at once, so that the site's program gets no child it does not know.
-    Relay(Options),
     /// Empty the spool.
     Flush(Options),
 }
@@ -67,7 +65,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The command line that parses back to these options, for the processes between a chain and its ringer.
+    /// The command line that parses back to these options, for the process that rings.
     pub fn to_args(&self) -> Vec<OsString> {
         let mut args = Vec::new();
         if let Some(config) = &self.config {
@@ -109,7 +107,6 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
                 Some(id) => options.probe = Some(id),
                 None => options.complaint = Some("--probe needs a UUID".into()),
             },
-            "--relay" => step = Invocation::Relay,
             "--ringer" => step = Invocation::Ringer,
             "--flush" => step = Invocation::Flush,
             "--chain" => match value() {

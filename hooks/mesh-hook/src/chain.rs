@@ -1,16 +1,15 @@
 //! Hands over to the site's own program.
 //!
 //! The process *becomes* the program (`execve`), so arguments, standard streams, environment, process id, signals and exit status are
-//! the program's own; nothing is copied or translated. Before that it starts a ringer beside it, through a relay that exits at once, so
-//! that the program does not find a child it never made.
+//! the program's own; nothing is copied or translated. Before that it starts a ringer, which is no child of its, so that the program does
+//! not find one that it never made. Nothing that is waited for opens a file or loads a program.
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::args::Options;
-use crate::guard::start_beside;
+use crate::guard;
 use crate::report::report;
 
 /// Starts a ringer that outlives this process, then becomes the program. Returns only if that fails: the exit status a shell would give.
@@ -18,7 +17,7 @@ pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
     if ring {
         beside(options);
     }
-    let error = Command::new(program).args(&options.arguments).exec();
+    let error = unix_process::inherited::exec(Command::new(program).args(&options.arguments));
     report(format_args!(
         "chain: start {}: {error}",
         program.to_string_lossy()
@@ -30,16 +29,9 @@ pub fn run(options: &Options, program: &OsStr, ring: bool) -> u8 {
     }
 }
 
-/// Rings without anybody who waits, not even for a process to be there.
+/// Rings without anybody who waits.
 pub fn beside(options: &Options) {
-    if let Err(error) = start_beside("--relay", options).and_then(|mut relay| relay.wait()) {
-        report(format_args!("not rung: {error}"));
-    }
-}
-
-/// The relay: starts the ringer and leaves.
-pub fn relay(options: &Options) {
-    if let Err(error) = start_beside("--ringer", options) {
-        report(format_args!("not rung: {error}"));
+    if let Err(error) = guard::start(options, Stdio::null()) {
+        report(format_args!("not rung: start {}: {error}", guard::MYSELF));
     }
 }

@@ -10,14 +10,19 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use unix_process::detached::{detached, exec_alone};
 
 use crate::args::Options;
 use crate::config::HARD_STOP;
 use crate::report::{report, warn};
 
 /// This very program, also when its file was replaced by an upgrade in the meantime.
-const MYSELF: &str = "/proc/self/exe";
+pub const MYSELF: &str = "/proc/self/exe";
+
+/// How long a ringer may take from its start until it is counted among those that may wait for the disk.
+const MAX_START_TIME: Duration = Duration::from_secs(10);
 
 /// The watchdog needs next to nothing.
 const STACK: usize = 64 << 10;
@@ -36,7 +41,7 @@ pub fn run(options: &Options, started: Instant) {
 
 fn start_and_wait(options: &Options, started: Instant) -> io::Result<()> {
     let (mut ours, theirs) = UnixStream::pair()?;
-    start("--ringer", options, Stdio::from(OwnedFd::from(theirs)))?;
+    start(options, Stdio::from(OwnedFd::from(theirs)))?;
     watch(started);
     let mut said = [0; 1024];
     loop {
@@ -76,24 +81,23 @@ fn watch(started: Instant) {
     }));
 }
 
-/// Starts a ringer beside, which nobody waits for.
+/// Starts a ringer that nobody waits for: no child of this process, in a process group of its own, so that a signal to the hook's group does
+/// not reach it, and without the hook's descriptors, since Slurm waits until everybody has closed them.
 ///
 /// # Errors
 /// If the system gives no process.
-pub fn start_beside(step: &str, options: &Options) -> io::Result<std::process::Child> {
-    start(step, options, Stdio::null())
-}
-
-/// In a process group of its own, so that a signal to the hook's group does not reach it.
-fn start(step: &str, options: &Options, stderr: Stdio) -> io::Result<std::process::Child> {
-    let mut args: Vec<OsString> = vec![step.into()];
+pub fn start(options: &Options, stderr: Stdio) -> io::Result<()> {
+    let mut args: Vec<OsString> = vec!["--ringer".into()];
     args.extend(options.to_args());
-    // Not the hook's streams: Slurm waits until everybody has closed them.
-    Command::new(MYSELF)
+    let mut ringer = Command::new(MYSELF);
+    ringer
         .args(args)
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(stderr)
-        .spawn()
+        .stderr(stderr);
+    detached(move || {
+        let error = exec_alone(&mut ringer, MAX_START_TIME);
+        report(format_args!("not rung: start {MYSELF}: {error}"));
+    })
 }

@@ -40,7 +40,6 @@ fn main() -> ExitCode {
                 report("internal error; please report it");
             }
         }
-        Invocation::Relay(options) => chain::relay(&options),
         Invocation::Ringer(options) => ringer::run(&options, started),
     }
     ExitCode::SUCCESS

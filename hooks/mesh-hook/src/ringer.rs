@@ -53,6 +53,7 @@ pub fn run(options: &Options, started: Instant) {
             None
         }
     };
+    unix_process::detached::started();
     if let Err(error) = privilege::become_owner_of(&config.spool) {
         return report(format_args!(
             "not rung: become the owner of {}: {error}",

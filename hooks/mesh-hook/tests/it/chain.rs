@@ -1,10 +1,12 @@
 //! The site's own program keeps everything: arguments, streams, environment, process, exit status.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use mesh_testkit::{script, wait_until};
@@ -146,4 +148,111 @@ fn a_sites_program_that_cannot_start_fails_as_it_did_without_us() {
             .code(),
         Some(126)
     );
+}
+
+/// A command that runs with these settings of `env` and redirections of a shell, as whoever calls the hook may have made them.
+fn called(settings: &[&str], redirections: &str, command: &[&str]) -> Command {
+    let mut called = Command::new("env");
+    let shell = format!("exec {redirections}; exec \"$@\"");
+    called
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld")
+        .args(settings)
+        .args(["/bin/sh", "-c", &shell, "sh"])
+        .args(command);
+    called
+}
+
+#[test]
+fn signals_and_descriptors_are_as_the_caller_made_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (seen, config) = (folder.path().join("seen"), folder.path().join("hook.toml"));
+    let chain = [
+        env!("CARGO_BIN_EXE_mesh-hook"),
+        "--config",
+        config.to_str().unwrap(),
+        "--chain",
+    ];
+    let shown = |settings: &[&str], redirections: &str, command: &[&str]| {
+        let redirections = format!("1>{} {redirections}", seen.display());
+        let mut called = called(settings, &redirections, command);
+        let output = called.stdin(Stdio::null()).output().unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+        let text = fs::read_to_string(&seen).unwrap();
+        // Of `ls -l` the names only; what a pipe or a process is called differs from call to call.
+        let line = |line: &str| match line.split_once(" -> ") {
+            Some((entry, target)) => {
+                let name = entry.rsplit(' ').next().unwrap_or_default();
+                let target =
+                    target.trim_end_matches(|c: char| c.is_ascii_digit() || "[]/fd".contains(c));
+                format!("{name} {target}")
+            }
+            None => line.to_owned(),
+        };
+        text.lines().map(line).collect::<Vec<_>>().join("\n")
+    };
+    let signals = &["/bin/grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"][..];
+    let descriptors = &["/bin/ls", "-l", "/proc/self/fd"][..];
+    let mut different = std::collections::BTreeSet::new();
+    for settings in [
+        &[
+            "--ignore-signal=PIPE,HUP,CHLD,ALRM",
+            "--block-signal=USR1,TERM",
+        ][..],
+        &["--default-signal=PIPE", "--ignore-signal=INT"],
+    ] {
+        for redirections in ["7</dev/null 8>/dev/zero", "0<&-", "2>&-", "0<&- 2>&-"] {
+            for program in [signals, descriptors] {
+                let direct = shown(settings, redirections, program);
+                let chained = shown(settings, redirections, &[&chain[..], program].concat());
+                assert_eq!(direct, chained, "{settings:?} {redirections}");
+                different.insert(direct);
+            }
+        }
+    }
+    assert_eq!(different.len(), 6, "the settings matter: {different:#?}");
+}
+
+/// Waits until no ringer of a configuration is left.
+async fn wait_until_no_ringer(config: &Path) {
+    wait_until("no ringer is left", SOON, async || {
+        super::disk::ringers(config) == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ringer_that_hangs_at_its_start_holds_up_nothing_and_does_not_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, preload) = (
+        folder.path().join("hook.toml"),
+        folder.path().join("preload"),
+    );
+    // What the loader waits for as long as nobody writes: as if the program were on a disk that hangs.
+    assert!(
+        Command::new("mkfifo")
+            .arg(&preload)
+            .status()
+            .unwrap()
+            .success()
+    );
+    for arguments in [&["--chain", "/sbin/ldconfig", "--version"][..], &[]] {
+        let mut command = hook(&config);
+        command.env("LD_PRELOAD", &preload).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let (done, ended) = std::sync::mpsc::channel();
+        thread::spawn(move || done.send(command.output().unwrap()));
+        // Lets the hook itself begin, which finds an empty file, and nobody after it. (ldconfig has no loader.)
+        drop(OpenOptions::new().write(true).open(&preload).unwrap());
+        let output = ended.recv_timeout(SOON).expect("the ringer holds it up");
+        assert!(output.status.success(), "{output:?}");
+        let ran = String::from_utf8_lossy(&output.stdout).contains("ldconfig");
+        assert_eq!(ran, !arguments.is_empty());
+        assert_eq!(super::disk::ringers(&config), 1, "it hangs");
+        wait_until_no_ringer(&config).await;
+    }
 }

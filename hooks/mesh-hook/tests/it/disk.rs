@@ -1,6 +1,8 @@
 //! Disks as they are: one that hangs, one whose machine loses power.
 
+use std::io::Read;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use mesh_hook::slots::MOST;
@@ -27,7 +29,7 @@ async fn a_disk_that_hangs_holds_up_nobody() {
 }
 
 /// How many ringers there are for a configuration.
-fn ringers(config: &Path) -> usize {
+pub fn ringers(config: &Path) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
     let config = config.to_str().unwrap();
@@ -62,6 +64,42 @@ async fn calls_on_a_disk_that_hangs_do_not_pile_up() {
     assert_eq!(left, most);
     wait_until("they end", SOON, async || ringers(config) == 0).await;
     assert_eq!(site.spooled().len(), most);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_the_disk_holds_nothing_that_slurm_gave_the_hook() {
+    let mut site = Site::start().await;
+    let mut disk = LoopDisk::mount(&site.folder.path().join("image"), &site.spool());
+    site.nats.kill();
+    disk.freeze();
+    let config = site.config();
+    let read: Vec<_> = [&["--chain", "/bin/true"][..], &[]]
+        .into_iter()
+        .map(|arguments| {
+            // A descriptor that is none of the standard streams, which Slurm or a site's wrapper may read until everybody has closed it.
+            let mut shell = Command::new("/bin/sh");
+            shell
+                .args(["-c", "exec 7>&1 1>/dev/null; exec \"$@\"", "sh"])
+                .arg(env!("CARGO_BIN_EXE_mesh-hook"))
+                .arg("--config")
+                .arg(&config)
+                .args(arguments)
+                .env("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld")
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
+            let mut child = shell.spawn().unwrap();
+            let mut pipe = child.stdout.take().unwrap();
+            let (done, closed) = std::sync::mpsc::channel();
+            thread::spawn(move || done.send(pipe.read_to_end(&mut Vec::new()).is_ok()));
+            let status = child.wait().unwrap();
+            (status.success(), closed.recv_timeout(SOON))
+        })
+        .collect();
+    let waiting = ringers(&config);
+    disk.thaw();
+    assert_eq!(read, [(true, Ok(true)), (true, Ok(true))]);
+    assert_eq!(waiting, 2, "they wait for the disk");
+    wait_until("both are spooled", SOON, async || site.spooled().len() == 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,76 @@
+//! What this process was given by who started it.
+//!
+//! Before `main` Rust's runtime ignores SIGPIPE and opens `/dev/null` in place of a standard stream that is closed, and std sets SIGPIPE to
+//! its default in every program it starts, and blocks no signal there. So what was there is noted before the runtime begins, as the loader
+//! runs `.init_array`.
+
+#![expect(
+    unsafe_code,
+    reason = "calls of libc that std and rustix have no safe form of"
+)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// Whether SIGPIPE was ignored.
+static IGNORES_SIGPIPE: AtomicBool = AtomicBool::new(false);
+/// The standard streams that were closed, a bit for each.
+static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);
+
+#[used]
+// SAFETY: the section holds pointers to functions of C, which the loader calls once, before `main`.
+#[unsafe(link_section = ".init_array")]
+static NOTE: extern "C" fn() = note;
+
+/// Runs before Rust's runtime: nothing but libc and atomics.
+extern "C" fn note() {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action this only writes the present one.
+    let asked = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) };
+    if asked == 0 {
+        // SAFETY: it was written.
+        let action = unsafe { action.assume_init() };
+        IGNORES_SIGPIPE.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    }
+    for stream in 0..3_u8 {
+        // SAFETY: asks for flags only.
+        if unsafe { libc::fcntl(stream.into(), libc::F_GETFD) } == -1 {
+            CLOSED_STREAMS.fetch_or(1 << stream, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Becomes a program, with signals and standard streams as this process was given them. Returns only if that fails.
+pub fn exec(command: &mut Command) -> io::Error {
+    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: without a new set this only writes the present one.
+    let asked =
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, std::ptr::null(), blocked.as_mut_ptr()) };
+    if asked != 0 {
+        return io::Error::last_os_error();
+    }
+    // SAFETY: it was written.
+    let blocked = unsafe { blocked.assume_init() };
+    // SAFETY: `restore` calls functions only that may be called between fork and exec; here nothing is forked at all.
+    unsafe { command.pre_exec(move || restore(&blocked)) };
+    command.exec()
+}
+
+/// The last act before exec, after what std does.
+fn restore(blocked: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: blocks what was blocked a moment ago.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, blocked, std::ptr::null_mut()) };
+    if IGNORES_SIGPIPE.load(Ordering::Relaxed) {
+        // SAFETY: no handler of ours is in place that something could rely on.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    }
+    let closed = CLOSED_STREAMS.load(Ordering::Relaxed);
+    for stream in (0..3_u8).filter(|stream| closed & (1 << stream) != 0) {
+        // SAFETY: the runtime opened it on /dev/null, and this program ends here.
+        unsafe { libc::close(stream.into()) };
+    }
+    Ok(())
+}

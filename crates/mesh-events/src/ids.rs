@@ -82,7 +82,7 @@ impl EventId {
 }
 
 /// The length prefix of a field.
-pub(crate) fn length(bytes: usize) -> [u8; 4] {
+fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes)
         .expect("fields of events are far below 4 GiB: NATS refuses larger messages")
         .to_be_bytes()

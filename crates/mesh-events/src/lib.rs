@@ -7,18 +7,14 @@
 //! - [`hooks`]: names of hooks, and who takes their doorbells.
 //! - [`catalogue`]: streams, consumers, key-value buckets and roles as data.
 //! - [`cloudevents`]: the one mapping of an event to CloudEvents 1.0 headers and JSON.
-//! - [`chain`]: the bytes of ledger entries, leaves and the chain.
-//! - [`merkle`]: the tree over the leaves, and its proofs.
 //!
 //! Deliberately absent: IO, async, clocks and randomness. `docs/reference/events.md` specifies the bytes.
 
 pub mod catalogue;
-pub mod chain;
 pub mod cloudevents;
 mod event_type;
 pub mod hooks;
 pub mod ids;
-pub mod merkle;
 pub mod subject;
 mod time;
 

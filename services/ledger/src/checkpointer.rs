@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
+use ledger_format::chain::Hash;
+use ledger_format::merkle::{Frontier, Node, Range};
 use mesh_bus::Bus;
-use mesh_events::chain::Hash;
-use mesh_events::merkle::{Frontier, Node, Range};
 use mesh_runtime::Condition;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior};

@@ -6,5 +6,4 @@
 )]
 
 mod json;
-mod merkle;
 mod subjects;

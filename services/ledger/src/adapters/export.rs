@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use ledger_format::merkle::Range;
 use mesh_db::sql::{Row, Sql};
-use mesh_events::merkle::Range;
 
 use super::store::Store;
 use super::verify::payload;

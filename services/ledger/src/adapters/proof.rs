@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use ledger_format::chain::{GENESIS, Hash};
+use ledger_format::merkle::{Frontier, Node};
 use mesh_db::pool::{Access, Link};
 use mesh_db::sql::{Row, Sql};
-use mesh_events::chain::{GENESIS, Hash};
-use mesh_events::merkle::{Frontier, Node};
 
 use super::store::Store;
 use crate::domain::checkpoint::StoredCheckpoint;

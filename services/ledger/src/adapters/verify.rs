@@ -8,10 +8,10 @@ pub mod schema;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use ledger_format::chain::Hash;
 use mesh_db::Location;
 use mesh_db::pool::{Connection, Pool};
 use mesh_db::sql::Sql;
-use mesh_events::chain::Hash;
 
 use self::database::Integrity;
 pub(super) use self::rows::payload;

@@ -9,8 +9,8 @@ pub(super) mod rest;
 use std::sync::Arc;
 
 use axum::Router;
-use mesh_events::chain::Hash;
-use mesh_events::merkle::{Range, consistency, inclusion, verify_consistency, verify_inclusion};
+use ledger_format::chain::Hash;
+use ledger_format::merkle::{Range, consistency, inclusion, verify_consistency, verify_inclusion};
 use mesh_runtime::api::Caller;
 
 use crate::adapters::Store;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use mesh_events::chain::{self, GENESIS, Hash};
+use ledger_format::chain::{self, GENESIS, Hash};
 
 use super::fact::Fact;
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_events::chain::{self, Hash};
+use ledger_format::chain::{self, Hash};
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;

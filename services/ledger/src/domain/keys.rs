@@ -7,21 +7,7 @@ use mesh_events::timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::note::PublicKey;
-
-/// A key as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredKey {
-    /// Which one, from 1.
-    pub number: i64,
-    /// The public key as text.
-    pub vkey: String,
-    /// It signs from this size on.
-    pub from_size: i64,
-    /// When it was made, in microseconds since 1970.
-    pub made_at: i64,
-    /// Who had it made; empty for the first.
-    pub made_by: String,
-}
+pub use ledger_format::succession::StoredKey;
 
 /// Kind of the audit entries about keys.
 pub const KIND: &str = "key";

@@ -10,8 +10,8 @@ use ledger::domain::keys::StoredKey;
 use ledger::domain::note::PrivateKey;
 use ledger::domain::verify::{Fault, FirstBad, Verified};
 use ledger::{Location, Store, Trust, Unverified, VerifyError, verify_database};
+use ledger_format::merkle::Frontier;
 use mesh_events::EventType;
-use mesh_events::merkle::Frontier;
 use mesh_testkit::build;
 
 use crate::proof::ORIGIN;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ledger_format::chain::Hash;
+use ledger_format::merkle::Node;
 use mesh_db::pool::Connection;
 use mesh_db::sql::Sql;
-use mesh_events::chain::Hash;
-use mesh_events::merkle::Node;
 
 use crate::adapters::proof;
 use crate::domain::archive::StoredArchive;

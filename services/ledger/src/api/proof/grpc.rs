@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use chrono::DateTime;
+use ledger_format::chain::Hash;
 use mesh_api::ledger::proof_service_server::{ProofService, ProofServiceServer, SERVICE_NAME};
 use mesh_events::proto::mesh::ledger::v1::{
     Checkpoint, GetCheckpointRequest, GetCheckpointResponse, ListCheckpointsRequest,
@@ -11,7 +12,7 @@ use mesh_events::proto::mesh::ledger::v1::{
     ProveConsistencyResponse, ProveInclusionRequest, ProveInclusionResponse, RotateKeyRequest,
     RotateKeyResponse, SigningKey,
 };
-use mesh_events::{chain::Hash, timestamp};
+use mesh_events::timestamp;
 use mesh_runtime::api::grpc::{caller, internal};
 use tonic::{Request, Response, Status};
 

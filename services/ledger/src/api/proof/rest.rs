@@ -10,7 +10,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use chrono::{DateTime, SecondsFormat};
 use futures_util::stream;
-use mesh_events::chain::Hash;
+use ledger_format::chain::Hash;
 use mesh_runtime::api::{Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -1,7 +1,7 @@
 //! Somebody with every right tampers at random, thousands of times: each act is found at its first bad sequence.
 
 use ledger::VerifyError;
-use mesh_events::chain::{Entry, GENESIS, link};
+use ledger_format::chain::{Entry, GENESIS, link};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, TestRunner};

@@ -3,13 +3,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mesh_events::chain::Hash;
-use mesh_events::merkle::Frontier;
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::{Checkpoint, CheckpointError};
-use super::note::PublicKey;
-use super::verify::{Fault, FirstBad, Mark, Payload, Stored, Verified, Verifier};
+use crate::chain::Hash;
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::merkle::Frontier;
+use crate::note::PublicKey;
+use crate::verify::{Fault, FirstBad, Mark, Payload, Stored, Verified, Verifier};
 
 /// The format and its version.
 pub const FORMAT: &str = "slurm-mesh-ledger/1";
@@ -123,7 +123,7 @@ impl Line {
     }
 
     /// The entry; `None` if it is none.
-    pub(crate) fn stored(self) -> Option<Stored> {
+    pub fn stored(self) -> Option<Stored> {
         let payload = match (self.cluster, self.subject, self.body) {
             (Some(cluster), Some(subject), Some(body)) => Some(Payload {
                 cluster: cluster.into_bytes(),

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use mesh_events::chain::Hash;
-use mesh_events::merkle::{
+use ledger_format::chain::Hash;
+use ledger_format::merkle::{
     EMPTY, Frontier, Node, Range, consistency, inclusion, parent, verify_consistency,
     verify_inclusion,
 };

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_events::chain::Hash;
-use mesh_events::merkle::{Frontier, Node, Range};
+use crate::chain::Hash;
+use crate::merkle::{Frontier, Node, Range};
 
 /// Levels from one stored level to the next.
 pub const HEIGHT: u8 = 8;
@@ -99,7 +99,7 @@ pub fn grow(frontier: &mut Frontier, leaf: Hash, subtrees: &mut Vec<(Node, Hash)
 
 #[cfg(test)]
 mod tests {
-    use mesh_events::merkle::{consistency, inclusion, verify_consistency, verify_inclusion};
+    use crate::merkle::{consistency, inclusion, verify_consistency, verify_inclusion};
     use proptest::prelude::*;
 
     use super::*;

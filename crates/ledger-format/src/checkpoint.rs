@@ -5,9 +5,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mesh_events::chain::Hash;
 
-use super::note::{self, NoteError, PrivateKey, PublicKey};
+use crate::chain::Hash;
+use crate::note::{self, NoteError, PrivateKey, PublicKey};
 
 /// The state of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,20 +1,17 @@
 //! Ten thousand random acts of tampering with a ledger of twenty entries and three checkpoints, by somebody with every right: each is found,
 //! at the first bad record.
 
-use std::collections::HashMap;
-
-use mesh_events::chain;
-use mesh_events::merkle::Frontier;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::append::{Head, append};
-use super::checkpoint::Checkpoint;
-use super::export::{ExportVerifier, FORMAT, Header, HexHash, Line};
-use super::fact::Fact;
-use super::note::{PrivateKey, PublicKey};
-use super::verify::{FirstBad, Mark, Payload, Stored, StoredHead, Verified, Verifier};
+use crate::chain;
+use crate::checkpoint::Checkpoint;
+use crate::export::{ExportVerifier, FORMAT, Header, HexHash, Line};
+use crate::fixture::ledger;
+use crate::merkle::Frontier;
+use crate::note::{PrivateKey, PublicKey};
+use crate::verify::{FirstBad, Mark, Payload, Stored, StoredHead, Verified, Verifier};
 
 const COUNT: usize = 20;
 /// Sizes of the checkpoints. The last covers everything.
@@ -38,27 +35,10 @@ fn keys() -> Vec<PublicKey> {
 
 impl Ledger {
     fn new() -> Self {
-        let facts = (0..COUNT)
-            .map(|n| Fact::for_tests(&format!("id-{n}"), &[n as u8, 1, 2, 3]))
-            .collect();
-        let appended = append(Head::default(), facts, &HashMap::new());
-        let entry = |entry: super::append::Entry| Stored {
-            seq: entry.seq.cast_signed(),
-            id: entry.fact.id.into_bytes(),
-            leaf: entry.leaf.to_vec(),
-            chain: entry.chain.to_vec(),
-            payload: Some(Payload {
-                cluster: entry.fact.cluster.into_bytes(),
-                subject: entry.fact.subject.into_bytes(),
-                body: entry.fact.body.to_vec(),
-            }),
-        };
+        let (entries, head) = ledger(COUNT as u8);
         let mut ledger = Self {
-            entries: appended.entries.into_iter().map(entry).collect(),
-            head: StoredHead {
-                seq: COUNT as i64,
-                chain: appended.head.chain.to_vec(),
-            },
+            entries,
+            head,
             marks: Vec::new(),
         };
         ledger.marks = SIGNED

@@ -18,13 +18,12 @@
 
 use std::collections::BTreeMap;
 
-use mesh_events::chain::{self, GENESIS, Hash};
-use mesh_events::merkle::{Frontier, Node};
-
-use super::checkpoint::Checkpoint;
-pub use super::fault::{Fault, FirstBad};
-use super::note::PublicKey;
-use super::tree::grow;
+use crate::chain::{self, GENESIS, Hash};
+use crate::checkpoint::Checkpoint;
+pub use crate::fault::{Fault, FirstBad};
+use crate::merkle::{Frontier, Node};
+use crate::note::PublicKey;
+use crate::tree::grow;
 
 /// An entry as the database has it; nothing about it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]

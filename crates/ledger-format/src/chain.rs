@@ -7,8 +7,6 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::ids::length;
-
 /// A SHA-256 value.
 pub type Hash = [u8; 32];
 
@@ -49,6 +47,13 @@ impl Entry<'_> {
         }
         hash.finalize().into()
     }
+}
+
+/// The length prefix of a field.
+fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes)
+        .expect("fields of entries are far below 4 GiB: NATS refuses larger messages")
+        .to_be_bytes()
 }
 
 /// The chain value after an entry.

@@ -1,39 +1,9 @@
 //! What is found of each kind of tampering.
 
-use std::collections::HashMap;
-
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::append::{Head, append};
-use crate::domain::fact::Fact;
-
-fn ledger(count: u8) -> (Vec<Stored>, StoredHead) {
-    let facts = (0..count)
-        .map(|n| Fact::for_tests(&format!("id-{n}"), &[n, 1, 2, 3]))
-        .collect();
-    let appended = append(Head::default(), facts, &HashMap::new());
-    let entries = appended
-        .entries
-        .into_iter()
-        .map(|entry| Stored {
-            seq: entry.seq.cast_signed(),
-            id: entry.fact.id.into_bytes(),
-            leaf: entry.leaf.to_vec(),
-            chain: entry.chain.to_vec(),
-            payload: Some(Payload {
-                cluster: entry.fact.cluster.into_bytes(),
-                subject: entry.fact.subject.into_bytes(),
-                body: entry.fact.body.to_vec(),
-            }),
-        })
-        .collect();
-    let head = StoredHead {
-        seq: appended.head.seq.cast_signed(),
-        chain: appended.head.chain.to_vec(),
-    };
-    (entries, head)
-}
+use crate::fixture::ledger;
 
 /// Tampers with an untouched ledger of ten entries and says what is found.
 fn check(tamper: impl FnOnce(&mut Vec<Stored>, &mut StoredHead), seq: i64, what: Fault) {

@@ -3,10 +3,24 @@
 //! Checkpoints are numbered from 1 and count no fewer entries than the one before. One key signs all of them up to a checkpoint that is signed by
 //! it and by the next: the hand-over, of the size that the next key is said to sign from. A table of keys that says something else was changed.
 
-use super::checkpoint::StoredCheckpoint;
-use super::fault::{Fault, FirstBad};
-use super::keys::StoredKey;
-use super::note::PublicKey;
+use crate::checkpoint::StoredCheckpoint;
+use crate::fault::{Fault, FirstBad};
+use crate::note::PublicKey;
+
+/// A key as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredKey {
+    /// Which one, from 1.
+    pub number: i64,
+    /// The public key as text.
+    pub vkey: String,
+    /// It signs from this size on.
+    pub from_size: i64,
+    /// When it was made, in microseconds since 1970.
+    pub made_at: i64,
+    /// Who had it made; empty for the first.
+    pub made_by: String,
+}
 
 /// Checks the checkpoints of a ledger, one after the other.
 #[derive(Clone, Debug)]
@@ -102,7 +116,7 @@ impl Succession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::note::PrivateKey;
+    use crate::note::PrivateKey;
 
     fn key(number: i64) -> PublicKey {
         let seed = [number as u8; 32];

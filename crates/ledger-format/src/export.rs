@@ -1,15 +1,19 @@
 //! An export that can be verified with nothing but a public key: JSON lines. The first tells what is exported and carries a signed
 //! checkpoint; each further line is an entry, in order, up to the one the checkpoint ends with. docs/reference/events.md §6 specifies it.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::chain::Hash;
+use crate::chain::{self, Hash};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::merkle::Frontier;
 use crate::note::PublicKey;
-use crate::verify::{Fault, FirstBad, Mark, Payload, Stored, Verified, Verifier};
+use crate::verify::{Content, Fault, FirstBad, Hashed, Mark, Payload, Stored, Verified, Verifier};
 
 /// The format and its version.
 pub const FORMAT: &str = "slurm-mesh-ledger/1";
@@ -33,29 +37,64 @@ pub struct Header {
 /// A line of an entry. Cluster, subject and body are there or missing together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
+pub struct Line<'a> {
     /// Sequence.
     pub seq: u64,
     /// Id.
-    pub id: String,
+    #[serde(borrow)]
+    pub id: Text<'a>,
     /// Cluster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<String>,
+    #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Text<'a>>,
     /// Subject it was received on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
+    #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Text<'a>>,
     /// Body in base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<String>,
+    #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Text<'a>>,
     /// Leaf hash.
     pub leaf: HexHash,
     /// Chain value.
     pub chain: HexHash,
 }
 
+/// A text of a line, which is where it was read unless it has escapes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Text<'a>(pub Cow<'a, str>);
+
+impl From<String> for Text<'_> {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // What serde derives for a Cow within an Option would copy every text.
+        struct Borrowing;
+        impl<'de> Visitor<'de> for Borrowing {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(text.into()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(text.to_owned().into()))
+            }
+        }
+        deserializer.deserialize_str(Borrowing)
+    }
+}
+
 /// A hash as 64 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
 pub struct HexHash(pub Hash);
 
 impl From<HexHash> for String {
@@ -64,13 +103,23 @@ impl From<HexHash> for String {
     }
 }
 
-impl TryFrom<String> for HexHash {
-    type Error = hex::FromHexError;
+impl<'de> Deserialize<'de> for HexHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Digits;
+        impl Visitor<'_> for Digits {
+            type Value = HexHash;
 
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let mut hash = [0; 32];
-        hex::decode_to_slice(text, &mut hash)?;
-        Ok(Self(hash))
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("64 hexadecimal digits")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<HexHash, E> {
+                let mut hash = [0; 32];
+                hex::decode_to_slice(text, &mut hash).map_err(E::custom)?;
+                Ok(HexHash(hash))
+            }
+        }
+        deserializer.deserialize_str(Digits)
     }
 }
 
@@ -91,7 +140,7 @@ pub enum ExportError {
     Checkpoint(#[from] CheckpointError),
 }
 
-impl Line {
+impl Line<'static> {
     /// The line of an entry that is read from a database.
     ///
     /// # Errors
@@ -101,13 +150,16 @@ impl Line {
             seq: entry.seq,
             what: Fault::ContentChanged,
         };
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| bad.clone());
+        let text = |bytes: Vec<u8>| {
+            let text = String::from_utf8(bytes).map(Text::from);
+            text.map_err(|_| bad.clone())
+        };
         let hash = |bytes: Vec<u8>| bytes.try_into().map(HexHash).map_err(|_| bad.clone());
         let (cluster, subject, body) = match entry.payload {
             Some(payload) => (
                 Some(text(payload.cluster)?),
                 Some(text(payload.subject)?),
-                Some(STANDARD.encode(payload.body)),
+                Some(STANDARD.encode(payload.body).into()),
             ),
             None => (None, None, None),
         };
@@ -121,21 +173,55 @@ impl Line {
             chain: hash(entry.chain)?,
         })
     }
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line; `None` if it is none of an entry.
+    pub fn read(line: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+
+    /// Hashes its content; `None` if it is no entry. The scratch space is for the body.
+    pub fn hashed(&self, scratch: &mut Vec<u8>) -> Option<Hashed> {
+        let content = match (&self.cluster, &self.subject, &self.body) {
+            (Some(cluster), Some(subject), Some(body)) => {
+                scratch.clear();
+                STANDARD.decode_vec(body.0.as_bytes(), scratch).ok()?;
+                let entry = chain::Entry {
+                    cluster: &cluster.0,
+                    seq: self.seq,
+                    id: &self.id.0,
+                    subject: &subject.0,
+                    body: scratch,
+                };
+                Content::Leaf(entry.leaf())
+            }
+            (None, None, None) => Content::Missing,
+            _ => return None,
+        };
+        Some(Hashed {
+            seq: self.seq.try_into().ok()?,
+            leaf: Some(self.leaf.0),
+            chain: Some(self.chain.0),
+            content,
+        })
+    }
 
     /// The entry; `None` if it is none.
     pub fn stored(self) -> Option<Stored> {
+        let bytes = |text: Text<'_>| text.0.into_owned().into_bytes();
         let payload = match (self.cluster, self.subject, self.body) {
             (Some(cluster), Some(subject), Some(body)) => Some(Payload {
-                cluster: cluster.into_bytes(),
-                subject: subject.into_bytes(),
-                body: STANDARD.decode(body).ok()?,
+                cluster: bytes(cluster),
+                subject: bytes(subject),
+                body: STANDARD.decode(body.0.as_bytes()).ok()?,
             }),
             (None, None, None) => None,
             _ => return None,
         };
         Some(Stored {
             seq: self.seq.try_into().ok()?,
-            id: self.id.into_bytes(),
+            id: bytes(self.id),
             leaf: self.leaf.0.to_vec(),
             chain: self.chain.0.to_vec(),
             payload,
@@ -148,6 +234,16 @@ impl Line {
 pub struct ExportVerifier {
     verifier: Verifier,
     checkpoint: Checkpoint,
+    before: Before,
+}
+
+/// What an export says of the entries before its first: what the export before it ended with, if it follows that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Chain value of the last of them.
+    pub chain: Hash,
+    /// Their tree.
+    pub tree: Frontier,
 }
 
 impl ExportVerifier {
@@ -157,7 +253,7 @@ impl ExportVerifier {
     /// # Errors
     /// If it is no export, or its checkpoint proves nothing.
     pub fn new(
-        first_line: &str,
+        first_line: &[u8],
         keys: &[PublicKey],
         kept: &[Checkpoint],
     ) -> Result<Self, ExportError> {
@@ -165,11 +261,11 @@ impl ExportVerifier {
         struct Version {
             export: String,
         }
-        let version: Version = serde_json::from_str(first_line).map_err(ExportError::Header)?;
+        let version: Version = serde_json::from_slice(first_line).map_err(ExportError::Header)?;
         if version.export != FORMAT {
             return Err(ExportError::Format(version.export));
         }
-        let header: Header = serde_json::from_str(first_line).map_err(ExportError::Header)?;
+        let header: Header = serde_json::from_slice(first_line).map_err(ExportError::Header)?;
         let (checkpoint, _) = Checkpoint::open(&header.checkpoint, keys)?;
         let before = header
             .from
@@ -179,7 +275,7 @@ impl ExportVerifier {
         let edge = header.edge.into_iter().map(|hash| hash.0).collect();
         let tree = Frontier::new(before, edge)
             .map_err(|_| ExportError::Form("its edge is not one of so many entries"))?;
-        let mut verifier = Verifier::after(tree, header.chain.0);
+        let mut verifier = Verifier::after(tree.clone(), header.chain.0);
         for mark in kept {
             if mark.size > before && mark.size <= checkpoint.size {
                 verifier.expect(Mark::kept(mark));
@@ -189,12 +285,21 @@ impl ExportVerifier {
         Ok(Self {
             verifier,
             checkpoint,
+            before: Before {
+                chain: header.chain.0,
+                tree,
+            },
         })
     }
 
     /// The checkpoint the export ends with.
     pub const fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
+    }
+
+    /// What it says of the entries before its first.
+    pub const fn before(&self) -> &Before {
+        &self.before
     }
 
     /// Sequence of the last entry that was verified.
@@ -206,24 +311,27 @@ impl ExportVerifier {
     ///
     /// # Errors
     /// The first fault.
-    pub fn next(&mut self, line: &str) -> Result<(), FirstBad> {
-        let seq = self.verifier.last() + 1;
-        let line: Option<Line> = serde_json::from_str(line).ok();
-        let Some(entry) = line.and_then(Line::stored) else {
-            return Err(FirstBad {
-                seq,
-                what: Fault::Unreadable,
-            });
+    pub fn next(&mut self, line: &[u8]) -> Result<(), FirstBad> {
+        let hashed = Line::read(line).and_then(|line| line.hashed(&mut Vec::new()));
+        self.next_hashed(hashed.as_ref())
+    }
+
+    /// As [`Self::next`], of a line that was read and hashed on some thread; `None` if it is no entry.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn next_hashed(&mut self, entry: Option<&Hashed>) -> Result<(), FirstBad> {
+        let bad = |what| FirstBad {
+            seq: self.verifier.last() + 1,
+            what,
         };
+        let entry = entry.ok_or_else(|| bad(Fault::Unreadable))?;
         if self.verifier.last().unsigned_abs() >= self.checkpoint.size {
-            return Err(FirstBad {
-                seq,
-                what: Fault::Extra,
-            });
+            return Err(bad(Fault::Extra));
         }
-        match entry.payload {
-            Some(_) => self.verifier.next(&entry),
-            None => self.verifier.next_archived(&entry),
+        match entry.content {
+            Content::Missing => self.verifier.next_archived_hashed(entry),
+            Content::NoText | Content::Leaf(_) => self.verifier.next_hashed(entry),
         }
     }
 

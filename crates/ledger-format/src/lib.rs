@@ -1,6 +1,6 @@
 //! The bytes of the ledger, and how they are verified: everything an auditor has to read.
 //!
-//! `docs/events.md` §6 specifies the same in prose, `docs/vectors.json` has inputs and results. From the bottom up:
+//! `docs/reference/events.md` §6 specifies the same in prose, `docs/reference/vectors.json` has inputs and results. From the bottom up:
 //!
 //! - [`chain`]: entries, leaves and the chain.
 //! - [`merkle`]: the tree over the leaves, and its proofs. RFC 6962.
@@ -10,6 +10,7 @@
 //! - [`succession`]: which checkpoint follows which, and which key signs when.
 //! - [`verify`]: entries against the chain, the tree and checkpoints; [`fault`] names what does not fit.
 //! - [`export`]: entries as JSON lines that can be verified with nothing but a public key.
+//! - [`mod@file`]: whole exports and archives, verified on all cores.
 //!
 //! Deliberately absent: databases, the network, async, clocks, and what the bodies of entries mean.
 
@@ -17,8 +18,10 @@ pub mod chain;
 pub mod checkpoint;
 pub mod export;
 pub mod fault;
+pub mod file;
 pub mod merkle;
 pub mod note;
+mod parallel;
 pub mod succession;
 pub mod tree;
 pub mod verify;

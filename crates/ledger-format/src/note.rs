@@ -49,6 +49,18 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
+    /// The keys in a text, one a line.
+    ///
+    /// # Errors
+    /// If one of them is none.
+    pub fn all(text: &str) -> Result<Vec<Self>, NoteError> {
+        let lines = text.lines().map(str::trim);
+        lines
+            .filter(|line| !line.is_empty())
+            .map(str::parse)
+            .collect()
+    }
+
     /// The name, which is the origin of the checkpoints it signs.
     pub fn name(&self) -> &str {
         &self.name

@@ -11,7 +11,7 @@ use crate::export::{ExportVerifier, FORMAT, Header, HexHash, Line};
 use crate::fixture::ledger;
 use crate::merkle::Frontier;
 use crate::note::{PrivateKey, PublicKey};
-use crate::verify::{FirstBad, Mark, Payload, Stored, StoredHead, Verified, Verifier};
+use crate::verify::{FirstBad, Mark, Stored, StoredHead, Verified, Verifier};
 
 const COUNT: usize = 20;
 /// Sizes of the checkpoints. The last covers everything.
@@ -361,10 +361,10 @@ fn tamper_lines(
         }
     };
     let header = serde_json::to_string(&header).unwrap();
-    let mut verifier = ExportVerifier::new(&header, &keys(), &[]).unwrap();
+    let mut verifier = ExportVerifier::new(header.as_bytes(), &keys(), &[]).unwrap();
     let found = lines
         .iter()
-        .try_for_each(|line| verifier.next(line))
+        .try_for_each(|line| verifier.next(line.as_bytes()))
         .and_then(|()| verifier.finish());
     (found, expected)
 }

@@ -52,11 +52,25 @@ pub struct Payload {
 }
 
 impl Stored {
-    /// The leaf hash of its content at a sequence; `None` if id, cluster or subject are no text, which were never chained.
-    fn leaf_at(&self, seq: u64, payload: &Payload) -> Option<Hash> {
+    /// Hashes its content: the only work that grows with the length of an entry, and the same on any thread.
+    pub fn hashed(&self) -> Hashed {
+        let content = match &self.payload {
+            None => Content::Missing,
+            Some(payload) => self.leaf_of(payload).map_or(Content::NoText, Content::Leaf),
+        };
+        Hashed {
+            seq: self.seq,
+            leaf: self.leaf.as_slice().try_into().ok(),
+            chain: self.chain.as_slice().try_into().ok(),
+            content,
+        }
+    }
+
+    /// The leaf hash of its content; `None` if id, cluster or subject are no text, which were never chained.
+    fn leaf_of(&self, payload: &Payload) -> Option<Hash> {
         let leaf = chain::Entry {
             cluster: str::from_utf8(&payload.cluster).ok()?,
-            seq,
+            seq: self.seq.cast_unsigned(),
             id: str::from_utf8(&self.id).ok()?,
             subject: str::from_utf8(&payload.subject).ok()?,
             body: &payload.body,
@@ -64,6 +78,30 @@ impl Stored {
         .leaf();
         Some(leaf)
     }
+}
+
+/// What is left to verify of an entry whose content was hashed: how it is chained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hashed {
+    /// Sequence.
+    pub seq: i64,
+    /// The leaf hash that is stored; `None` if that is no hash.
+    pub leaf: Option<Hash>,
+    /// The chain value that is stored; `None` if that is no hash.
+    pub chain: Option<Hash>,
+    /// What the content says.
+    pub content: Content,
+}
+
+/// What the content of an entry says about its leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// There is none.
+    Missing,
+    /// It is none that was ever chained.
+    NoText,
+    /// Its leaf hash.
+    Leaf(Hash),
 }
 
 /// The end of the chain as the database has it.
@@ -199,20 +237,29 @@ impl Verifier {
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
     pub fn next(&mut self, entry: &Stored) -> Result<(), FirstBad> {
-        let expected = self.in_order(entry)?;
+        self.next_hashed(&entry.hashed())
+    }
+
+    /// As [`Self::next`], of an entry that was hashed on some thread.
+    ///
+    /// # Errors
+    /// The first fault; the verifier is of no use afterwards.
+    pub fn next_hashed(&mut self, entry: &Hashed) -> Result<(), FirstBad> {
+        let expected = self.in_order(entry.seq)?;
         let bad = |what| {
             Err(FirstBad {
                 seq: expected,
                 what,
             })
         };
-        let Some(payload) = &entry.payload else {
-            return bad(Fault::PayloadMissing);
+        let leaf = match entry.content {
+            Content::Missing => return bad(Fault::PayloadMissing),
+            Content::NoText => None,
+            Content::Leaf(leaf) => Some(leaf),
         };
-        let leaf = entry.leaf_at(expected.unsigned_abs(), payload);
         let link = leaf.map(|leaf| (leaf, chain::link(&self.chain, &leaf)));
-        let leaf_fits = leaf.is_some_and(|leaf| entry.leaf == leaf);
-        let chained = link.filter(|(_, link)| entry.chain == link);
+        let leaf_fits = leaf.is_some() && entry.leaf == leaf;
+        let chained = link.filter(|(_, link)| entry.chain == Some(*link));
         match (leaf_fits, chained) {
             (true, Some((leaf, link))) => self.take(leaf, link),
             (true, None) => bad(Fault::ChainBroken),
@@ -229,7 +276,15 @@ impl Verifier {
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
     pub fn next_archived(&mut self, entry: &Stored) -> Result<(), FirstBad> {
-        let expected = self.in_order(entry)?;
+        self.next_archived_hashed(&entry.hashed())
+    }
+
+    /// As [`Self::next_archived`], of an entry that was hashed on some thread.
+    ///
+    /// # Errors
+    /// The first fault; the verifier is of no use afterwards.
+    pub fn next_archived_hashed(&mut self, entry: &Hashed) -> Result<(), FirstBad> {
+        let expected = self.in_order(entry.seq)?;
         match self.chained_leaf(entry) {
             Some((leaf, link)) => {
                 self.archived += 1;
@@ -243,17 +298,17 @@ impl Verifier {
     }
 
     /// The sequence that an entry has if it is the next.
-    const fn in_order(&self, entry: &Stored) -> Result<i64, FirstBad> {
+    const fn in_order(&self, seq: i64) -> Result<i64, FirstBad> {
         let expected = self.last + 1;
-        if entry.seq > expected {
+        if seq > expected {
             return Err(FirstBad {
                 seq: expected,
                 what: Fault::Missing,
             });
         }
-        if entry.seq < expected {
+        if seq < expected {
             return Err(FirstBad {
-                seq: entry.seq,
+                seq,
                 what: Fault::Extra,
             });
         }
@@ -261,10 +316,10 @@ impl Verifier {
     }
 
     /// The entry's leaf and chain value, if the one follows from the other.
-    fn chained_leaf(&self, entry: &Stored) -> Option<(Hash, Hash)> {
-        let leaf = Hash::try_from(entry.leaf.as_slice()).ok()?;
+    fn chained_leaf(&self, entry: &Hashed) -> Option<(Hash, Hash)> {
+        let leaf = entry.leaf?;
         let link = chain::link(&self.chain, &leaf);
-        (entry.chain == link).then_some((leaf, link))
+        (entry.chain == Some(link)).then_some((leaf, link))
     }
 
     fn take(&mut self, leaf: Hash, link: Hash) -> Result<(), FirstBad> {

@@ -269,9 +269,7 @@ impl Retention {
         let (read, progress) = (path.clone(), progress.clone());
         let check = move || {
             let seen = |seq: i64| {
-                if seq % 1000 == 0 {
-                    progress.send_modify(|progress| progress.checked = seq.unsigned_abs());
-                }
+                progress.send_modify(|progress| progress.checked = seq.unsigned_abs());
             };
             Ok(archive_file::check(&read, first, last, &keys, seen))
         };

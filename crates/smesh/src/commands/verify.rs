@@ -10,6 +10,7 @@ use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::note::PublicKey;
 use ledger::{Class, FirstBad, Location, Report, Trust, Verified, VerifyError, verify_everything};
+use ledger_format::file::{self, FileError};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{self, Global};
@@ -109,20 +110,32 @@ async fn database(
 
 fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report, Lie>, Error> {
     let io = |source| Error::io("read", path, source);
-    let mut text = if path == Path::new("-") {
-        ledger::adapters::Lines::of(BufReader::new(std::io::stdin()))
+    let mut lines = if path == Path::new("-") {
+        file::Lines::of(BufReader::new(std::io::stdin()))
     } else {
-        ledger::adapters::Lines::open(path)
+        file::Lines::open(path)
     }
     .map_err(io)?;
-    let mut lines = Lines::new(trust, bar);
-    let mut line = Vec::new();
-    while text.next(&mut line).map_err(io)? {
-        if let Err(bad) = lines.take(&line)? {
-            return Ok(Err(bad.into()));
-        }
+    let options = file::Options {
+        keys: &trust.keys,
+        kept: &trust.kept,
+        threads: file::cores(),
+        progress: &mut |_, verified, of| {
+            bar.set_length(of);
+            bar.set_position(verified);
+        },
+    };
+    match file::verify(&mut lines, options) {
+        Ok(export) => Ok(Ok(only_entries(export.verified))),
+        Err(FileError::Bad(bad)) => Ok(Err(bad.into())),
+        Err(FileError::Read(source)) => Err(io(source)),
+        Err(error) => Err(unprovable(&error)),
     }
-    lines.finish()
+}
+
+/// An export that is none, or that nobody signed who is trusted.
+fn unprovable(error: &(dyn std::error::Error + 'static)) -> Error {
+    Error::Failed(format!("verify export: {}", mesh_runtime::chain(error)))
 }
 
 async fn remote(
@@ -165,16 +178,13 @@ impl<'a> Lines<'a> {
     }
 
     fn take(&mut self, line: &[u8]) -> Result<Result<(), FirstBad>, Error> {
-        let line = String::from_utf8_lossy(line);
         if let Some(verifier) = &mut self.verifier {
-            let taken = verifier.next(&line);
+            let taken = verifier.next(line);
             self.bar.set_position(verifier.last().unsigned_abs());
             return Ok(taken);
         }
-        let verifier = ExportVerifier::new(&line, &self.trust.keys, &self.trust.kept);
-        let verifier = verifier.map_err(|error| {
-            Error::Failed(format!("verify export: {}", mesh_runtime::chain(&error)))
-        })?;
+        let verifier = ExportVerifier::new(line, &self.trust.keys, &self.trust.kept);
+        let verifier = verifier.map_err(|error| unprovable(&error))?;
         self.bar.set_length(verifier.checkpoint().size);
         self.verifier = Some(verifier);
         Ok(Ok(()))
@@ -196,14 +206,11 @@ fn trust(args: &cli::Verify) -> Result<Trust, Error> {
             Ok(text) => text,
             Err(_) => key.clone(),
         };
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            let parsed = line.trim().parse();
-            keys.push(parsed.map_err(|error| {
-                Error::Usage(format!(
-                    "--key {key}: neither a file of public keys nor one: {error}"
-                ))
-            })?);
-        }
+        keys.extend(PublicKey::all(&text).map_err(|error| {
+            Error::Usage(format!(
+                "--key {key}: neither a file of public keys nor one: {error}"
+            ))
+        })?);
     }
     let mut kept = Vec::new();
     for path in &args.checkpoint {

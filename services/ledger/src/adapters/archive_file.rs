@@ -1,22 +1,21 @@
 //! The file of an archived range: an export, compressed with gzip.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write as _};
+use std::io::{self, BufReader, BufWriter, Read, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
+use ledger_format::file::{self, Lines};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::archive::{StoredArchive, StoredFile, file_name};
-use crate::domain::export::{ExportError, ExportVerifier, Line};
+use crate::domain::export::{ExportError, Line};
 use crate::domain::note::PublicKey;
 use crate::domain::verify::{Fault, FirstBad, Payload, Stored};
 
-/// The longest line of an export: NATS takes no larger message than 64 MiB.
-const LONGEST_LINE: u64 = 128 << 20;
 /// What the file is called until it is noted. One name, so that what a killed process leaves behind is written over.
 const PARTIAL: &str = "next.partial";
 
@@ -38,6 +37,17 @@ pub enum FileError {
     /// It is not the file that was noted, or has not everything it should have.
     #[error("{0}")]
     Other(&'static str),
+}
+
+impl From<file::FileError> for FileError {
+    fn from(error: file::FileError) -> Self {
+        match error {
+            file::FileError::Read(error) => Self::Io(error),
+            file::FileError::Export(error) => Self::Export(error),
+            file::FileError::Empty => Self::Other("it is empty"),
+            file::FileError::Bad(bad) => Self::Bad(bad),
+        }
+    }
 }
 
 /// A file that was read from its first to its last byte, and is the export it should be.
@@ -119,43 +129,6 @@ impl ArchiveWriter {
     }
 }
 
-/// Lines of an export, compressed or not.
-pub struct Lines(Box<dyn BufRead + Send>);
-
-impl Lines {
-    /// Of a file.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        Self::of(BufReader::new(File::open(path)?))
-    }
-
-    /// Of anything.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn of(mut reader: impl BufRead + Send + 'static) -> io::Result<Self> {
-        // As RFC 1952 §2.3.1 says how a gzip file begins.
-        let compressed = reader.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-        Ok(Self(if compressed {
-            Box::new(BufReader::new(MultiGzDecoder::new(reader)))
-        } else {
-            Box::new(reader)
-        }))
-    }
-
-    /// Reads the next line into a buffer. False after the last.
-    ///
-    /// # Errors
-    /// If it cannot be read, or what is compressed is damaged.
-    pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
-        line.clear();
-        let mut part = (&mut self.0).take(LONGEST_LINE);
-        Ok(part.read_until(b'\n', line)? > 0)
-    }
-}
-
 /// Counts and hashes what is read through it.
 struct Hashed<R> {
     inner: R,
@@ -186,25 +159,20 @@ pub fn check(
         bytes: 0,
     };
     let mut lines = BufReader::new(MultiGzDecoder::new(BufReader::new(hashed)));
-    let mut line = String::new();
-    lines.read_line(&mut line)?;
-    let mut verifier = ExportVerifier::new(&line, keys, &[])?;
-    if verifier.last() != first_seq - 1 {
+    let options = file::Options {
+        keys,
+        kept: &[],
+        threads: file::cores(),
+        progress: &mut |_, last, _| seen(last.cast_signed()),
+    };
+    let export = file::verify_text(&mut lines, options)?;
+    if export.first() != first_seq.unsigned_abs() {
         return Err(FileError::Other("it begins with another entry"));
     }
-    loop {
-        line.clear();
-        if lines.read_line(&mut line)? == 0 {
-            break;
-        }
-        verifier.next(&line).map_err(FileError::Bad)?;
-        seen(verifier.last());
-    }
-    let verified = verifier.finish().map_err(FileError::Bad)?;
-    if verified.count != last_seq.unsigned_abs() {
+    if export.verified.count != last_seq.unsigned_abs() {
         return Err(FileError::Other("it ends with another entry"));
     }
-    if verified.archived > 0 {
+    if export.verified.archived > 0 {
         return Err(FileError::Other("it has no content of some entries"));
     }
     let hashed = lines.into_inner().into_inner().into_inner();
@@ -299,7 +267,7 @@ impl ArchivedPayloads {
             if !lines.next(&mut line).map_err(bad)? {
                 return Err(other());
             }
-            let read = serde_json::from_slice(&line).ok().and_then(Line::stored);
+            let read = Line::read(&line).and_then(Line::stored);
             let read = read.ok_or_else(other)?;
             // What is before it is still in the database, too.
             if read.seq >= seq {

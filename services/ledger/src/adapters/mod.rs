@@ -21,10 +21,11 @@ mod times;
 mod verify;
 mod ways;
 
-pub use archive_file::{FileError, Lines};
+pub use archive_file::FileError;
 pub use archives::Dropper;
 pub use complete::Completion;
 pub use key_file::KeyFile;
+pub use ledger_format::file::Lines;
 pub use proof::Signed;
 pub use read::Row;
 pub use replay::Claimed;

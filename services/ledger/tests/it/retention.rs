@@ -169,10 +169,10 @@ impl Ledger {
 fn verify_file(path: &Path, keys: &[PublicKey], archive: &StoredArchive) {
     let (mut lines, mut line) = (Lines::open(path).unwrap(), Vec::new());
     assert!(lines.next(&mut line).unwrap());
-    let mut verifier = ExportVerifier::new(str::from_utf8(&line).unwrap(), keys, &[]).unwrap();
+    let mut verifier = ExportVerifier::new(&line, keys, &[]).unwrap();
     assert_eq!(verifier.last(), archive.first_seq - 1);
     while lines.next(&mut line).unwrap() {
-        verifier.next(str::from_utf8(&line).unwrap()).unwrap();
+        verifier.next(&line).unwrap();
     }
     let verified = verifier.finish().unwrap();
     assert_eq!(verified.count, archive.last_seq.unsigned_abs());

@@ -287,9 +287,9 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
     // The export is in the audit itself, maybe not signed any more.
     assert!(verified.signed >= 160);
     let mut lines = export.lines();
-    let mut verifier = ExportVerifier::new(lines.next().unwrap(), &keys, &kept).unwrap();
+    let mut verifier = ExportVerifier::new(lines.next().unwrap().as_bytes(), &keys, &kept).unwrap();
     for line in lines {
-        verifier.next(line).unwrap();
+        verifier.next(line.as_bytes()).unwrap();
     }
     assert!(verifier.finish().unwrap().count >= 160);
     tokio::time::timeout(Duration::from_secs(30), nats_has_checkpoints(&nats))

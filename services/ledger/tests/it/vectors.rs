@@ -342,9 +342,9 @@ fn exports_are_as_specified() {
             .map(|key| key.parse().unwrap())
             .collect();
         let (first, lines) = vector.lines.split_first().unwrap();
-        let mut verifier = ExportVerifier::new(first, &keys, &[]).unwrap();
+        let mut verifier = ExportVerifier::new(first.as_bytes(), &keys, &[]).unwrap();
         for line in lines {
-            verifier.next(line).unwrap();
+            verifier.next(line.as_bytes()).unwrap();
         }
         assert_eq!(verifier.finish().unwrap().signed, vector.size);
     }

@@ -1,0 +1,143 @@
+//! `mesh-verify`: verifies exports and archives of a ledger with nothing but its public key. What is verified and how is all in
+//! `ledger-format`; here is the command line.
+
+mod cli;
+mod report;
+
+use std::io::{BufReader, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use ledger_format::checkpoint::Checkpoint;
+use ledger_format::file::{self, FileError, Lines, Options, VerifiedExport};
+use ledger_format::note::PublicKey;
+
+use crate::cli::Cli;
+use crate::report::{Failure, Kept, Report};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let report = run(&cli);
+    let text = match (&report, cli.json) {
+        (Ok(report), true) => report.json().to_string(),
+        (Ok(report), false) => report.to_string(),
+        (Err(failure), true) => failure.json().to_string(),
+        (Err(failure), false) => failure.to_string(),
+    };
+    // Whoever closed the pipe knows; the exit status says it, too.
+    drop(writeln!(std::io::stdout(), "{text}"));
+    match report {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn run(cli: &Cli) -> Result<Report, Failure> {
+    let keys = keys(&cli.key)?;
+    let kept = cli
+        .checkpoint
+        .iter()
+        .map(|path| checkpoint(path, &keys))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut exports: Vec<(PathBuf, VerifiedExport)> = Vec::new();
+    for path in &cli.files {
+        let export = export(cli, path, &keys, &kept)?;
+        if let Some((_, before)) = exports.last()
+            && !follows(&export, before)
+        {
+            return Err(Failure::unproved(
+                path,
+                format!(
+                    "it does not follow the file before it, which ends with entry {}: it begins with {}, or with another history",
+                    before.checkpoint.size,
+                    export.first()
+                ),
+            ));
+        }
+        exports.push((path.clone(), export));
+    }
+    Ok(Report { exports, kept })
+}
+
+/// Whether one export goes on where another ended.
+fn follows(export: &VerifiedExport, before: &VerifiedExport) -> bool {
+    export.checkpoint.origin == before.checkpoint.origin
+        && export.before.tree.size() == before.checkpoint.size
+        && export.before.tree.root() == before.checkpoint.root
+        && export.before.chain == before.verified.head
+}
+
+fn export(
+    cli: &Cli,
+    path: &Path,
+    keys: &[PublicKey],
+    kept: &[Kept],
+) -> Result<VerifiedExport, Failure> {
+    let opened = match path == Path::new("-") {
+        true => Lines::of(BufReader::new(std::io::stdin())),
+        false => Lines::open(path),
+    };
+    let mut lines = opened.map_err(|error| Failure::unreadable(path, &error))?;
+    let kept: Vec<Checkpoint> = kept.iter().map(|kept| kept.checkpoint.clone()).collect();
+    let bar = match std::io::stderr().is_terminal() {
+        true => ProgressBar::new(0).with_style(bar_style()),
+        false => ProgressBar::hidden(),
+    };
+    let result = file::verify(
+        &mut lines,
+        Options {
+            keys,
+            kept: &kept,
+            threads: cli.threads.unwrap_or_else(file::cores),
+            progress: &mut |first, last, of| {
+                bar.set_length(of + 1 - first);
+                bar.set_position(last + 1 - first);
+            },
+        },
+    );
+    bar.finish_and_clear();
+    result.map_err(|error| match error {
+        FileError::Bad(bad) => Failure::lie(path, &bad),
+        FileError::Read(error) => Failure::unreadable(path, &error),
+        error => Failure::unproved(path, report::chain(&error)),
+    })
+}
+
+/// Keys of the command line: each a file of some, or one itself.
+fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
+    let mut keys = Vec::new();
+    for key in given {
+        let text = std::fs::read_to_string(key).unwrap_or_else(|_| key.clone());
+        let read = PublicKey::all(&text).map_err(|error| {
+            let reason = format!("neither a file of public keys nor one: {error}");
+            Failure::unproved(Path::new(key), reason)
+        })?;
+        keys.extend(read);
+    }
+    match keys.is_empty() {
+        true => Err(Failure::unproved(
+            Path::new("--key"),
+            "it holds no key".to_owned(),
+        )),
+        false => Ok(keys),
+    }
+}
+
+/// A checkpoint that was kept: one of the keys must have signed it.
+fn checkpoint(path: &Path, keys: &[PublicKey]) -> Result<Kept, Failure> {
+    let note = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
+    let (checkpoint, signed_by) = Checkpoint::open(&note, keys)
+        .map_err(|error| Failure::unproved(path, report::chain(&error)))?;
+    Ok(Kept {
+        path: path.to_owned(),
+        checkpoint,
+        signed_by: signed_by.into_iter().map(PublicKey::label).collect(),
+    })
+}
+
+fn bar_style() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:40} {percent}% {pos}/{len} entries, {per_sec}, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}

@@ -1,0 +1,166 @@
+//! What was found, for people and for programs.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use ledger_format::checkpoint::Checkpoint;
+use ledger_format::file::VerifiedExport;
+use ledger_format::verify::FirstBad;
+use serde_json::{Value, json};
+
+/// A checkpoint that was kept.
+pub struct Kept {
+    /// Its file.
+    pub path: PathBuf,
+    /// What it says.
+    pub checkpoint: Checkpoint,
+    /// Which of the keys have signed it.
+    pub signed_by: Vec<String>,
+}
+
+/// Everything fits.
+pub struct Report {
+    /// Exports, each from where the one before it ended.
+    pub exports: Vec<(PathBuf, VerifiedExport)>,
+    /// Checkpoints.
+    pub kept: Vec<Kept>,
+}
+
+impl Report {
+    /// Whether some export has the last entry that a checkpoint counts, so that the two were compared.
+    fn compared(&self, kept: &Kept) -> bool {
+        let size = kept.checkpoint.size;
+        self.exports
+            .iter()
+            .any(|(_, export)| export.first() <= size && size <= export.checkpoint.size)
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let exports = self.exports.iter().map(|(path, export)| {
+            json!({
+                "file": path.display().to_string(),
+                "origin": export.checkpoint.origin,
+                "first": export.first(),
+                "last": export.checkpoint.size,
+                "head": hex::encode(export.verified.head),
+                "root": hex::encode(export.checkpoint.root),
+                "without_content": export.verified.archived,
+            })
+        });
+        let kept = self.kept.iter().map(|kept| {
+            json!({
+                "file": kept.path.display().to_string(),
+                "origin": kept.checkpoint.origin,
+                "size": kept.checkpoint.size,
+                "root": hex::encode(kept.checkpoint.root),
+                "signed_by": kept.signed_by,
+                "compared": self.compared(kept),
+            })
+        });
+        json!({ "verified": true, "exports": exports.collect::<Vec<_>>(), "checkpoints": kept.collect::<Vec<_>>() })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Vec::new();
+        for (path, export) in &self.exports {
+            lines.push(format!(
+                "{}: entries {} to {} of {} are as they were written and signed; head {}",
+                path.display(),
+                export.first(),
+                export.checkpoint.size,
+                export.checkpoint.origin,
+                hex::encode(export.verified.head)
+            ));
+            if export.verified.archived > 0 {
+                lines.push(format!(
+                    "  of {} of them only the hashes are here: their content is archived or erased",
+                    export.verified.archived
+                ));
+            }
+        }
+        for kept in &self.kept {
+            let Checkpoint { origin, size, .. } = &kept.checkpoint;
+            let compared = match (self.exports.is_empty(), self.compared(kept)) {
+                (true, _) => "",
+                (false, true) => ", which these entries lead to",
+                (false, false) => ", which was not compared: no file has the last entry it counts",
+            };
+            lines.push(format!(
+                "{}: a checkpoint of {size} entries of {origin}, signed by {}{compared}",
+                kept.path.display(),
+                kept.signed_by.join(" and ")
+            ));
+        }
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// The first thing that does not fit, or cannot be proved.
+pub struct Failure {
+    file: String,
+    first_bad: Option<i64>,
+    reason: String,
+}
+
+impl Failure {
+    /// An entry that does not fit.
+    pub fn lie(path: &Path, bad: &FirstBad) -> Self {
+        Self {
+            file: path.display().to_string(),
+            first_bad: Some(bad.seq),
+            reason: bad.what.to_string(),
+        }
+    }
+
+    /// What proves nothing.
+    pub fn unproved(path: &Path, reason: String) -> Self {
+        Self {
+            file: path.display().to_string(),
+            first_bad: None,
+            reason,
+        }
+    }
+
+    /// What cannot be read.
+    pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+        Self::unproved(path, format!("cannot be read: {error}"))
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let mut value = json!({ "verified": false, "file": self.file, "reason": self.reason });
+        if let Some(seq) = self.first_bad {
+            value["first_bad_sequence"] = seq.into();
+        }
+        value
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first_bad {
+            Some(seq) => write!(
+                f,
+                "{}: NOT VERIFIED: the first bad entry is {seq}: {}",
+                self.file, self.reason
+            ),
+            None => write!(f, "{}: NOT VERIFIED: {}", self.file, self.reason),
+        }
+    }
+}
+
+/// An error with its causes.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

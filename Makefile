@@ -72,10 +72,10 @@ fuzz: ## the parsers against random input, a minute for each target (FUZZ_SECOND
 fmt: ## format the Rust code
 	cargo fmt --all
 
-codegen: ## write the committed protobuf bindings anew
+codegen: ## write the committed protobuf bindings
 	cargo xtask codegen
 
-docs: ## write the generated parts of docs/ anew
+docs: ## write the generated parts of docs/
 	cargo xtask docs
 	cargo xtask compat
 

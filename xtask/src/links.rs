@@ -35,6 +35,27 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The names of the project's files, from its root.
+pub fn files(root: &Path) -> Result<Vec<String>> {
+    let listed = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root)
+        .output()
+        .context("run git ls-files")?;
+    if !listed.status.success() {
+        bail!("git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
+    }
+    let names = String::from_utf8(listed.stdout).context("names of files")?;
+    let names = names.split('\0').map(str::to_owned);
+    Ok(names.filter(|name| root.join(name).is_file()).collect())
+}
+
 /// The project's files, and their folders.
 struct Tree {
     files: BTreeSet<PathBuf>,
@@ -43,23 +64,8 @@ struct Tree {
 
 impl Tree {
     fn read(root: &Path) -> Result<Self> {
-        let listed = Command::new("git")
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
-            .current_dir(root)
-            .output()
-            .context("run git ls-files")?;
-        if !listed.status.success() {
-            bail!("git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-        }
-        let names = String::from_utf8(listed.stdout).context("names of files")?;
-        let files = names.split('\0').filter(|name| !name.is_empty());
-        Ok(Self::of(files.filter(|name| root.join(name).is_file())))
+        let files = files(root)?;
+        Ok(Self::of(files.iter().map(String::as_str)))
     }
 
     fn of<'a>(files: impl Iterator<Item = &'a str>) -> Self {

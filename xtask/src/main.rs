@@ -7,6 +7,7 @@ mod compat;
 mod configuration;
 mod docs;
 mod links;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Write the generated parts of `docs/` from the catalogue, and check that what pages link to exists.
+    /// Write the generated parts of `docs/` from the catalogue, and check links and words of all pages.
     Docs {
         /// Change nothing; fail if a file would change.
         #[arg(long)]
@@ -70,6 +71,7 @@ fn main() -> Result<()> {
     write(files, check, chore)?;
     if chore == "docs" {
         links::check(&root())?;
+        words::check(&root())?;
     }
     Ok(())
 }

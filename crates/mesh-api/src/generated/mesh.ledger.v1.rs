@@ -169,7 +169,7 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "ExportEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Tells a job's story: all its runs and everything that happened to them.
+        /// A job's history: all its runs and everything that happened to them.
         pub async fn get_job(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -196,7 +196,7 @@ pub mod events_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.EventsService", "GetJob"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tells how a node stands or stood, and what happened to it.
+        /// A node's state, now or at a time, and what happened to it.
         pub async fn get_node(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -310,7 +310,7 @@ pub mod events_service_server {
             tonic::Response<Self::ExportEventsStream>,
             tonic::Status,
         >;
-        /// Tells a job's story: all its runs and everything that happened to them.
+        /// A job's history: all its runs and everything that happened to them.
         async fn get_job(
             &self,
             request: tonic::Request<
@@ -320,7 +320,7 @@ pub mod events_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::GetJobResponse>,
             tonic::Status,
         >;
-        /// Tells how a node stands or stood, and what happened to it.
+        /// A node's state, now or at a time, and what happened to it.
         async fn get_node(
             &self,
             request: tonic::Request<
@@ -1508,7 +1508,7 @@ pub mod replay_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Recorded events told once more, with their ids, on `mesh.replay.<id>.>`; the REST twin is `/v1/replays`.
+    /// Recorded events published again, with their ids, on `mesh.replay.<id>.>`; the REST twin is `/v1/replays`.
     #[derive(Debug, Clone)]
     pub struct ReplayServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1605,7 +1605,7 @@ pub mod replay_service_client {
                 .insert(GrpcMethod::new("mesh.ledger.v1.ReplayService", "StartReplay"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tells how a replay stands.
+        /// The state of a replay.
         pub async fn get_replay(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1713,7 +1713,7 @@ pub mod replay_service_server {
             tonic::Response<::mesh_events::proto::mesh::ledger::v1::StartReplayResponse>,
             tonic::Status,
         >;
-        /// Tells how a replay stands.
+        /// The state of a replay.
         async fn get_replay(
             &self,
             request: tonic::Request<
@@ -1746,7 +1746,7 @@ pub mod replay_service_server {
             tonic::Status,
         >;
     }
-    /// Recorded events told once more, with their ids, on `mesh.replay.<id>.>`; the REST twin is `/v1/replays`.
+    /// Recorded events published again, with their ids, on `mesh.replay.<id>.>`; the REST twin is `/v1/replays`.
     #[derive(Debug)]
     pub struct ReplayServiceServer<T> {
         inner: Arc<T>,

@@ -38,7 +38,7 @@ pub mod audit_entry {
         /// The content of old entries was taken out of the ledger's database.
         #[prost(message, tag = "15")]
         Retention(super::PayloadsDropped),
-        /// Somebody had recorded events told once more.
+        /// Somebody replayed recorded events.
         #[prost(message, tag = "20")]
         Replay(super::Replay),
         /// Somebody made, changed or removed a webhook endpoint.
@@ -79,7 +79,7 @@ pub struct Replay {
     /// At its end: `done`, `cancelled` or `failed`. Empty at its beginning.
     #[prost(string, tag = "10")]
     pub outcome: ::prost::alloc::string::String,
-    /// Events that were told. 0 at its beginning.
+    /// Events that were published. 0 at its beginning.
     #[prost(uint64, tag = "11")]
     pub sent: u64,
     /// Who cancelled it. Empty if nobody did.

@@ -196,7 +196,7 @@ pub enum Confidence {
     Unspecified = 0,
     /// Read from Slurm's record.
     Observed = 1,
-    /// Slurm had forgotten the job: built from a hook's evidence.
+    /// Slurm had purged the job: built from a hook's evidence.
     Inferred = 2,
 }
 impl Confidence {

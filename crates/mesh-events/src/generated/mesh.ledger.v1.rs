@@ -156,17 +156,17 @@ pub struct GetJobRequest {
     /// Job in Slurm's id form.
     #[prost(string, tag = "2")]
     pub job: ::prost::alloc::string::String,
-    /// The time of which the state and the story are told. Absent for now.
+    /// The time that the state and the history are of. Absent for now.
     #[prost(message, optional, tag = "3")]
     pub at: ::core::option::Option<::pbjson_types::Timestamp>,
 }
-/// A job's story.
+/// A job's history.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetJobResponse {
     /// Runs, oldest first.
     #[prost(message, repeated, tag = "1")]
     pub runs: ::prost::alloc::vec::Vec<JobRun>,
-    /// True if there is more than one answer tells; ListEvents with the job as filter has all of it.
+    /// True if there is more than one answer holds; ListEvents with the job as filter has all of it.
     #[prost(bool, tag = "2")]
     pub truncated: bool,
 }
@@ -239,7 +239,7 @@ pub struct GetNodeRequest {
     /// NodeName.
     #[prost(string, tag = "2")]
     pub node: ::prost::alloc::string::String,
-    /// The time of which the state and the story are told. Absent for now.
+    /// The time that the state and the history are of. Absent for now.
     #[prost(message, optional, tag = "3")]
     pub at: ::core::option::Option<::pbjson_types::Timestamp>,
 }
@@ -252,7 +252,7 @@ pub struct GetNodeResponse {
     /// Its newest events, in order of their time.
     #[prost(message, repeated, tag = "2")]
     pub timeline: ::prost::alloc::vec::Vec<LedgerEntry>,
-    /// True if there is more than one answer tells; ListEvents with the node as filter has all of it.
+    /// True if there is more than one answer holds; ListEvents with the node as filter has all of it.
     #[prost(bool, tag = "3")]
     pub truncated: bool,
 }
@@ -583,10 +583,10 @@ pub struct Replay {
     /// Last sequence of the range.
     #[prost(uint64, tag = "11")]
     pub to_seq: u64,
-    /// Everything up to this sequence was told.
+    /// Everything up to this sequence was published.
     #[prost(uint64, tag = "12")]
     pub cursor: u64,
-    /// Events that were told.
+    /// Events that were published.
     #[prost(uint64, tag = "13")]
     pub sent: u64,
     /// How much of the range is behind it, 0 to 1.

@@ -1,0 +1,83 @@
+//! Words that prose does not use: `words.tsv` lists them with what to write instead.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use regex::Regex;
+
+const WORDS: &str = include_str!("../words.tsv");
+
+/// Fails with every place where a page uses such a word. Code and generated parts are not prose.
+pub fn check(root: &Path) -> Result<()> {
+    let rules = rules()?;
+    let mut found = Vec::new();
+    for file in crate::links::files(root)? {
+        // The changelog is in the words of its time.
+        if file.ends_with(".md") && file != "CHANGELOG.md" {
+            let path = root.join(&file);
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("read {}", path.display()))?;
+            found.extend(faults(&rules, &text).map(|fault| format!("{file}:{fault}")));
+        }
+    }
+    ensure!(
+        found.is_empty(),
+        "words that xtask/words.tsv replaces:\n{}",
+        found.join("\n")
+    );
+    Ok(())
+}
+
+/// Words, and what to write instead.
+fn rules() -> Result<Vec<(Regex, &'static str)>> {
+    let rows = WORDS.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|row| {
+        let (word, instead) = row
+            .split_once('\t')
+            .with_context(|| format!("no tab in {row:?}"))?;
+        Ok((Regex::new(&format!(r"(?i)\b({word})\b"))?, instead))
+    })
+    .collect()
+}
+
+fn faults(rules: &[(Regex, &str)], text: &str) -> impl Iterator<Item = String> {
+    let prose = prose(text);
+    let mut faults = Vec::new();
+    for (number, line) in prose.lines().enumerate() {
+        for (word, instead) in rules {
+            if let Some(found) = word.find(line) {
+                faults.push(format!("{}: {:?}: {instead}", number + 1, found.as_str()));
+            }
+        }
+    }
+    faults.into_iter()
+}
+
+/// A page without code, generated and tested parts, and targets of links; its lines keep their numbers.
+fn prose(text: &str) -> String {
+    let blanks = |found: &regex::Captures<'_>| "\n".repeat(found[0].matches('\n').count());
+    let not_prose = [
+        r"(?s)<!-- (generated|table).*?<!-- (/generated|end) -->",
+        r"(?s)```.*?```",
+        r"(?m)^ {4}.*$",
+        r"`[^`\n]*`",
+        r"\]\([^)\n]*\)",
+    ];
+    not_prose.iter().fold(text.to_owned(), |text, pattern| {
+        let pattern = Regex::new(pattern).expect("the pattern is valid");
+        pattern.replace_all(&text, blanks).into_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_in_prose_and_nowhere_else() {
+        let rules = [(Regex::new(r"(?i)\b(holes?)\b").unwrap(), "gap")];
+        let page = "A Hole.\n\n```\nhole\n```\n    hole\n`holes` [x](holes.md) wholes\n<!-- generated:x -->\nhole\n<!-- /generated -->\ntwo holes\n";
+        let found: Vec<_> = faults(&rules, page).collect();
+        assert_eq!(found, ["1: \"Hole\": gap", "11: \"holes\": gap"]);
+    }
+}

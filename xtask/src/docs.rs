@@ -12,26 +12,32 @@ use mesh_events::{Category, EventType, Identity};
 
 /// Generated files and their content.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
-    let path = root.join("docs/reference/events.md");
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let text = [
-        ("event-types", event_types()),
-        ("subjects", subjects()),
+    let events = [("event-types", event_types()), ("subjects", subjects())];
+    let bus = [
         ("streams", streams()),
         ("consumers", consumers()),
         ("buckets", buckets()),
         ("roles", roles()?),
-    ]
-    .into_iter()
-    .try_fold(text, |text, (name, table)| replace(&text, name, &table))?;
+    ];
+    let folder = root.join("docs/reference");
     Ok(BTreeMap::from([
-        (path, text),
+        with_parts(folder.join("events.md"), &events)?,
+        with_parts(folder.join("bus.md"), &bus)?,
         (
-            root.join("docs/reference/configuration.md"),
+            folder.join("configuration.md"),
             crate::configuration::page(root)?,
         ),
     ]))
+}
+
+/// A page with its generated parts.
+fn with_parts(path: PathBuf, parts: &[(&str, String)]) -> Result<(PathBuf, String)> {
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let text = parts
+        .iter()
+        .try_fold(text, |text, (name, part)| replace(&text, name, part))?;
+    Ok((path, text))
 }
 
 /// Puts a table between its marks.
@@ -174,28 +180,27 @@ fn buckets() -> String {
 }
 
 fn roles() -> Result<String> {
-    let mut table = String::from(
-        "| NATS user | publishes | but not | subscribes |\n| --- | --- | --- | --- |\n",
-    );
+    let mut text = String::new();
     for role in ROLES {
         let rights =
             permissions(role, "CLUSTER").with_context(|| format!("role {role} has no rights"))?;
-        let list = |subjects: &[String]| {
-            subjects
+        write!(text, "### `{role}`\n\n")?;
+        for (may, subjects) in [
+            ("publishes", &rights.publish),
+            ("but not", &rights.publish_denied),
+            ("subscribes", &rights.subscribe),
+        ] {
+            let subjects: Vec<_> = subjects
                 .iter()
                 .map(|subject| format!("`{}`", subject.replace("CLUSTER", "<cluster>")))
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        let cells = [
-            &format!("`{role}`"),
-            &list(&rights.publish),
-            &list(&rights.publish_denied),
-            &list(&rights.subscribe),
-        ];
-        row(&mut table, &cells.map(String::as_str));
+                .collect();
+            if !subjects.is_empty() {
+                writeln!(text, "- {may}: {}", subjects.join(" "))?;
+            }
+        }
+        text.push('\n');
     }
-    Ok(table)
+    Ok(text)
 }
 
 pub fn row(table: &mut String, cells: &[&str]) {

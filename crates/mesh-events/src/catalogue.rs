@@ -1,6 +1,6 @@
 //! Streams, consumers, key-value buckets and roles as data.
 //!
-//! Set-up, permissions and the tables of `docs/reference/events.md` come from here and from nowhere else.
+//! Set-up, permissions and the tables of `docs/reference/bus.md` and `events.md` come from here and from nowhere else.
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ mod access;
 mod commands;
 mod config;
 mod damaged;
+mod documented;
 mod forged;
 mod inspect;
 mod ledger;

@@ -17,7 +17,7 @@
 //! | F14 the backend is down at the start | [`f14_ingest_starts_before_nats`] |
 //! | F15 other versions of Slurm | `docs/internals/compat.md` |
 //! | F16 a hundred hooks at once | `polite::f16_…` |
-//! | F17 a short job between two looks | `lifecycle`, and `lived between two looks` of `docs/reference/job-events.md` |
+//! | F17 a short job between two looks | `lifecycle`, and `lived between two polls` of `docs/reference/job-events.md` |
 //!
 //! And what users of other tools complain about. "Table" is the table of `docs/reference/job-events.md`, whose rows are run.
 //!

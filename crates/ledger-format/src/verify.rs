@@ -52,31 +52,86 @@ pub struct Payload {
 }
 
 impl Stored {
+    /// As [`StoredRef::hashed`].
+    pub fn hashed(&self) -> Hashed {
+        self.borrowed().hashed()
+    }
+
+    fn borrowed(&self) -> StoredRef<'_> {
+        let payload = self.payload.as_ref();
+        StoredRef {
+            seq: self.seq,
+            id: &self.id,
+            leaf: &self.leaf,
+            chain: &self.chain,
+            payload: payload.map(|payload| {
+                let Payload {
+                    cluster,
+                    subject,
+                    body,
+                } = payload;
+                [cluster.as_slice(), subject, body]
+            }),
+        }
+    }
+}
+
+/// As [`Stored`], where the database's driver has it.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredRef<'a> {
+    /// Sequence.
+    pub seq: i64,
+    /// Id.
+    pub id: &'a [u8],
+    /// Leaf hash.
+    pub leaf: &'a [u8],
+    /// Chain value.
+    pub chain: &'a [u8],
+    /// Cluster, subject and body; `None` if the row is missing.
+    pub payload: Option<[&'a [u8]; 3]>,
+}
+
+impl StoredRef<'_> {
     /// Hashes its content: the only work that grows with the length of an entry, and the same on any thread.
     pub fn hashed(&self) -> Hashed {
-        let content = match &self.payload {
+        let content = match self.payload {
             None => Content::Missing,
             Some(payload) => self.leaf_of(payload).map_or(Content::NoText, Content::Leaf),
         };
         Hashed {
             seq: self.seq,
-            leaf: self.leaf.as_slice().try_into().ok(),
-            chain: self.chain.as_slice().try_into().ok(),
+            leaf: self.leaf.try_into().ok(),
+            chain: self.chain.try_into().ok(),
             content,
         }
     }
 
     /// The leaf hash of its content; `None` if id, cluster or subject are no text, which were never chained.
-    fn leaf_of(&self, payload: &Payload) -> Option<Hash> {
+    fn leaf_of(&self, [cluster, subject, body]: [&[u8]; 3]) -> Option<Hash> {
         let leaf = chain::Entry {
-            cluster: str::from_utf8(&payload.cluster).ok()?,
+            cluster: str::from_utf8(cluster).ok()?,
             seq: self.seq.cast_unsigned(),
-            id: str::from_utf8(&self.id).ok()?,
-            subject: str::from_utf8(&payload.subject).ok()?,
-            body: &payload.body,
+            id: str::from_utf8(self.id).ok()?,
+            subject: str::from_utf8(subject).ok()?,
+            body,
         }
         .leaf();
         Some(leaf)
+    }
+
+    /// A copy.
+    pub fn to_stored(&self) -> Stored {
+        Stored {
+            seq: self.seq,
+            id: self.id.to_vec(),
+            leaf: self.leaf.to_vec(),
+            chain: self.chain.to_vec(),
+            payload: self.payload.map(|[cluster, subject, body]| Payload {
+                cluster: cluster.to_vec(),
+                subject: subject.to_vec(),
+                body: body.to_vec(),
+            }),
+        }
     }
 }
 

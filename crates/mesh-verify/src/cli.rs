@@ -15,7 +15,7 @@ use clap::Parser;
 Exit status: 0 all of it is as it was signed; 1 the first lie, or what cannot be proved or read; 2 a wrong command line.
 
 Examples:
-  smesh ledger export --out ledger.ndjson; smesh ledger key show > ledger.pub     where the ledger is
+  smesh ledger export -o ledger.ndjson; smesh ledger key show > ledger.pub     where the ledger is
   mesh-verify --key ledger.pub ledger.ndjson                                      anywhere
   mesh-verify --key ledger.pub archive/ledger-*.ndjson.gz                         archives, which must follow each other
   mesh-verify --key ledger.pub --checkpoint kept.note ledger.ndjson               was it written anew since?

@@ -1,9 +1,10 @@
 //! The columns for queries: written with each entry, and compared with its body.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
-use chrono::{DateTime, SubsecRound as _, Utc};
+use chrono::{DateTime, Utc};
 use mesh_db::pool::{Link, Transaction};
 use mesh_db::sql::{Column, Row as DbRow};
 
@@ -13,9 +14,11 @@ use crate::domain::nodes::Nodes;
 /// Blocks of nodes that one statement inserts: SQLite takes 32,766 values.
 const BLOCKS: usize = 10_000;
 
-/// Read by [`fits`].
+/// Read by [`fits`], behind the time of recording.
 pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
      subject, email, account, partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at";
+/// Places before the cluster.
+const BEFORE: usize = 2;
 
 /// True if the columns and the blocks of nodes are those that the body gives. What cannot even be read does not fit.
 pub(super) fn fits(row: Option<&DbRow>, blocks: &[DbRow], subject: &[u8], body: &[u8]) -> bool {
@@ -24,67 +27,47 @@ pub(super) fn fits(row: Option<&DbRow>, blocks: &[DbRow], subject: &[u8], body: 
         // No columns can be read out of it, so there must be none.
         return row.is_none() && blocks.is_empty();
     };
-    // As precise as the columns.
-    let expected = Index {
-        occurred_at: fact.index.occurred_at.trunc_subsecs(6),
-        observed_at: fact.index.observed_at.trunc_subsecs(6),
-        nodes: Nodes {
-            unread: false,
-            ..fact.index.nodes
-        },
-        ..fact.index
-    };
-    blocks.len() == expected.nodes.blocks.len()
-        && row.is_some_and(|row| {
-            stored(row, blocks)
-                .is_ok_and(|(cluster, index)| cluster == fact.cluster && index == expected)
-        })
+    row.is_some_and(|row| columns_fit(row, &fact).unwrap_or_default())
+        && blocks_fit(blocks, &fact.index.nodes).unwrap_or_default()
 }
 
-fn stored(row: &DbRow, blocks: &[DbRow]) -> Result<(String, Index), sqlx::Error> {
-    let moment = |column| {
-        let micros = row.get::<i64>(column)?;
-        DateTime::<Utc>::from_timestamp_micros(micros)
-            .ok_or_else(|| sqlx::Error::Decode("no time".into()))
-    };
-    let number = |column| {
-        let number = row.get::<Option<i64>>(column)?;
-        number
-            .map(|number| u32::try_from(number).map_err(|error| sqlx::Error::Decode(error.into())))
-            .transpose()
-    };
-    let block = |row: &DbRow| {
-        let block = row.get::<Vec<u8>>("block")?;
-        String::from_utf8(block).map_err(|error| sqlx::Error::Decode(error.into()))
-    };
-    let blocks: BTreeSet<String> = blocks.iter().map(block).collect::<Result<_, _>>()?;
-    let index = Index {
-        category: row.get("category")?,
-        kind: row.get("type")?,
-        job_id: number("job_id")?,
-        array_job_id: number("array_job_id")?,
-        task_id: number("task_id")?,
-        het_job_id: number("het_job_id")?,
-        het_offset: number("het_offset")?,
-        run: row.get("run")?,
-        user: row.get("user_name")?,
-        subject: row.get("subject")?,
-        email: row.get("email")?,
-        account: row.get("account")?,
-        partition: row.get("partition")?,
-        node: row.get("node")?,
-        nodes: Nodes {
-            blocks,
-            unread: false,
-        },
-        name: row.get("name")?,
-        wait_seconds: number("wait_seconds")?,
-        cost_micros: row.get("cost_micros")?,
-        currency: row.get("currency")?,
-        occurred_at: moment("occurred_at")?,
-        observed_at: moment("observed_at")?,
-    };
-    Ok((row.get("cluster")?, index))
+fn columns_fit(row: &DbRow, fact: &Fact) -> Result<bool, sqlx::Error> {
+    let place = Cell::new(BEFORE);
+    // In the order of `COLUMNS`; whatever does not fit ends it.
+    let at = || place.replace(place.get() + 1);
+    let text = |expected: Option<&str>| row.at(at()).map(|found: Option<&str>| found == expected);
+    let big = |expected: Option<i64>| row.at(at()).map(|found: Option<i64>| found == expected);
+    let number = |expected: Option<u32>| big(expected.map(i64::from));
+    let time = |expected: DateTime<Utc>| big(Some(expected.timestamp_micros()));
+    let index = &fact.index;
+    Ok(text(Some(&fact.cluster))?
+        && text(Some(&index.category))?
+        && text(Some(&index.kind))?
+        && number(index.job_id)?
+        && number(index.array_job_id)?
+        && number(index.task_id)?
+        && number(index.het_job_id)?
+        && number(index.het_offset)?
+        && text(index.run.as_deref())?
+        && text(index.user.as_deref())?
+        && text(index.subject.as_deref())?
+        && text(index.email.as_deref())?
+        && text(index.account.as_deref())?
+        && text(index.partition.as_deref())?
+        && text(index.node.as_deref())?
+        && text(index.name.as_deref())?
+        && number(index.wait_seconds)?
+        && big(index.cost_micros)?
+        && text(index.currency.as_deref())?
+        && time(index.occurred_at)?
+        && time(index.observed_at)?)
+}
+
+/// The second column of each row is its block.
+fn blocks_fit(rows: &[DbRow], nodes: &Nodes) -> Result<bool, sqlx::Error> {
+    let found: BTreeSet<&[u8]> = rows.iter().map(|row| row.at(1)).collect::<Result<_, _>>()?;
+    let expected = nodes.blocks.iter().map(String::as_bytes);
+    Ok(rows.len() == nodes.blocks.len() && found.into_iter().eq(expected))
 }
 
 pub(super) struct Row<'a> {

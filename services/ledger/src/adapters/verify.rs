@@ -1,6 +1,7 @@
 //! Verifying a database: reads page by page, so memory does not grow with the ledger.
 
 mod database;
+mod pages;
 mod records;
 mod rows;
 pub mod schema;
@@ -14,8 +15,9 @@ use mesh_db::pool::{Connection, Pool};
 use mesh_db::sql::Sql;
 
 use self::database::Integrity;
+use self::pages::{PAGE, Pages};
 pub(super) use self::rows::payload;
-use self::rows::{PAGE, archived_to, read, stored_archives, stored_keys, stray, unaudited};
+use self::rows::{archived_to, stored_archives, stored_keys, stray, unaudited};
 use super::archive_file::{ArchivedPayloads, Unread};
 use super::{NAME, postgres, sqlite};
 use crate::domain::archive::{StoredArchive, misplaced};
@@ -23,7 +25,7 @@ use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::keys::StoredKey;
 use crate::domain::note::PublicKey;
 use crate::domain::succession::Succession;
-use crate::domain::verify::{Fault, FirstBad, Mark, Verified, Verifier};
+use crate::domain::verify::{Content, Fault, FirstBad, Mark, Verified, Verifier};
 use crate::error::Error;
 
 /// How far the verification is.
@@ -205,9 +207,9 @@ async fn verify(
     let mut files = trust.archives.clone().map(ArchivedPayloads::new);
     let mut known = Vec::new();
     let mut index_differs = None;
-    let mut after = None;
+    let mut pages = Pages::default();
     loop {
-        let page = read(&mut connection, after).await.map_err(Error::Read)?;
+        let page = pages.next(&mut connection).await.map_err(Error::Read)?;
         if page.archived_to > archived_to(&known) {
             known = stored_archives(&mut connection).await?;
             if let Some(files) = &mut files {
@@ -215,20 +217,21 @@ async fn verify(
             }
         }
         let head = page.head.ok_or(VerifyError::NoHead)?;
-        let last = page.entries.last().map(|read| read.entry.seq);
         let full = page.entries.len() == PAGE as usize;
         for row in &page.checkpoints {
             verifier.expect(signed.take(row));
         }
         for mut read in page.entries {
-            let seq = read.entry.seq;
-            let archived = read.entry.payload.is_none() && seq <= page.archived_to;
-            if archived && let Some(files) = &mut files {
-                read.entry.payload = files.payload(&read.entry)?;
+            let seq = read.hashed.seq;
+            let archived = seq <= page.archived_to;
+            if archived && let (Some(files), Some(entry)) = (&mut files, &mut read.without_payload)
+            {
+                entry.payload = files.payload(entry)?;
+                read.hashed = entry.hashed();
             }
-            match archived && read.entry.payload.is_none() {
-                true => verifier.next_archived(&read.entry),
-                false => verifier.next(&read.entry),
+            match archived && read.hashed.content == Content::Missing {
+                true => verifier.next_archived_hashed(&read.hashed),
+                false => verifier.next_hashed(&read.hashed),
             }
             .map_err(VerifyError::Bad)?;
             if read.payload_twice {
@@ -244,7 +247,6 @@ async fn verify(
             of: head.seq.unsigned_abs(),
         });
         if full {
-            after = last;
             continue;
         }
         let end = verifier.last();

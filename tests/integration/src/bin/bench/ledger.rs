@@ -10,6 +10,7 @@ mod history;
 pub mod past;
 mod queries;
 mod raw;
+mod verify;
 
 use crate::Arguments;
 use crate::report::Section;

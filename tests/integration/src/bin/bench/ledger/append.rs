@@ -42,7 +42,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             ),
             Line::value(format!("{name}: decode, chain and append"), "facts/s", ours)
                 .against(bare, "raw insert")
-                .budget("≥ 0.5", ratio >= 0.5),
+                .budget("≥ 0.8", ratio >= 0.8),
         ]);
     }
     Ok(Section {

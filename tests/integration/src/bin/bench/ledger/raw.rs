@@ -14,7 +14,7 @@ use sqlx::{
 use super::BATCH;
 use super::database::{postgres, sqlite};
 
-const TABLES: [&str; 3] = ["entries", "payloads", "event_index"];
+const TABLES: [&str; 4] = ["entries", "payloads", "event_index", "event_nodes"];
 
 /// Inserts the rows of a ledger.
 pub async fn insert(from: &Location, to: &Location) -> anyhow::Result<Duration> {
@@ -50,11 +50,15 @@ fn select(table: &str) -> String {
 
 async fn into_sqlite(mut target: SqliteConnection, tables: &[Table]) -> anyhow::Result<Duration> {
     let start = Instant::now();
-    for rows in batches(tables) {
+    for seqs in batches(tables) {
         let mut transaction = target.begin_with("BEGIN IMMEDIATE").await?;
         for table in tables {
+            let rows = table.rows_of(&seqs);
+            if rows.is_empty() {
+                continue;
+            }
             let mut query = QueryBuilder::<Sqlite>::new(table.insert_into());
-            query.push_values(rows.clone(), |mut values, row| {
+            query.push_values(rows, |mut values, row| {
                 for (_, column) in &table.columns {
                     match column {
                         Column::Ints(ints) => values.push_bind(ints[row]),
@@ -74,9 +78,10 @@ async fn into_sqlite(mut target: SqliteConnection, tables: &[Table]) -> anyhow::
 
 async fn into_postgres(mut target: PgConnection, tables: &[Table]) -> anyhow::Result<Duration> {
     let start = Instant::now();
-    for rows in batches(tables) {
+    for seqs in batches(tables) {
         let mut transaction = target.begin().await?;
         for table in tables {
+            let rows = table.rows_of(&seqs);
             let mut query = QueryBuilder::<Postgres>::new(table.insert_into());
             query.push("SELECT * FROM UNNEST(");
             let mut arrays = query.separated(", ");
@@ -96,18 +101,21 @@ async fn into_postgres(mut target: PgConnection, tables: &[Table]) -> anyhow::Re
     Ok(took)
 }
 
-fn batches(tables: &[Table]) -> impl Iterator<Item = Range<usize>> {
-    let count = tables.first().map_or(0, |table| table.count);
-    (0..count)
+/// The sequences of each transaction: the first table has one row for each.
+fn batches(tables: &[Table]) -> impl Iterator<Item = Range<i64>> {
+    let count = tables.first().map_or(0, |table| table.seqs.len());
+    let batch = BATCH as i64;
+    (0..count as i64)
         .step_by(BATCH)
-        .map(move |from| from..count.min(from + BATCH))
+        .map(move |before| before + 1..before + 1 + batch)
 }
 
 /// The rows of a table, by column.
 struct Table {
     name: &'static str,
     columns: Vec<(String, Column)>,
-    count: usize,
+    /// Sequence of each row, in order.
+    seqs: Vec<i64>,
 }
 
 enum Column {
@@ -122,6 +130,7 @@ impl Table {
         D: Database,
         R: Row<Database = D>,
         usize: ColumnIndex<R>,
+        for<'c> &'c str: ColumnIndex<R>,
         for<'r> i64: Decode<'r, D> + Type<D>,
         for<'r> String: Decode<'r, D> + Type<D>,
         for<'r> Vec<u8>: Decode<'r, D> + Type<D>,
@@ -142,8 +151,17 @@ impl Table {
         Ok(Self {
             name,
             columns,
-            count: rows.len(),
+            seqs: rows
+                .iter()
+                .map(|row| row.try_get("seq"))
+                .collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Places of the rows with these sequences.
+    fn rows_of(&self, seqs: &Range<i64>) -> Range<usize> {
+        let place = |seq| self.seqs.partition_point(|other| *other < seq);
+        place(seqs.start)..place(seqs.end)
     }
 
     fn insert_into(&self) -> String {

@@ -1,0 +1,265 @@
+//! Pages of the rows that are verified. While one is hashed and compared, on all cores, the next is read.
+
+use std::panic::resume_unwind;
+use std::thread;
+
+use ledger_format::file::cores;
+use mesh_db::pool::{Access, Connection};
+use mesh_db::sql::{Row, Sql};
+
+use super::rows::checkpoint;
+use crate::adapters::archives;
+use crate::adapters::index::{self, COLUMNS};
+use crate::domain::checkpoint::StoredCheckpoint;
+use crate::domain::verify::{Hashed, Stored, StoredHead, StoredRef};
+
+/// Entries of one page.
+pub(super) const PAGE: i64 = 1000;
+
+/// A page and the head at the same moment: entries may be appended meanwhile.
+pub(super) struct Page {
+    pub head: Option<StoredHead>,
+    /// Up to which entry payloads may be gone.
+    pub archived_to: i64,
+    pub entries: Vec<Read>,
+    /// Those that end with one of these entries; on the last page all that are left.
+    pub checkpoints: Vec<StoredCheckpoint>,
+}
+
+pub(super) struct Read {
+    pub hashed: Hashed,
+    /// The entry, if it has no payload.
+    pub without_payload: Option<Stored>,
+    /// Where payloads are partitioned, their sequence alone is not unique.
+    pub payload_twice: bool,
+    pub index_fits: bool,
+}
+
+/// All of them, in order.
+#[derive(Default)]
+pub(super) struct Pages {
+    /// The next, read ahead.
+    fetched: Option<Result<Fetched, sqlx::Error>>,
+}
+
+impl Pages {
+    /// The next page. The last one is not full.
+    pub async fn next(&mut self, connection: &mut Connection) -> Result<Page, sqlx::Error> {
+        let fetched = match self.fetched.take() {
+            Some(fetched) => fetched?,
+            None => fetch(connection, None).await?,
+        };
+        let after = fetched.is_full().then(|| fetched.last()).flatten();
+        let compared = tokio::task::spawn_blocking(move || fetched.compare());
+        if after.is_some() {
+            // What is wrong with it counts only once everything before it fits.
+            self.fetched = Some(fetch(connection, after).await);
+        }
+        match compared.await {
+            Ok(page) => page,
+            Err(error) => resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+/// The rows of a page as they are, which nothing was computed from yet.
+struct Fetched {
+    head: Option<StoredHead>,
+    archived_to: i64,
+    entries: Vec<Row>,
+    seqs: Vec<i64>,
+    payloads: Vec<Row>,
+    index: Vec<Row>,
+    nodes: Vec<Row>,
+    checkpoints: Vec<Row>,
+}
+
+async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetched, sqlx::Error> {
+    let mut snapshot = connection.begin(Access::Snapshot).await?;
+    let head = Sql::new("SELECT seq, chain FROM head");
+    let head = match snapshot.link().rows(&head).await?.as_slice() {
+        [row] => Some(StoredHead {
+            seq: row.get("seq")?,
+            chain: row.get("chain")?,
+        }),
+        _ => None,
+    };
+    let archived_to = snapshot.link().first(&archives::archived_to()).await?;
+    let archived_to = archived_to.map_or(Ok(0), |row| row.get("archived_to"))?;
+    // The first page has no lower bound: somebody may have put a row before the first. Text is read as bytes, as it may be none any more.
+    let mut entries = Sql::new("SELECT seq, ")
+        .bytes("id")
+        .push(", leaf, chain FROM entries");
+    if let Some(after) = after {
+        entries = entries.push(" WHERE seq > ").bind(after);
+    }
+    let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE);
+    let entries = snapshot.link().rows(&entries).await?;
+    let seqs = seqs(&entries)?;
+    // By range and not by a join: each partition is looked into once, and not once for every entry.
+    let of_page = |sql: Sql| {
+        sql.push(" WHERE seq >= ")
+            .bind(seqs.first().copied().unwrap_or_default())
+            .push(" AND seq <= ")
+            .bind(seqs.last().copied().unwrap_or_default())
+            .push(" ORDER BY seq")
+    };
+    let payloads = of_page(
+        Sql::new("SELECT seq, recorded_at, ")
+            .bytes("cluster")
+            .push(", ")
+            .bytes("subject")
+            .push(", body FROM payloads"),
+    );
+    let payloads = snapshot.link().rows(&payloads).await?;
+    let index = of_page(
+        Sql::new("SELECT recorded_at, ")
+            .push(COLUMNS)
+            .push(" FROM event_index"),
+    );
+    let index = snapshot.link().rows(&index).await?;
+    let nodes = of_page(
+        Sql::new("SELECT seq, ")
+            .bytes("block")
+            .push(" FROM event_nodes"),
+    );
+    let nodes = snapshot.link().rows(&nodes).await?;
+    let mut checkpoints = Sql::new("SELECT number, size, root, made_at, ")
+        .bytes("note")
+        .push(" FROM checkpoints WHERE TRUE");
+    if let Some(after) = after {
+        checkpoints = checkpoints.push(" AND size > ").bind(after);
+    }
+    if seqs.len() == PAGE as usize {
+        let last = seqs.last().copied().unwrap_or_default();
+        checkpoints = checkpoints.push(" AND size <= ").bind(last);
+    }
+    let checkpoints = checkpoints.push(" ORDER BY size, number");
+    let checkpoints = snapshot.link().rows(&checkpoints).await?;
+    snapshot.commit().await?;
+    Ok(Fetched {
+        head,
+        archived_to,
+        entries,
+        seqs,
+        payloads,
+        index,
+        nodes,
+        checkpoints,
+    })
+}
+
+fn seqs(rows: &[Row]) -> Result<Vec<i64>, sqlx::Error> {
+    rows.iter().map(|row| row.get("seq")).collect()
+}
+
+impl Fetched {
+    const fn is_full(&self) -> bool {
+        self.seqs.len() == PAGE as usize
+    }
+
+    fn last(&self) -> Option<i64> {
+        self.seqs.last().copied()
+    }
+
+    fn compare(self) -> Result<Page, sqlx::Error> {
+        let beside = Beside {
+            payloads: BySeq::of(self.payloads)?,
+            index: BySeq::of(self.index)?,
+            nodes: BySeq::of(self.nodes)?,
+        };
+        let part = self.entries.len().div_ceil(cores()).max(1);
+        let compared: Vec<Result<Vec<Read>, sqlx::Error>> = thread::scope(|scope| {
+            let of = |rows: &[Row]| rows.iter().map(|row| beside.compare(row)).collect();
+            let parts = self.entries.chunks(part);
+            let parts: Vec<_> = parts.map(|rows| scope.spawn(move || of(rows))).collect();
+            let joined = parts.into_iter().map(|part| part.join());
+            joined
+                .map(|part| part.unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
+        });
+        let mut entries = Vec::with_capacity(self.entries.len());
+        for part in compared {
+            entries.extend(part?);
+        }
+        let checkpoints = self.checkpoints.iter().map(checkpoint);
+        Ok(Page {
+            head: self.head,
+            archived_to: self.archived_to,
+            entries,
+            checkpoints: checkpoints.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// What stands beside entries.
+struct Beside {
+    payloads: BySeq,
+    index: BySeq,
+    nodes: BySeq,
+}
+
+impl Beside {
+    fn compare(&self, row: &Row) -> Result<Read, sqlx::Error> {
+        let seq = row.at(0)?;
+        let payloads = self.payloads.rows_of(seq);
+        let (index, nodes) = (self.index.rows_of(seq), self.nodes.rows_of(seq));
+        let payload: Option<[&[u8]; 3]> = match payloads.first() {
+            Some(row) => Some([row.at(2)?, row.at(3)?, row.at(4)?]),
+            None => None,
+        };
+        let entry = StoredRef {
+            seq,
+            id: row.at(1)?,
+            leaf: row.at(2)?,
+            chain: row.at(3)?,
+            payload,
+        };
+        let index_fits = match (payload, payloads.first()) {
+            (Some([_, subject, body]), Some(stored)) => {
+                index.len() < 2
+                    && index::fits(index.first(), nodes, subject, body)
+                    && index.first().is_none_or(|index| same_time(index, stored))
+            }
+            // Nothing is left of what is archived.
+            _ => index.is_empty() && nodes.is_empty(),
+        };
+        Ok(Read {
+            hashed: entry.hashed(),
+            without_payload: payload.is_none().then(|| entry.to_stored()),
+            payload_twice: payloads.len() > 1,
+            index_fits,
+        })
+    }
+}
+
+/// Queries join on it: another time would hide the entry.
+fn same_time(index: &Row, payload: &Row) -> bool {
+    let time = |row: &Row, place| row.at::<i64>(place).ok();
+    time(index, 0).is_some() && time(index, 0) == time(payload, 1)
+}
+
+/// Rows in the order of their sequence.
+struct BySeq {
+    seqs: Vec<i64>,
+    rows: Vec<Row>,
+}
+
+impl BySeq {
+    fn of(rows: Vec<Row>) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            seqs: seqs(&rows)?,
+            rows,
+        })
+    }
+
+    fn of_seq(&self, seq: i64) -> std::ops::Range<usize> {
+        let begin = self.seqs.partition_point(|other| *other < seq);
+        let same = self.seqs[begin..].iter().take_while(|other| **other == seq);
+        begin..begin + same.count()
+    }
+
+    fn rows_of(&self, seq: i64) -> &[Row] {
+        &self.rows[self.of_seq(seq)]
+    }
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
+use mesh_events::RunKey;
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 
@@ -17,6 +18,8 @@ pub(super) trait Select {
     fn visible(self, sight: &Sight) -> Self;
     /// Only what a selection chooses.
     fn chosen(self, selection: &Selection) -> Self;
+    /// Only what is of a run: by the index of its job or array.
+    fn of_run(self, run: &str) -> Self;
     /// Only what is of a node or of jobs that ran on it, all of it found by the index at once.
     fn of_node(self, node: &str) -> Self;
     /// Only what has such a name as a selection says.
@@ -64,7 +67,6 @@ impl Select for Sql {
         }
         for (condition, value) in [
             (" AND i.cluster = ", &selection.cluster),
-            (" AND i.run = ", &selection.run),
             (" AND i.user_name = ", &selection.user),
             (" AND i.account = ", &selection.account),
             (" AND i.partition = ", &selection.partition),
@@ -72,6 +74,9 @@ impl Select for Sql {
             if let Some(value) = value {
                 self = self.push(condition).bind(value);
             }
+        }
+        if let Some(run) = &selection.run {
+            self = self.of_run(run);
         }
         if let Some(identity) = &selection.identity {
             self = self
@@ -99,6 +104,30 @@ impl Select for Sql {
             }
         }
         self.of_time(selection)
+    }
+
+    fn of_run(self, run: &str) -> Self {
+        let sql = match RunKey::parse("", run) {
+            Ok(RunKey {
+                job_id,
+                task_id: Some(task),
+                ..
+            }) => self
+                .push(" AND i.array_job_id = ")
+                .bind(job_id)
+                .push(" AND i.task_id = ")
+                .bind(task),
+            // An ordinary job, or the array's own record.
+            Ok(RunKey { job_id, .. }) => self
+                .push(" AND (i.job_id = ")
+                .bind(job_id)
+                .push(" OR i.array_job_id = ")
+                .bind(job_id)
+                .push(")"),
+            // There is none.
+            Err(_) => self.push(" AND 1 = 0"),
+        };
+        sql.push(" AND i.run = ").bind(run)
     }
 
     fn of_node(self, node: &str) -> Self {

@@ -132,7 +132,7 @@ impl Asked<'_> {
         ));
         let last = format!(
             " WHERE i.cost_micros IS NOT NULL AND i.currency IS NOT NULL AND i.type IN ({final_types}) AND NOT EXISTS (
-                 SELECT 1 FROM event_index l WHERE l.run = i.run AND l.seq > i.seq AND l.cluster = i.cluster
+                 SELECT 1 FROM event_index l WHERE l.job_id = i.job_id AND l.run = i.run AND l.seq > i.seq AND l.cluster = i.cluster
                      AND l.cost_micros IS NOT NULL AND l.type IN ({final_types}))"
         );
         self.only(sql, last).push(format!(

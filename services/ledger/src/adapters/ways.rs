@@ -10,6 +10,9 @@ use mesh_runtime::api::{Accounts, Sight};
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::covering;
 
+/// The category that most events are of.
+const JOB: &str = "job";
+
 /// More alternatives than this are one condition.
 const MOST_BRANCHES: usize = 64;
 
@@ -61,7 +64,11 @@ const CLUSTER: Column = Column {
     only: " AND i.seq > 0",
     ..Column::of("cluster", "event_index_cluster")
 };
-const CATEGORY: Column = Column::of("category", "event_index_category");
+/// Not of events of jobs: they are most.
+const CATEGORY: Column = Column {
+    only: " AND i.category <> 'job'",
+    ..Column::of("category", "event_index_category")
+};
 const TYPE: Column = Column::of("type", "event_index_type");
 const USER: Column = Column::of("user_name", "event_index_user");
 const SUBJECT: Column = Column::of("subject", "event_index_subject");
@@ -115,12 +122,16 @@ impl Way {
         )));
         ways.extend(is(&ACCOUNT, &selection.account));
         ways.extend(is(&PARTITION, &selection.partition));
-        ways.push(Self::of(selection.types.iter().map(|pattern| Branch {
+        // If one of them has no index all are looked at in any case.
+        let leads: Option<Vec<Lead>> = selection.types.iter().map(of_type).collect();
+        let leads = leads.unwrap_or_default().into_iter();
+        let typed = selection.types.iter().zip(leads);
+        ways.push(Self::of(typed.map(|(pattern, lead)| Branch {
             selection: Selection {
                 types: vec![pattern.clone()],
                 ..selection.clone()
             },
-            ..whole(of_type(pattern))
+            ..whole(lead)
         })));
         ways.extend(is(&CLUSTER, &selection.cluster));
         ways.retain(|way| (1..=MOST_BRANCHES).contains(&way.branches.len()));
@@ -153,10 +164,12 @@ impl Way {
     }
 }
 
-fn of_type(pattern: &TypePattern) -> Lead {
+/// `None` if there is no index for it.
+fn of_type(pattern: &TypePattern) -> Option<Lead> {
     match pattern {
-        TypePattern::Category(category) => Lead::Is(&CATEGORY, category.clone()),
-        TypePattern::Exactly(kind) => Lead::Is(&TYPE, kind.clone()),
+        TypePattern::Category(category) if category == JOB => None,
+        TypePattern::Category(category) => Some(Lead::Is(&CATEGORY, category.clone())),
+        TypePattern::Exactly(kind) => Some(Lead::Is(&TYPE, kind.clone())),
     }
 }
 

@@ -90,6 +90,9 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
         "DROP TABLE event_nodes",
         // Of a later migration, on PostgreSQL.
         "DROP INDEX IF EXISTS payloads_other_recorded_at",
+        "DROP INDEX event_index_category",
+        "CREATE INDEX event_index_category ON event_index (category, seq)",
+        "CREATE INDEX event_index_run ON event_index (run, seq) WHERE run IS NOT NULL",
         "DELETE FROM _sqlx_migrations WHERE version >= 14",
     ] {
         outsider.execute(statement).await;

@@ -51,6 +51,22 @@ fn every_condition_with_an_index_is_a_way() {
 }
 
 #[test]
+fn events_of_jobs_are_found_by_what_else_is_asked() {
+    let asked = |types, account: Option<String>| Selection {
+        types,
+        account,
+        ..Selection::default()
+    };
+    let jobs = TypePattern::Category("job".into());
+    let check = |selection: Selection| ways(&selection, &Sight::Everything);
+    assert_eq!(check(asked(vec![jobs.clone()], None)), ["all"]);
+    let with_account = asked(vec![jobs.clone()], text("physics"));
+    assert_eq!(check(with_account), ["account=physics"]);
+    let with_another = asked(vec![exactly("node.down"), jobs], None);
+    assert_eq!(check(with_another), ["all"]);
+}
+
+#[test]
 fn what_somebody_may_see_is_a_way_and_nothing_is_one_too() {
     let sight = Sight::Of {
         users: ["alice".to_owned()].into(),

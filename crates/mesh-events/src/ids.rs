@@ -18,7 +18,8 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 use uuid::{Uuid, Variant};
 
-use crate::EventType;
+use crate::proto::mesh::event::v1::IdSource;
+use crate::{Event, EventType};
 
 /// Id of a fact: a UUIDv8.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +28,10 @@ pub struct EventId(Uuid);
 impl EventId {
     /// Id of a fact that Slurm's record of a run times.
     pub fn recorded(run: &RunKey, slot: Slot) -> Self {
+        Self::of_run(run, &slot.to_string())
+    }
+
+    fn of_run(run: &RunKey, slot: &str) -> Self {
         let task = run.task_id.map(|task| task.to_string()).unwrap_or_default();
         Self::of(&[
             "slurm-mesh/recorded/1",
@@ -35,7 +40,7 @@ impl EventId {
             &task,
             &run.submit_time.to_string(),
             &run.attempt.to_string(),
-            &slot.to_string(),
+            slot,
         ])
     }
 
@@ -63,9 +68,36 @@ impl EventId {
     /// Id of the fact that a doorbell itself is: there is no record of Slurm behind it. A doorbell that comes twice is one fact.
     /// `None` if the doorbell's id is no UUID.
     pub fn rung(doorbell: &str, kind: EventType) -> Option<Self> {
-        let cause = Uuid::try_parse(doorbell).ok()?.as_hyphenated().to_string();
+        let cause = doorbell_id(doorbell)?;
         let fields = ["slurm-mesh/derived/1", &cause, &kind.to_string(), "0"];
         Some(Self::of(&fields))
+    }
+
+    /// Computes the id of an event again, from nothing but the event. `None` if it does not say enough.
+    pub fn again(event: &Event) -> Option<Self> {
+        let kind = event.kind().ok()?;
+        let nothing = IdSource::default();
+        let IdSource {
+            slot,
+            n,
+            cause,
+            entity,
+        } = event.id_source.as_ref().unwrap_or(&nothing);
+        let key = match entity.as_str() {
+            "" => event.entity_key(),
+            entity => entity,
+        };
+        if !cause.is_empty() {
+            let (kind, n) = (kind.to_string(), n.to_string());
+            return Some(Self::of(&["slurm-mesh/derived/1", cause, &kind, &n]));
+        }
+        if *n > 0 {
+            return Some(Self::sampled(&event.cluster, key, kind, *n));
+        }
+        let run = RunKey::parse(&event.cluster, key).ok()?;
+        let of_type = Slot::of_type(kind).map(|slot| slot.to_string());
+        let slot = (!slot.is_empty()).then(|| slot.clone()).or(of_type)?;
+        Some(Self::of_run(&run, &slot))
     }
 
     fn of(fields: &[&str]) -> Self {
@@ -79,6 +111,12 @@ impl EventId {
         bytes.copy_from_slice(&digest[..16]);
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
+}
+
+/// The id of a doorbell in the one form that counts; `None` if it is no UUID.
+fn doorbell_id(text: &str) -> Option<String> {
+    let id = Uuid::try_parse(text).ok()?;
+    Some(id.as_hyphenated().to_string())
 }
 
 /// The length prefix of a field.
@@ -184,6 +222,64 @@ pub enum Slot {
     CostFinalized,
 }
 
+impl Slot {
+    /// The slot that the events of a type have; `None` if it has a time, or the type is of no recorded fact.
+    pub fn of_type(kind: EventType) -> Option<Self> {
+        match kind {
+            EventType::JobBaseline => Some(Self::Baseline),
+            EventType::JobSubmitted => Some(Self::Submitted),
+            EventType::JobStarted => Some(Self::Started),
+            EventType::JobRequeued => Some(Self::End),
+            EventType::JobUpdated => Some(Self::Updated),
+            EventType::CostEstimated => Some(Self::CostEstimated),
+            EventType::CostFinalized => Some(Self::CostFinalized),
+            end if end.is_end() => Some(Self::End),
+            _ => None,
+        }
+    }
+}
+
+impl IdSource {
+    /// Of a recorded fact. Nothing, where the type says it.
+    pub fn recorded(kind: EventType, slot: Slot) -> Option<Self> {
+        (Slot::of_type(kind) != Some(slot)).then(|| Self {
+            slot: slot.to_string(),
+            ..Self::default()
+        })
+    }
+
+    /// Of the `n`th fact about the event's entity.
+    pub fn sampled(n: u64) -> Option<Self> {
+        Some(Self {
+            n,
+            ..Self::default()
+        })
+    }
+
+    /// Of the `n`th fact that is counted for something else than the event's entity.
+    pub fn sampled_for(entity: &str, n: u64) -> Option<Self> {
+        Some(Self {
+            n,
+            entity: entity.to_owned(),
+            ..Self::default()
+        })
+    }
+
+    /// Of the fact that a doorbell itself is.
+    pub fn rung(doorbell: &str) -> Option<Self> {
+        Self::derived(doorbell_id(doorbell)?, 0)
+    }
+
+    /// Of the `n`th fact computed from an event or a doorbell.
+    pub fn derived(cause: impl fmt::Display, n: u64) -> Option<Self> {
+        Some(Self {
+            n,
+            cause: cause.to_string(),
+            ..Self::default()
+        })
+    }
+}
+
 impl fmt::Display for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -249,6 +345,8 @@ impl RunKey {
 mod tests {
     use proptest::prelude::*;
 
+    use crate::proto::mesh::event::v1::Entity;
+
     use super::*;
 
     prop_compose! {
@@ -312,5 +410,48 @@ mod tests {
             EventId::sampled("c", "node/n1", EventType::NodeDown, 2)
         );
         assert_ne!(EventId::derived(first, EventType::QueueExplained, 0), first);
+    }
+
+    #[test]
+    fn an_event_says_what_its_id_was_computed_from() {
+        let run = RunKey::parse("c", "job/7_3/1763760000/1").unwrap();
+        let entity = |key: String| {
+            Some(Entity {
+                kind: "job".into(),
+                key,
+            })
+        };
+        let of = |kind: EventType, id_source, key| Event {
+            cluster: "c".into(),
+            r#type: kind.to_string(),
+            entity: entity(key),
+            id_source,
+            ..Event::default()
+        };
+        for (kind, slot) in [
+            (EventType::JobStarted, Slot::Started),
+            (EventType::JobRequeued, Slot::End),
+            (EventType::JobCancelled, Slot::End),
+            (EventType::JobCancelled, Slot::TasksCancelled(9)),
+            (EventType::JobSuspended, Slot::Suspended(9)),
+            (EventType::CostFinalized, Slot::CostFinalized),
+        ] {
+            let event = of(kind, IdSource::recorded(kind, slot), run.entity_key());
+            assert_eq!(EventId::again(&event), Some(EventId::recorded(&run, slot)));
+        }
+        let kind = EventType::CaptureGapOpened;
+        let event = of(kind, IdSource::sampled(4), "capture/x".into());
+        let id = EventId::sampled("c", "capture/x", kind, 4);
+        assert_eq!(EventId::again(&event), Some(id));
+        let event = of(kind, IdSource::sampled_for("other", 4), "capture/x".into());
+        let other = EventId::sampled("c", "other", kind, 4);
+        assert_eq!(EventId::again(&event), Some(other));
+        // The count of a derived fact may be 0.
+        let kind = EventType::CaptureGapClosed;
+        let event = of(kind, IdSource::derived(id, 0), "capture/x".into());
+        assert_eq!(EventId::again(&event), Some(EventId::derived(id, kind, 0)));
+        // An early version did not say it.
+        let event = of(EventType::NodeDown, None, "node/n1".into());
+        assert_eq!(EventId::again(&event), None);
     }
 }

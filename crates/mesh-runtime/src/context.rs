@@ -70,7 +70,7 @@ impl Context {
     pub fn audited(&self, bus: &mesh_bus::Bus, routes: Router) -> Router {
         metrics::describe();
         self.coordinators.watch(bus, &self.shutdown);
-        audited(routes, bus, &self.mesh.cluster)
+        audited(routes, bus, &self.mesh.cluster, &self.shutdown)
     }
 
     /// Keeps the condition `<service>.nats` true to the bus: a service whose NATS is gone or stores nothing is not ready. The note

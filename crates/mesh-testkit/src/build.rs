@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Owner, Source};
+use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
 use mesh_events::proto::mesh::queue::v1::QueueEvent;
 use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, Slot, timestamp};
@@ -100,6 +100,10 @@ pub fn job_event(kind: EventType, job: Job) -> Event {
     };
     Event {
         id: id.to_string(),
+        id_source: match slot {
+            Some(slot) => IdSource::recorded(kind, slot),
+            None => IdSource::sampled(1),
+        },
         cluster: CLUSTER.into(),
         r#type: kind.to_string(),
         occurred_at: occurred.or_else(|| Some(timestamp(submit_time()))),

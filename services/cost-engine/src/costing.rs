@@ -215,6 +215,8 @@ pub fn event(run: &RunKey, kind: EventType, cause: &Event, payload: CostEvent) -
     };
     Event {
         id: EventId::recorded(run, slot).to_string(),
+        // The type says the slot.
+        id_source: None,
         cluster: cause.cluster.clone(),
         r#type: kind.to_string(),
         occurred_at: cause.occurred_at,

@@ -106,6 +106,7 @@ impl Frame<'_> {
         let event_ids: Vec<String> = correlated.into_iter().chain(corrects.clone()).collect();
         Event {
             id: fact.event_id().to_string(),
+            id_source: fact.id_source(),
             cluster: fact.run.cluster.clone(),
             r#type: fact.kind.to_string(),
             occurred_at: Some(timestamp(occurred)),

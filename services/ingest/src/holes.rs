@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use mesh_bus::{Bus, Handler, Message, Outcome};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, Source};
+use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, IdSource, Source};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 use crate::Error;
@@ -170,6 +170,7 @@ fn closed(
     };
     Event {
         id: EventId::derived(opened, EventType::CaptureGapClosed, 0).to_string(),
+        id_source: IdSource::derived(opened, 0),
         cluster: event.cluster.clone(),
         r#type: EventType::CaptureGapClosed.to_string(),
         occurred_at: Some(timestamp(now)),

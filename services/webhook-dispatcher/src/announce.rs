@@ -223,6 +223,7 @@ fn audit_entry(cluster: &str, outcome: &Outcome) -> Raw {
             error: outcome.error.clone(),
             cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
             side: side(outcome).to_owned(),
+            round: outcome.round,
         })),
     };
     Raw {

@@ -125,12 +125,19 @@ pub struct Read {
     /// How many rows (events, jobs, sums, entries of the audit) were shown that are not the reader's. 0 when a stream begins.
     #[prost(uint64, tag = "11")]
     pub rows: u64,
-    /// `answer`: all of it; `begin` and `end` of a stream, of which `end` has the counts.
+    /// `answer`: of one answer; `begin` and `end` of a stream, of which `end` has the counts. Further pages of the same query and caller within a
+    /// minute, or the same again, have no `answer` each but one `end` together, with the counts of all but the first.
     #[prost(string, tag = "12")]
     pub phase: ::prost::alloc::string::String,
     /// Id of the entry of the beginning, in the entry of the end. Empty otherwise.
     #[prost(string, tag = "13")]
     pub begun: ::prost::alloc::string::String,
+    /// Id of the replay by which it was shown. Empty otherwise.
+    #[prost(string, tag = "14")]
+    pub replay_id: ::prost::alloc::string::String,
+    /// In an entry of phase `end`: how many answers to the same query followed the one that `begun` names. 0 of a stream.
+    #[prost(uint64, tag = "15")]
+    pub pages: u64,
 }
 /// Final outcome of a webhook delivery.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -162,6 +169,9 @@ pub struct Delivery {
     /// Who can mend it: `owner`, `receiver` or `dispatcher`. Empty on success.
     #[prost(string, tag = "9")]
     pub side: ::prost::alloc::string::String,
+    /// How often it was begun again after an outcome: each has an outcome of its own.
+    #[prost(uint32, tag = "10")]
+    pub round: u32,
 }
 /// The ledger made a key that replaces the one it signed its checkpoints with.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -796,6 +806,9 @@ impl serde::Serialize for Delivery {
         if !self.side.is_empty() {
             len += 1;
         }
+        if self.round != 0 {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.Delivery", len)?;
         if !self.endpoint.is_empty() {
             struct_ser.serialize_field("endpoint", &self.endpoint)?;
@@ -824,6 +837,9 @@ impl serde::Serialize for Delivery {
         if !self.side.is_empty() {
             struct_ser.serialize_field("side", &self.side)?;
         }
+        if self.round != 0 {
+            struct_ser.serialize_field("round", &self.round)?;
+        }
         struct_ser.end()
     }
 }
@@ -845,6 +861,7 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             "error",
             "cause",
             "side",
+            "round",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -858,6 +875,7 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             Error,
             Cause,
             Side,
+            Round,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -888,6 +906,7 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                             "error" => Ok(GeneratedField::Error),
                             "cause" => Ok(GeneratedField::Cause),
                             "side" => Ok(GeneratedField::Side),
+                            "round" => Ok(GeneratedField::Round),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -916,6 +935,7 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                 let mut error__ = None;
                 let mut cause__ = None;
                 let mut side__ = None;
+                let mut round__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Endpoint => {
@@ -976,6 +996,14 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                             }
                             side__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Round => {
+                            if round__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("round"));
+                            }
+                            round__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(Delivery {
@@ -988,6 +1016,7 @@ impl<'de> serde::Deserialize<'de> for Delivery {
                     error: error__.unwrap_or_default(),
                     cause: cause__.unwrap_or_default(),
                     side: side__.unwrap_or_default(),
+                    round: round__.unwrap_or_default(),
                 })
             }
         }
@@ -1211,6 +1240,12 @@ impl serde::Serialize for Read {
         if !self.begun.is_empty() {
             len += 1;
         }
+        if !self.replay_id.is_empty() {
+            len += 1;
+        }
+        if self.pages != 0 {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.Read", len)?;
         if !self.reader.is_empty() {
             struct_ser.serialize_field("reader", &self.reader)?;
@@ -1255,6 +1290,14 @@ impl serde::Serialize for Read {
         if !self.begun.is_empty() {
             struct_ser.serialize_field("begun", &self.begun)?;
         }
+        if !self.replay_id.is_empty() {
+            struct_ser.serialize_field("replayId", &self.replay_id)?;
+        }
+        if self.pages != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("pages", ToString::to_string(&self.pages).as_str())?;
+        }
         struct_ser.end()
     }
 }
@@ -1280,6 +1323,9 @@ impl<'de> serde::Deserialize<'de> for Read {
             "rows",
             "phase",
             "begun",
+            "replay_id",
+            "replayId",
+            "pages",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -1297,6 +1343,8 @@ impl<'de> serde::Deserialize<'de> for Read {
             Rows,
             Phase,
             Begun,
+            ReplayId,
+            Pages,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1331,6 +1379,8 @@ impl<'de> serde::Deserialize<'de> for Read {
                             "rows" => Ok(GeneratedField::Rows),
                             "phase" => Ok(GeneratedField::Phase),
                             "begun" => Ok(GeneratedField::Begun),
+                            "replayId" | "replay_id" => Ok(GeneratedField::ReplayId),
+                            "pages" => Ok(GeneratedField::Pages),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1363,6 +1413,8 @@ impl<'de> serde::Deserialize<'de> for Read {
                 let mut rows__ = None;
                 let mut phase__ = None;
                 let mut begun__ = None;
+                let mut replay_id__ = None;
+                let mut pages__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Reader => {
@@ -1447,6 +1499,20 @@ impl<'de> serde::Deserialize<'de> for Read {
                             }
                             begun__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::ReplayId => {
+                            if replay_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("replayId"));
+                            }
+                            replay_id__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Pages => {
+                            if pages__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("pages"));
+                            }
+                            pages__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(Read {
@@ -1463,6 +1529,8 @@ impl<'de> serde::Deserialize<'de> for Read {
                     rows: rows__.unwrap_or_default(),
                     phase: phase__.unwrap_or_default(),
                     begun: begun__.unwrap_or_default(),
+                    replay_id: replay_id__.unwrap_or_default(),
+                    pages: pages__.unwrap_or_default(),
                 })
             }
         }

@@ -47,6 +47,9 @@ pub struct Event {
     /// Version of this envelope and its payloads; 1 now. Fields are only ever added within a version.
     #[prost(uint32, tag = "15")]
     pub schema_version: u32,
+    /// What the id was computed from, as far as the other fields do not say it. Absent where they say all of it, and in events of early versions.
+    #[prost(message, optional, tag = "16")]
+    pub id_source: ::core::option::Option<IdSource>,
     /// The payload; which one follows from the category.
     #[prost(oneof = "event::Payload", tags = "20, 21, 22, 23, 24, 25")]
     pub payload: ::core::option::Option<event::Payload>,
@@ -75,6 +78,22 @@ pub mod event {
         #[prost(message, tag = "25")]
         Capture(super::super::super::capture::v1::CaptureEvent),
     }
+}
+/// What an id was computed from, besides cluster, type and entity: docs/reference/events.md, section 3.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IdSource {
+    /// Of a recorded fact: which fact of the run it is. Empty where the type says so.
+    #[prost(string, tag = "1")]
+    pub slot: ::prost::alloc::string::String,
+    /// Of a sampled or derived fact: its count.
+    #[prost(uint64, tag = "2")]
+    pub n: u64,
+    /// Of a derived fact: id of the event or doorbell that it was computed from.
+    #[prost(string, tag = "3")]
+    pub cause: ::prost::alloc::string::String,
+    /// Of a sampled fact that is counted for something else than the event's entity: the key of that. Empty otherwise.
+    #[prost(string, tag = "4")]
+    pub entity: ::prost::alloc::string::String,
 }
 /// Links to what caused an event.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -837,6 +856,9 @@ impl serde::Serialize for Event {
         if self.schema_version != 0 {
             len += 1;
         }
+        if self.id_source.is_some() {
+            len += 1;
+        }
         if self.payload.is_some() {
             len += 1;
         }
@@ -892,6 +914,9 @@ impl serde::Serialize for Event {
         if self.schema_version != 0 {
             struct_ser.serialize_field("schemaVersion", &self.schema_version)?;
         }
+        if let Some(v) = self.id_source.as_ref() {
+            struct_ser.serialize_field("idSource", v)?;
+        }
         if let Some(v) = self.payload.as_ref() {
             match v {
                 event::Payload::Job(v) => {
@@ -944,6 +969,8 @@ impl<'de> serde::Deserialize<'de> for Event {
             "runSeq",
             "schema_version",
             "schemaVersion",
+            "id_source",
+            "idSource",
             "job",
             "node",
             "user",
@@ -969,6 +996,7 @@ impl<'de> serde::Deserialize<'de> for Event {
             Entity,
             RunSeq,
             SchemaVersion,
+            IdSource,
             Job,
             Node,
             User,
@@ -1011,6 +1039,7 @@ impl<'de> serde::Deserialize<'de> for Event {
                             "entity" => Ok(GeneratedField::Entity),
                             "runSeq" | "run_seq" => Ok(GeneratedField::RunSeq),
                             "schemaVersion" | "schema_version" => Ok(GeneratedField::SchemaVersion),
+                            "idSource" | "id_source" => Ok(GeneratedField::IdSource),
                             "job" => Ok(GeneratedField::Job),
                             "node" => Ok(GeneratedField::Node),
                             "user" => Ok(GeneratedField::User),
@@ -1051,6 +1080,7 @@ impl<'de> serde::Deserialize<'de> for Event {
                 let mut entity__ = None;
                 let mut run_seq__ = None;
                 let mut schema_version__ = None;
+                let mut id_source__ = None;
                 let mut payload__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
@@ -1148,6 +1178,12 @@ impl<'de> serde::Deserialize<'de> for Event {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::IdSource => {
+                            if id_source__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("idSource"));
+                            }
+                            id_source__ = map_.next_value()?;
+                        }
                         GeneratedField::Job => {
                             if payload__.is_some() {
                                 return Err(serde::de::Error::duplicate_field("job"));
@@ -1208,11 +1244,158 @@ impl<'de> serde::Deserialize<'de> for Event {
                     entity: entity__,
                     run_seq: run_seq__.unwrap_or_default(),
                     schema_version: schema_version__.unwrap_or_default(),
+                    id_source: id_source__,
                     payload: payload__,
                 })
             }
         }
         deserializer.deserialize_struct("mesh.event.v1.Event", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for IdSource {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.slot.is_empty() {
+            len += 1;
+        }
+        if self.n != 0 {
+            len += 1;
+        }
+        if !self.cause.is_empty() {
+            len += 1;
+        }
+        if !self.entity.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.event.v1.IdSource", len)?;
+        if !self.slot.is_empty() {
+            struct_ser.serialize_field("slot", &self.slot)?;
+        }
+        if self.n != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("n", ToString::to_string(&self.n).as_str())?;
+        }
+        if !self.cause.is_empty() {
+            struct_ser.serialize_field("cause", &self.cause)?;
+        }
+        if !self.entity.is_empty() {
+            struct_ser.serialize_field("entity", &self.entity)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for IdSource {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "slot",
+            "n",
+            "cause",
+            "entity",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Slot,
+            N,
+            Cause,
+            Entity,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "slot" => Ok(GeneratedField::Slot),
+                            "n" => Ok(GeneratedField::N),
+                            "cause" => Ok(GeneratedField::Cause),
+                            "entity" => Ok(GeneratedField::Entity),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = IdSource;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.event.v1.IdSource")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<IdSource, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut slot__ = None;
+                let mut n__ = None;
+                let mut cause__ = None;
+                let mut entity__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Slot => {
+                            if slot__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("slot"));
+                            }
+                            slot__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::N => {
+                            if n__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("n"));
+                            }
+                            n__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Cause => {
+                            if cause__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cause"));
+                            }
+                            cause__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Entity => {
+                            if entity__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("entity"));
+                            }
+                            entity__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(IdSource {
+                    slot: slot__.unwrap_or_default(),
+                    n: n__.unwrap_or_default(),
+                    cause: cause__.unwrap_or_default(),
+                    entity: entity__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.event.v1.IdSource", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for Identity {

@@ -4,7 +4,7 @@
 const CALLERS: &str = "mesh_api_callers_total";
 /// Fetches of an issuer's keys by `outcome`: done, failed.
 const KEYS_FETCHED: &str = "mesh_api_oidc_key_fetches_total";
-/// Answers with other people's data by `outcome`: audited, refused.
+/// Answers with other people's data by `outcome`: audited, covered, refused.
 const READS: &str = "mesh_api_audited_reads_total";
 
 /// Tells the recorder what the metrics mean.
@@ -19,7 +19,7 @@ pub(crate) fn describe() {
     );
     metrics::describe_counter!(
         READS,
-        "Answers with other people's data, by outcome: audited, or refused because NATS did not take the entry."
+        "Answers with other people's data, by outcome: audited, covered by the entry of the same query within the minute, or refused because NATS did not take the entry."
     );
 }
 

@@ -4,8 +4,13 @@
 //! MESH_AUDIT and waits until JetStream has it. If that takes too long the answer is refused, and with it nothing but the data of
 //! others: who is shown only what is theirs never waits. A route that says nothing is taken for one that shows something.
 //!
+//! A query that is asked again by the same caller within a minute, or page by page, has one entry before its first answer, which covers the others;
+//! if there were others, one with their counts follows at the end of the minute.
+//!
 //! A stream of events has an entry when it begins, and one with the counts when it ends. Nothing is written in between: an auditor who
 //! follows the audit would otherwise be shown that they were shown it, for ever.
+
+mod windows;
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -27,7 +32,9 @@ use mesh_events::{subject, timestamp};
 use prost::Message as _;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
+use self::windows::{Query, Windows};
 use super::{Caller, Means, Problem, metrics};
 
 /// Kind of these entries.
@@ -66,6 +73,17 @@ struct Others {
 }
 
 impl Others {
+    /// Takes in what another answer showed.
+    fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        for user in &other.users {
+            if self.users.len() == MOST_COUNTED {
+                break;
+            }
+            self.users.insert(user.clone());
+        }
+    }
+
     fn row(&mut self, own: &BTreeSet<String>, owner: &str) {
         if owner.is_empty() || own.contains(owner) {
             return;
@@ -154,20 +172,30 @@ struct Reads {
     bus: Bus,
     cluster: Arc<str>,
     permits: Arc<Semaphore>,
+    windows: Windows,
+    shutdown: CancellationToken,
 }
 
 /// Routes whose answers are audited before they are given.
-pub(crate) fn audited(routes: Router, bus: &Bus, cluster: &str) -> Router {
+pub(crate) fn audited(
+    routes: Router,
+    bus: &Bus,
+    cluster: &str,
+    shutdown: &CancellationToken,
+) -> Router {
     let reads = Reads {
         bus: bus.clone(),
         cluster: cluster.into(),
         permits: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+        windows: Windows::default(),
+        shutdown: shutdown.clone(),
     };
     routes.layer(from_fn_with_state(reads, audit))
 }
 
 async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Response {
     let caller: Option<Caller> = request.extensions().get().cloned();
+    let asked = windows::without_cursor(request.method(), request.uri());
     let mut response = next.run(request).await;
     // Who is nobody was refused; who sees only their own was shown their own.
     let Some(caller) = caller.filter(|caller| !sees_only_their_own(caller)) else {
@@ -181,6 +209,11 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
         Some(shown) => (shown.others, shown.filter, shown.stream),
         None => (Others::default(), String::new(), None),
     };
+    let query = Query::of(&caller, asked, &filter);
+    if stream.is_none() && reads.windows.covers(&query, &others) {
+        metrics::read("covered");
+        return response;
+    }
     let phase = if stream.is_some() { "begin" } else { "answer" };
     let mut entry = reads.entry(&caller, phase, others);
     entry.1.filter = filter;
@@ -200,7 +233,10 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
         }
     }
     match stream {
-        None => response,
+        None => {
+            reads.cover(query, caller, id);
+            response
+        }
         Some(showing) => response.map(|body| {
             Body::new(Counted {
                 body,
@@ -226,6 +262,28 @@ fn shows(response: &Response) -> bool {
 }
 
 impl Reads {
+    /// From now on the entry covers what the caller asks with the same query. What that was is told at the end.
+    fn cover(&self, query: Query, caller: Caller, begun: String) {
+        if !self.windows.open(&query) {
+            return;
+        }
+        let reads = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(windows::LENGTH) => {}
+                () = reads.shutdown.cancelled() => {}
+            }
+            let Some(more) = reads.windows.close(&query) else {
+                return;
+            };
+            let mut entry = reads.entry(&caller, "end", more.others);
+            entry.1.begun = begun;
+            entry.1.pages = more.answers;
+            entry.1.filter = query.into_filter();
+            reads.publish_end(entry).await;
+        });
+    }
+
     fn entry(&self, caller: &Caller, phase: &str, others: Others) -> (String, Read) {
         let (issuer, subject) = match &caller.means {
             Means::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
@@ -246,8 +304,21 @@ impl Reads {
             rows: others.rows,
             phase: phase.to_owned(),
             begun: String::new(),
+            replay_id: String::new(),
+            pages: 0,
         };
         (uuid::Uuid::new_v4().to_string(), read)
+    }
+
+    /// Nobody waits for it any more.
+    async fn publish_end(&self, entry: (String, Read)) {
+        match timeout(AT_THE_END, self.publish(entry)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(error = crate::chain(&error), "audit the end of a read");
+            }
+            Err(_) => tracing::warn!("audit the end of a read: NATS does not answer"),
+        }
     }
 
     async fn publish(&self, (id, read): (String, Read)) -> Result<(), mesh_bus::Error> {
@@ -313,15 +384,7 @@ impl Drop for End {
         let reads = self.reads.clone();
         // Outside of a runtime nothing is served any more; the entry of the beginning is there.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                match timeout(AT_THE_END, reads.publish(entry)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        tracing::warn!(error = crate::chain(&error), "audit the end of a stream");
-                    }
-                    Err(_) => tracing::warn!("audit the end of a stream: NATS does not answer"),
-                }
-            });
+            runtime.spawn(async move { reads.publish_end(entry).await });
         }
     }
 }

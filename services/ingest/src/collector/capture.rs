@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use chrono::Utc;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source, event::Payload};
+use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source, event::Payload};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 use tracing::Span;
 
@@ -93,6 +93,7 @@ impl Collector {
         let now = timestamp(Utc::now());
         Event {
             id: EventId::sampled(&self.cluster, &key, kind, n).to_string(),
+            id_source: IdSource::sampled(n),
             cluster: self.cluster.clone(),
             r#type: kind.to_string(),
             occurred_at: Some(now),

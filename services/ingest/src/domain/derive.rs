@@ -3,6 +3,7 @@
 //! The order within one reading is the order of a life: submitted, released, started, suspended, resumed, resized, end. A reading
 //! that comes late or twice finds the facts told already and adds nothing.
 
+use mesh_events::proto::mesh::event::v1::IdSource;
 use mesh_events::{EventId, EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
@@ -66,6 +67,15 @@ impl Fact {
                 EventId::sampled(&self.run.cluster, &self.run.entity_key(), self.kind, n)
             }
             FactId::Correction(first, n) => EventId::derived(first, EventType::JobCorrected, n),
+        }
+    }
+
+    /// What the id was computed from.
+    pub fn id_source(&self) -> Option<IdSource> {
+        match self.id {
+            FactId::Recorded(slot) => IdSource::recorded(self.kind, slot),
+            FactId::Sampled(n) => IdSource::sampled(n),
+            FactId::Correction(first, n) => IdSource::derived(first, n),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 use mesh_bus::{Bus, Outcome};
 use mesh_events::proto::mesh::event::v1::{
-    Actor, ActorKind, Confidence, Entity, Event, Owner, Source, event::Payload,
+    Actor, ActorKind, Confidence, Entity, Event, IdSource, Owner, Source, event::Payload,
 };
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::proto::mesh::user::v1::{LoginSession, UserEvent};
@@ -144,6 +144,7 @@ impl Logins {
         let identity = self.identities.get(&login.user);
         Ok(Event {
             id: id.to_string(),
+            id_source: IdSource::rung(&bell.id),
             cluster: self.cluster.clone(),
             r#type: EventType::UserLogin.to_string(),
             occurred_at: Some(timestamp(called)),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::{
-    Actor, ActorKind, Confidence, Entity as EventEntity, Event, Owner, Source, event::Payload,
+    Actor, ActorKind, Confidence, Entity as EventEntity, Event, IdSource, Owner, Source,
+    event::Payload,
 };
 use mesh_events::proto::mesh::user::v1::UserEvent;
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, timestamp};
@@ -100,6 +101,7 @@ impl Frame<'_> {
         let key = entity.to_string();
         Event {
             id: EventId::sampled(self.cluster, &key, kind, n).to_string(),
+            id_source: IdSource::sampled(n),
             cluster: self.cluster.to_owned(),
             r#type: kind.to_string(),
             occurred_at: Some(timestamp(self.now)),

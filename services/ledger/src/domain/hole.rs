@@ -6,7 +6,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::{
-    Confidence, Correlation, Entity, Source, event::Payload,
+    Confidence, Correlation, Entity, IdSource, Source, event::Payload,
 };
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
@@ -33,9 +33,14 @@ pub struct Hole {
 
 impl Hole {
     fn id(&self, cluster: &str) -> EventId {
-        let key = format!("capture/stream/{}/{}", self.stream, self.created_at);
-        let n = self.first_sequence.unsigned_abs();
+        let (key, n) = self.counted();
         EventId::sampled(cluster, &key, EventType::CaptureGapOpened, n)
+    }
+
+    /// What it is counted for, and its count.
+    fn counted(&self) -> (String, u64) {
+        let key = format!("capture/stream/{}/{}", self.stream, self.created_at);
+        (key, self.first_sequence.unsigned_abs())
     }
 
     /// Ids of the events that tell of it and of its end: the same however often they are told.
@@ -124,6 +129,7 @@ impl Hole {
         );
         let [opened, closed] = self.event_ids(cluster);
         Event {
+            id_source: IdSource::derived(&opened, 0),
             id: closed,
             correlation: Some(Correlation {
                 event_ids: vec![opened],
@@ -145,8 +151,10 @@ impl Hole {
 
     fn event(&self, cluster: &str, kind: EventType, at: i64, what: CaptureEvent) -> Event {
         let at = DateTime::from_timestamp_micros(at).map(timestamp);
+        let (counted, n) = self.counted();
         Event {
             id: self.id(cluster).to_string(),
+            id_source: IdSource::sampled_for(&counted, n),
             cluster: cluster.to_owned(),
             r#type: kind.to_string(),
             occurred_at: at,

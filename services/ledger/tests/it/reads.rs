@@ -1,5 +1,7 @@
 //! Whoever is shown data of others is in the audit: before it is shown, and with its amount when a stream has ended.
 
+use std::collections::BTreeSet;
+
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::event::v1::Event;
@@ -49,10 +51,11 @@ async fn what_cannot_be_audited_is_not_shown() {
     };
     process
         .until("a signed ledger", async |process| {
-            process.get("/v1/ledger/export").await.is_some()
+            process.get("/v1/ledger/export?from=2").await.is_some()
         })
         .await;
-    let story = process.get("/v1/jobs/testbed/1").await.unwrap();
+    // Another question than those below: its entry covers nothing else.
+    let story = process.get("/v1/jobs/testbed/2").await.unwrap();
     assert!(story.contains("alice"));
 
     nats.kill();
@@ -75,6 +78,54 @@ async fn what_cannot_be_audited_is_not_shown() {
             process.get("/v1/jobs/testbed/1").await.is_some()
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_pages_of_one_query_are_one_entry_and_their_number() {
+    let nats = NatsServer::start().await;
+    let database = Database::sqlite();
+    let mut process = Process::start(&nats, &database).await;
+    three_starts(&nats, &process).await;
+    let query = "/v1/events?type=job.*&limit=1";
+    let mut path = query.to_owned();
+    let mut pages = 0;
+    loop {
+        let page = process.json(&path).await.unwrap();
+        pages += 1;
+        match page["next_cursor"].as_str() {
+            Some(cursor) => path = format!("{query}&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!(pages, 3);
+    let answer = async |process: &Process| reads(process, query, "answer").await;
+    process
+        .until("the entry of the first page", async |process| {
+            !answer(process).await.is_empty()
+        })
+        .await;
+    let first = answer(&process).await;
+    assert_eq!(first.len(), 1, "{first:?}");
+    let (id, first) = &first[0];
+    assert_eq!(first["rows"], json!("1"));
+    // At the end of the minute, or of the service: how much the others were.
+    process.stop().await;
+    process.restart();
+    process
+        .until("the entry of the other pages", async |process| {
+            !reads(process, query, "end").await.is_empty()
+        })
+        .await;
+    let ended = reads(&process, query, "end").await;
+    assert_eq!(ended.len(), 1, "{ended:?}");
+    let read = &ended[0].1;
+    assert_eq!((&read["begun"], &read["pages"]), (&json!(id), &json!("2")));
+    assert_eq!(read["rows"], json!("2"));
+    // Of two people the events are, in whatever order they came.
+    let whose = [first, read].map(|read| read["whose"].as_array().unwrap().clone());
+    let whose: BTreeSet<String> = whose.concat().iter().map(Value::to_string).collect();
+    assert_eq!(whose.len(), 2, "{whose:?}");
+    assert_eq!(answer(&process).await.len(), 1);
 }
 
 /// The reads in the audit that are of a request, with their ids.

@@ -1,7 +1,7 @@
 //! The envelope of a change.
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source};
+use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::{Event, EventId, SCHEMA_VERSION, timestamp};
 use slurm_client::NodeRecord;
@@ -17,6 +17,7 @@ pub fn of(cluster: &str, asked: &str, seen: &Seen) -> Vec<Event> {
     let numbered = seen.changes.iter().zip(first + 1..);
     let event = |(change, n): (&super::NodeChange, u64)| Event {
         id: EventId::sampled(cluster, &entity, change.kind, n).to_string(),
+        id_source: IdSource::sampled(n),
         cluster: cluster.to_owned(),
         r#type: change.kind.to_string(),
         occurred_at: Some(timestamp(change.at)),

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, Owner, Source};
+use mesh_events::proto::mesh::event::v1::{
+    Confidence, Correlation, Entity, IdSource, Owner, Source,
+};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, from_timestamp, timestamp};
@@ -99,11 +101,12 @@ impl Run {
 
     fn say(
         &mut self,
-        id: EventId,
+        (origin, n): (EventId, u64),
         cause: &str,
         explanation: Explanation,
         now: DateTime<Utc>,
     ) -> Event {
+        let id = EventId::derived(origin, EventType::QueueExplained, n);
         let expected_start = explanation.expected_start.as_ref().and_then(from_timestamp);
         self.start = expected_start.map(|start| start.timestamp());
         self.said_at = now.timestamp();
@@ -120,6 +123,7 @@ impl Run {
         });
         Event {
             id: id.to_string(),
+            id_source: IdSource::derived(origin, n),
             r#type: EventType::QueueExplained.to_string(),
             occurred_at: Some(timestamp(now)),
             observed_at: Some(timestamp(now)),
@@ -248,8 +252,7 @@ pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>
         place: None,
         now,
     });
-    let id = EventId::derived(cause, EventType::QueueExplained, 0);
-    let said = run.say(id, &event.id, explanation, now);
+    let said = run.say((cause, 0), &event.id, explanation, now);
     // The fact is as old and as sure as the one it follows from.
     Heard::Say(Box::new(Event {
         cluster: event.cluster.clone(),
@@ -282,10 +285,10 @@ pub fn seen(run: &mut Run, cluster: &str, place: Place<'_>, now: DateTime<Utc>) 
         return None;
     }
     let cause: EventId = run.first_cause.parse().ok()?;
-    let id = EventId::derived(cause, EventType::QueueExplained, run.next);
+    let n = run.next;
     run.next += 1;
     let first = run.first_cause.clone();
-    let said = run.say(id, &first, explanation, now);
+    let said = run.say((cause, n), &first, explanation, now);
     Some(Event {
         cluster: cluster.to_owned(),
         occurred_at: Some(timestamp(place.taken_at)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Owner, Source};
+use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
 use mesh_events::{
     Event, EventId, EventType, SCHEMA_VERSION, UnknownEventType, cloudevents, timestamp,
@@ -156,14 +156,11 @@ fn test_job(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Ev
         ..Job::default()
     };
     let n = u64::try_from(now.timestamp_micros()).unwrap_or_default();
+    let counted_for = format!("webhook-test/{endpoint}");
+    let id = EventId::sampled(cluster, &counted_for, EventType::JobCompleted, n);
     Event {
-        id: EventId::sampled(
-            cluster,
-            &format!("webhook-test/{endpoint}"),
-            EventType::JobCompleted,
-            n,
-        )
-        .to_string(),
+        id: id.to_string(),
+        id_source: IdSource::sampled_for(&counted_for, n),
         cluster: cluster.to_owned(),
         r#type: EventType::JobCompleted.to_string(),
         occurred_at: at,

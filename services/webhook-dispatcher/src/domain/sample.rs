@@ -5,7 +5,7 @@ use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{
-    Actor, ActorKind, Confidence, Entity, Identity, Owner, Source,
+    Actor, ActorKind, Confidence, Entity, IdSource, Identity, Owner, Source,
 };
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job, JobEvent, Usage};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
@@ -174,6 +174,7 @@ pub fn event(kind: EventType) -> Event {
     };
     Event {
         id: EventId::sampled(CLUSTER, &key, kind, 1).to_string(),
+        id_source: IdSource::sampled(1),
         cluster: CLUSTER.into(),
         r#type: kind.to_string(),
         occurred_at: Some(timestamp(at(3_660))),

@@ -4,6 +4,7 @@ use integration::scenario::{self, Day};
 use integration::{Cluster, ClusterOptions, Fact, Mesh, recorded_ids, wait_for};
 
 use crate::accounting;
+use crate::ids::are_computed_again;
 use crate::support::{PATIENCE, agrees, options};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,6 +26,8 @@ async fn a_day_is_told_as_accounting_has_it_and_the_same_without_hooks() {
     let runs = accounting::runs(&cluster, &jobs).await.unwrap();
     assert_eq!(accounting::differences(&runs, &facts), Vec::<String>::new());
     names_people(&facts);
+    let folder = tempfile::tempdir().unwrap();
+    are_computed_again(&mesh, folder.path()).await;
     assert!(!by_hook(&facts).is_empty(), "the hooks rang the first mesh");
 
     let same = wait_for("both know the same facts", PATIENCE, async || {

@@ -8,6 +8,7 @@ mod busy;
 mod day;
 mod holes;
 mod hooks;
+mod ids;
 mod killed;
 mod processes;
 mod receivers;

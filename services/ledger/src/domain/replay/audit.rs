@@ -53,6 +53,7 @@ impl Replay {
             request: format!("{} (replay {})", who.request, self.id),
             filter: self.request.shown_filter(),
             phase: phase.to_owned(),
+            replay_id: self.id.clone(),
             ..Read::default()
         };
         if at_the_end {

@@ -1,0 +1,132 @@
+//! A program that shares no code with the project, written from docs/reference/events.md alone, computes every id, leaf and chain value of a real
+//! ledger.
+
+use std::path::Path;
+use std::process::Command;
+
+use integration::{Cluster, Mesh, Receiver, Slurm as _, wait_for};
+
+use crate::support::{PATIENCE, small};
+
+/// Runs that program on all that the ledger has signed. Gives what it prints.
+pub async fn are_computed_again(mesh: &Mesh, folder: &Path) -> String {
+    let (export, keys) = (folder.join("ledger.ndjson"), folder.join("ledger.keys"));
+    if export.exists() {
+        std::fs::remove_file(&export).unwrap();
+    }
+    smesh(mesh, &["ledger", "export", "-o", export.to_str().unwrap()]).await;
+    std::fs::write(&keys, smesh(mesh, &["ledger", "key", "show"]).await).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/ledger.py");
+    let output = Command::new("python3")
+        .arg(script)
+        .args([&export, &keys])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{errors}");
+    said
+}
+
+async fn smesh(mesh: &Mesh, arguments: &[&str]) -> String {
+    let output = mesh.smesh(arguments).await.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "smesh {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Jobs of every kind of id: with times in their slots, sampled, derived, and tasks that go without a record of theirs.
+async fn play(cluster: &Cluster, mesh: &Mesh) {
+    let ask = async |command: &[&str]| cluster.ask("root", command).await.unwrap();
+    cluster.submit("alice", &[], "true").await.unwrap();
+    let held = cluster.submit("alice", &["--hold"], "true").await.unwrap();
+    let long = cluster.submit("bob", &[], "sleep 600").await.unwrap();
+    let array = ["--array=0-3", "--begin=now+1hour"];
+    let array = cluster.submit("bob", &array, "true").await.unwrap();
+    let told = async |types: &str, job: u32| {
+        let is_told = |facts: &[integration::Fact]| {
+            let of_job = |fact: &integration::Fact| fact.run().is_some_and(|run| run.0 == job);
+            facts.iter().any(of_job).then_some(())
+        };
+        mesh.wait_facts(types, PATIENCE, types, is_told)
+            .await
+            .unwrap();
+    };
+    told("job.held", held).await;
+    ask(&["scontrol", "release", &held.to_string()]).await;
+    told("job.released", held).await;
+    told("job.started", long).await;
+    ask(&["scontrol", "suspend", &long.to_string()]).await;
+    told("job.suspended", long).await;
+    ask(&["scontrol", "resume", &long.to_string()]).await;
+    told("job.resumed", long).await;
+    ask(&["scancel", &long.to_string()]).await;
+    told("job.submitted", array).await;
+    ask(&["scancel", &format!("{array}_2")]).await;
+    told("job.cancelled", array).await;
+    told("cost.finalized", long).await;
+    told("queue.explained", array).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_id_of_a_real_ledger_is_computed_from_the_page() {
+    let receiver = Receiver::start().await.unwrap();
+    let endpoint = receiver.endpoint("good", "types = [\"job.*\"]");
+    let (cluster, mesh) = small("ids", 28_700, &endpoint).await;
+    let folder = tempfile::tempdir().unwrap();
+    play(&cluster, &mesh).await;
+    smesh(&mesh, &["ledger", "key", "rotate"]).await;
+    smesh(&mesh, &["replay", "start", "--type", "job.*", "--wait"]).await;
+    let to_endpoint = [
+        "replay",
+        "start",
+        "--type",
+        "job.started",
+        "--to-endpoint",
+        "good",
+        "--wait",
+    ];
+    smesh(&mesh, &to_endpoint).await;
+    smesh(&mesh, &["webhooks", "test", "good"]).await;
+    smesh(&mesh, &["events", "--user", "alice"]).await;
+
+    let computed = async |kinds: &[&str]| {
+        let mut said = String::new();
+        let all = wait_for("everything is signed", PATIENCE, async || {
+            said = are_computed_again(&mesh, folder.path()).await;
+            let lacks = |kind: &&&str| {
+                !said.lines().any(|line| {
+                    line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit())
+                        .trim()
+                        == **kind
+                })
+            };
+            Ok(kinds.iter().find(lacks).is_none().then_some(()))
+        });
+        let all = all.await;
+        assert!(all.is_ok(), "{said}");
+    };
+    computed(&[
+        "recorded",
+        "sampled",
+        "derived",
+        "audit: delivery",
+        "audit: key",
+        "audit: read of a replay",
+        "audit: read, random",
+        "audit: replay of a replay",
+        "audit: webhook, random",
+    ])
+    .await;
+    let archive = folder.path().join("archive");
+    let retain = [
+        "ledger",
+        "retain",
+        "--before",
+        "1s",
+        "--archive-dir",
+        archive.to_str().unwrap(),
+    ];
+    smesh(&mesh, &retain).await;
+    computed(&["audit: retention", "without content"]).await;
+}

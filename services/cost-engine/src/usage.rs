@@ -132,7 +132,11 @@ pub fn usage(memory: &Memory, newest: &Job, end: i64) -> Usage {
         .zip(ends)
         .map(|(&(from, job), to)| (from, to, job))
         .collect();
-    let known = suspension::intervals(&memory.marks, end);
+    let mut known = suspension::intervals(&memory.marks, end);
+    // While it runs the sum is without the suspension that goes on, and of some sources there is none.
+    if newest.end_time.is_some() && newest.suspended_seconds > 0 {
+        known = suspension::at_most(known, newest.suspended_seconds);
+    }
     let suspensions =
         suspension::complete(known, start.unwrap_or(end), end, newest.suspended_seconds);
     Usage {
@@ -270,6 +274,30 @@ mod tests {
         assert_eq!(usage.run.start, Some(100));
         assert_eq!(usage.run.suspensions, [(170, 200)]);
         assert_eq!(usage.run.segments[0].allocation.len(), 2);
+    }
+
+    #[test]
+    fn a_run_that_went_on_unseen_is_charged_for_it() {
+        let memory = Memory {
+            marks: vec![(130, Mark::Suspended), (190, Mark::Resumed)],
+            ..Memory::default()
+        };
+        let end_time = Some(Timestamp {
+            seconds: 200,
+            nanos: 0,
+        });
+        let suspensions = |suspended_seconds, end_time| {
+            let newest = Job {
+                suspended_seconds,
+                end_time,
+                ..job()
+            };
+            usage(&memory, &newest, 200).run.suspensions
+        };
+        assert_eq!(suspensions(40, end_time), [(130, 170)]);
+        // While it runs, and where no source has the sum.
+        assert_eq!(suspensions(40, None), [(130, 190)]);
+        assert_eq!(suspensions(0, end_time), [(130, 190)]);
     }
 
     #[test]

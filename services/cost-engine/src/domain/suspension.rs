@@ -40,6 +40,23 @@ pub fn intervals(marks: &[(i64, Mark)], end: i64) -> Vec<Interval> {
     found
 }
 
+/// Takes from intervals of a run that is over what exceeds Slurm's sum: it went on in between, and nobody saw that. Which seconds of an
+/// interval that were is not known; the longest loses them.
+pub fn at_most(mut known: Vec<Interval>, recorded_seconds: u64) -> Vec<Interval> {
+    let seconds = |(from, to): &Interval| to.saturating_sub(*from).max(0);
+    let sum: i64 = known.iter().map(seconds).sum();
+    let mut excess = sum.saturating_sub(i64::try_from(recorded_seconds).unwrap_or(i64::MAX));
+    while excess > 0
+        && let Some(longest) = known.iter_mut().max_by_key(|interval| seconds(interval))
+    {
+        let taken = excess.min(seconds(longest));
+        longest.1 -= taken;
+        excess -= taken;
+    }
+    known.retain(|interval| seconds(interval) > 0);
+    known
+}
+
 /// Adds what is missing to Slurm's sum of suspended seconds.
 pub fn complete(
     known: Vec<Interval>,
@@ -101,6 +118,16 @@ mod tests {
         assert_eq!(complete(vec![(80, 100)], 0, 100, 30), [(70, 80), (80, 100)]);
         assert_eq!(complete(vec![(10, 20)], 0, 100, 5), [(10, 20)]);
         assert_eq!(complete(vec![], 0, 100, 1000), [(0, 100)]);
+    }
+
+    #[test]
+    fn what_is_more_than_slurm_recorded_is_taken_from_the_longest() {
+        // Suspended at 30, seen again as resumed at 90; in between it ran for 20 s.
+        assert_eq!(at_most(vec![(30, 90)], 40), [(30, 70)]);
+        assert_eq!(at_most(vec![(0, 10), (30, 90)], 60), [(0, 10), (30, 80)]);
+        assert_eq!(at_most(vec![(0, 10), (30, 90)], 70), [(0, 10), (30, 90)]);
+        assert_eq!(at_most(vec![(0, 10), (30, 90)], 4), [(0, 4)]);
+        assert_eq!(at_most(vec![], 4), []);
     }
 
     proptest! {

@@ -1,11 +1,17 @@
 //! What programs need that start a cluster of their own: ports, and an end.
 
+use std::net::TcpListener;
+use std::sync::{Mutex, PoisonError};
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
 
 /// First port to try; a hundred each.
 const BASE_PORTS: std::ops::Range<u16> = 250..290;
+
+/// Ports by which others see that a hundred is taken.
+static KEPT: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
 
 /// The first hundred ports nobody listens on.
 ///
@@ -16,11 +22,21 @@ pub fn free_ports() -> Result<u16, Error> {
         // slurmctld, slurmdbd, MariaDB, the first node.
         [0, 1, 3, 11]
             .iter()
-            .all(|offset| std::net::TcpListener::bind(("127.0.0.1", base + offset)).is_ok())
+            .all(|offset| TcpListener::bind(("127.0.0.1", base + offset)).is_ok())
+    };
+    // Others may be looking at the same time: the last port is kept for as long as this program runs, and belongs to nothing in a cluster.
+    let is_taken = |base: &u16| match TcpListener::bind(("127.0.0.1", base + 99)) {
+        Ok(port) => {
+            KEPT.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(port);
+            true
+        }
+        Err(_) => false,
     };
     BASE_PORTS
         .map(|hundred| hundred * 100)
-        .find(is_free)
+        .find(|base| is_free(base) && is_taken(base))
         .ok_or_else(|| Error::Machine("no hundred free ports between 25000 and 29000".into()))
 }
 

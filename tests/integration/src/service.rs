@@ -89,6 +89,13 @@ impl Service {
         })
     }
 
+    /// Everything that it and its predecessors under this name have logged.
+    pub fn read_log(&self) -> String {
+        std::fs::read(&self.log)
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
+    }
+
     /// Its process id, while it runs.
     pub fn id(&self) -> Option<u32> {
         self.child.id()

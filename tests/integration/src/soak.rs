@@ -44,8 +44,11 @@ type Run = (u32, Option<u32>, i64);
 /// How long jobs may take to end by themselves once everything is played: a time limit is found within 30 s, a requeued job waits 6 s.
 const ENDING: Duration = Duration::from_secs(75);
 /// How long the mesh may take to tell what accounting has, and slurmdbd to have what slurmctld told it. An end that no source has is waited
-/// for 30 s (`proof_patience`), and over slurmrestd sweeps are 30 s apart.
+/// for 30 s (`proof_patience`), and over slurmrestd sweeps are 30 s apart. Counted from the last change: on a machine that others use, too,
+/// everything takes longer.
 const SETTLING: Duration = Duration::from_secs(300);
+/// How long at all.
+const SETTLING_AT_MOST: Duration = Duration::from_secs(1_200);
 
 /// How long nothing more may come once everything is told: some sweeps.
 const fn quiet(source: Source) -> Duration {
@@ -179,12 +182,16 @@ async fn compare(
 ) -> Result<Verdict, Error> {
     let began = Instant::now();
     let mut agreed: Option<(Instant, usize)> = None;
+    let mut changed = (began, (0, 0));
     loop {
         let whole = told.read_on(stage).await;
         let rows = sacct::rows(stage, &jobs(stage, told)).await?;
-        let is_final = began.elapsed() > SETTLING;
+        let is_final = changed.0.elapsed() > SETTLING || began.elapsed() > SETTLING_AT_MOST;
         let verdict = judge::judge(&rows, &stage.log.borrow(), told, source, is_final);
         let count = told.bus.len();
+        if changed.1 != (count, verdict.count()) {
+            changed = (Instant::now(), (count, verdict.count()));
+        }
         progress(Phase::Comparing {
             left: verdict.count(),
         });

@@ -81,6 +81,45 @@ async fn perform(stage: &Stage, fault: &Fault) -> Result<(), Error> {
     }
 }
 
+impl Stage {
+    /// Does something while every replica of a service is away.
+    pub(super) async fn without<T>(
+        &self,
+        service: &str,
+        act: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let from = now();
+        let names = self.services.keys().copied();
+        let names: Vec<&'static str> = names
+            .filter(|name| name.strip_suffix("-2").unwrap_or(name) == service)
+            .collect();
+        // One after the other in the order of their names, as everybody does who needs several.
+        let mut away = Vec::new();
+        for name in &names {
+            if let Some(replica) = self.services.get(name) {
+                let mut replica = replica.lock().await;
+                replica.kill().await?;
+                away.push(replica);
+            }
+        }
+        self.note(format!("{} killed", names.join(" and ")));
+        let done = act.await;
+        for replica in &mut away {
+            let name = replica.name;
+            **replica = start(&self.mesh, name, &self.environment).await?;
+        }
+        self.note(format!("{} started", names.join(" and ")));
+        let until = now();
+        let broken = names.into_iter().map(|name| Broken {
+            what: Break::Kill(name),
+            from,
+            until,
+        });
+        self.log.borrow_mut().broken.extend(broken);
+        done
+    }
+}
+
 /// Kills a service and starts it again. Ready it may be later: something else may be broken at the same time.
 async fn kill(stage: &Stage, name: &'static str, lasts: Duration) -> Result<(), Error> {
     let Some(service) = stage.services.get(name) else {

@@ -3,6 +3,7 @@
 mod arrays;
 mod facts;
 mod life;
+mod restarts;
 mod sampled;
 mod used;
 
@@ -17,7 +18,7 @@ use super::told::Told;
 use super::verdict::Verdict;
 
 /// What a soak must compare at least one of.
-pub(super) const TYPES: [&str; 27] = [
+pub(super) const TYPES: [&str; 29] = [
     "job.submitted",
     "job.pending",
     "job.held",
@@ -37,6 +38,8 @@ pub(super) const TYPES: [&str; 27] = [
     "elapsed and exit code",
     "CPU seconds",
     "continues",
+    "an end before a requeue",
+    "restarts",
     "array tasks",
     "queue.explained",
     "cost.estimated",
@@ -87,6 +90,8 @@ pub(super) fn judge(
     }
     let mut facts = by_run(told, &mut verdict);
     ended_again(&mut rows, log, &facts, &mut verdict);
+    ended_before_requeue(&mut rows, log, &mut verdict);
+    contradicted(told, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.is_remainder) {
@@ -95,6 +100,7 @@ pub(super) fn judge(
     for life in lives.values_mut() {
         life.sort_by_key(|row| (row.submit, row.start));
         life::judge(life, &submits, source, &mut facts, &mut verdict);
+        restarts::judge(life, log, told, &mut verdict);
     }
     arrays::judge(&rows, log, &submits, &mut facts, &mut verdict);
     sampled::pauses(log, &mut facts, &mut verdict);
@@ -225,6 +231,36 @@ fn ended_again(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Ver
             row.end = Some(told);
         }
     }
+}
+
+/// A finished run that was requeued: accounting of 22.05 and 24.11 writes over its row. slurmctld showed the driver how it had ended.
+fn ended_before_requeue(rows: &mut [Row], log: &Log, verdict: &mut Verdict) {
+    for row in rows.iter_mut().filter(|row| !row.is_remainder) {
+        let run: Run = (row.job, row.task, row.submit);
+        let Some(witness) = log
+            .witnesses
+            .get(&run)
+            .filter(|_| log.requeued.contains(&row.job))
+        else {
+            continue;
+        };
+        verdict.right("an end before a requeue");
+        if row.state == "REQUEUED" {
+            let ran = witness.start.map_or(0, |start| witness.end - start);
+            row.state.clone_from(&witness.state);
+            row.end = Some(witness.end);
+            row.elapsed = u64::try_from(ran).unwrap_or_default();
+            row.line = format!("{}; squeue showed {witness:?}", row.line);
+        }
+    }
+}
+
+/// Every doorbell of a soak is a genuine one.
+fn contradicted(told: &Told, verdict: &mut Verdict) {
+    let lines = told.disbelieved.iter();
+    verdict
+        .wrong
+        .extend(lines.map(|line| format!("a genuine hook was not believed: {line}")));
 }
 
 fn witnessed((job, task, submit): Run, witness: &Witness) -> Row {

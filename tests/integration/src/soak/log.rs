@@ -88,6 +88,8 @@ pub(super) struct Log {
     /// Tasks that were cancelled while they waited, each alone.
     pub(super) cancelled_tasks: Vec<(u32, u32)>,
     pub(super) nodes: Vec<NodeAct>,
+    /// Jobs that were requeued after they had ended.
+    pub(super) requeued: BTreeSet<u32>,
     /// By run.
     pub(super) witnesses: BTreeMap<Run, Witness>,
     pub(super) broken: Vec<Broken>,
@@ -105,6 +107,7 @@ impl Log {
             pauses: Vec::new(),
             cancelled_tasks: Vec::new(),
             nodes: Vec::new(),
+            requeued: BTreeSet::new(),
             witnesses: BTreeMap::new(),
             broken: Vec::new(),
             lines: Vec::new(),

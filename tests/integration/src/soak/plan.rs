@@ -69,6 +69,8 @@ pub(super) enum Kind {
     },
     /// Requeued while it runs; held then, or not.
     Requeued { held: bool },
+    /// Requeued some seconds after it ended by itself with this code; with both ingests away from before its end on, or not.
+    FinishedRequeued { code: u32, unseen: bool },
     /// Preempted by a job of a better partition.
     Preempted { requeue: bool },
     /// Its node is set down.

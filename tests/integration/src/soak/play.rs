@@ -143,6 +143,9 @@ impl<'a> Player<'a> {
                 starts,
             } => self.held(work, *by_admin, *at_submit, *starts).await,
             Kind::Requeued { held } => self.requeued(work, *held).await,
+            Kind::FinishedRequeued { code, unseen } => {
+                self.finished_requeued(work, *code, *unseen).await
+            }
             Kind::Preempted { requeue } => self.preempted(work, *requeue).await,
             Kind::NodeDown { node, requeue } => self.node_down(work, node, *requeue).await,
             Kind::NodeKilled { node } => self.node_killed(work, node).await,

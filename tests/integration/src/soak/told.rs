@@ -21,13 +21,34 @@ pub(super) struct Told {
     pub(super) ledger: BTreeMap<String, u32>,
     /// Ids that are on the bus more than once.
     pub(super) repeated: Vec<String>,
+    /// What ingest says of hooks that it did not believe.
+    pub(super) disbelieved: Vec<String>,
     last: u64,
 }
 
 impl Told {
     /// Reads what has come since the last time. False if something does not answer at present.
     pub(super) async fn read_on(&mut self, stage: &Stage) -> bool {
+        self.read_logs(stage).await;
         self.read_bus(stage).await.is_some() && self.read_ledger(stage).await.is_some()
+    }
+
+    async fn read_logs(&mut self, stage: &Stage) {
+        const DISBELIEVED: [&str; 2] = [
+            "job end reported by hook contradicts controller record",
+            "job end reported by hook is of a run that no record of Slurm knows",
+        ];
+        self.disbelieved.clear();
+        for name in ["ingest", "ingest-2"] {
+            let Some(service) = stage.services.get(name) else {
+                continue;
+            };
+            let log = service.lock().await.read_log();
+            let lines = log
+                .lines()
+                .filter(|line| DISBELIEVED.iter().any(|words| line.contains(words)));
+            self.disbelieved.extend(lines.map(str::to_owned));
+        }
     }
 
     async fn read_bus(&mut self, stage: &Stage) -> Option<()> {

@@ -37,6 +37,14 @@ pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
         },
         Kind::Requeued { held: false },
         Kind::Requeued { held: true },
+        Kind::FinishedRequeued {
+            code: 3,
+            unseen: true,
+        },
+        Kind::FinishedRequeued {
+            code: 0,
+            unseen: false,
+        },
         Kind::Preempted { requeue: true },
         Kind::NodeDown {
             node: random.pick(&FAILING).unwrap_or(FAILING[0]),
@@ -105,8 +113,12 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
             at_submit: random.chance(50),
             starts: random.chance(50),
         },
-        56..=60 => Kind::Requeued {
+        56..=58 => Kind::Requeued {
             held: random.chance(30),
+        },
+        59..=60 => Kind::FinishedRequeued {
+            code: random.pick(&[0, 1, 9, 77]).unwrap_or(0),
+            unseen: random.chance(50),
         },
         61..=64 => Kind::Preempted {
             requeue: random.chance(70),

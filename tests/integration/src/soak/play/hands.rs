@@ -23,15 +23,9 @@ impl Player<'_> {
         options: &[&str],
         script: &str,
     ) -> Result<u32, Error> {
-        let fixed = [
-            "sbatch",
-            "--parsable",
-            "--chdir=/tmp",
-            "--output=/dev/null",
-            "--wrap",
-            script,
-        ];
-        let command = [&fixed[..], options].concat();
+        let fixed = ["sbatch", "--parsable", "--chdir=/tmp", "--output=/dev/null"];
+        // The script last: what stands behind it in accounting's line of the command may be a part of it.
+        let command = [&fixed[..], options, &["--wrap", script]].concat();
         let said = self.stage.ask(work.user, &command).await?;
         self.submitted(&said)
     }

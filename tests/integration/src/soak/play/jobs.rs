@@ -143,6 +143,35 @@ impl Player<'_> {
         Ok(())
     }
 
+    /// Accounting of 22.05 and 24.11 loses how the first run ended.
+    pub(super) async fn finished_requeued(
+        &self,
+        work: &Work,
+        code: u32,
+        unseen: bool,
+    ) -> Result<(), Error> {
+        let (go, script) = self.until_told(work);
+        let script =
+            format!("[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] || {{ {script}; exit {code}; }}");
+        let job = self.submit(work, &[STEADY], &script).await?;
+        self.running(job).await?;
+        let end_and_requeue = async {
+            open(&go)?;
+            self.ended(job).await?;
+            // Not in the second of its end, nor in the next one: no record could say what was first.
+            sleep(OLD_ENOUGH * 2).await;
+            self.stage.log.borrow_mut().requeued.insert(job);
+            let id = job.to_string();
+            self.tell("root", &["scontrol", "requeue", &id]).await
+        };
+        if unseen {
+            self.stage.without("ingest", end_and_requeue).await?;
+        } else {
+            end_and_requeue.await?;
+        }
+        self.ended(job).await
+    }
+
     pub(super) async fn suspended(
         &self,
         work: &Work,

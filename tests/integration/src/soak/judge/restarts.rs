@@ -1,0 +1,53 @@
+//! How often a job had been put back into the queue before a run, by accounting's rows: every event of the run says the same, or nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Run;
+use crate::fact;
+use crate::soak::log::Log;
+use crate::soak::plan::Break;
+use crate::soak::sacct::Row;
+use crate::soak::told::Told;
+use crate::soak::verdict::Verdict;
+
+/// The rows of a job, oldest first.
+pub(super) fn judge(life: &[&Row], log: &Log, told: &Told, verdict: &mut Verdict) {
+    let Some(first) = life.first() else { return };
+    let about = |(job, task, ..): fact::Run| (job, task) == (first.job, first.task);
+    let mut said: BTreeMap<Run, BTreeSet<u32>> = BTreeMap::new();
+    for event in told.bus.values() {
+        let Some((job, task, submit, attempt)) = fact::run(event).filter(|run| about(*run)) else {
+            continue;
+        };
+        // Accounting knows the last one only of attempts that share a submit time (seen on 22.05).
+        if attempt > 0 {
+            return;
+        }
+        if let Some(count) = event.job().and_then(|job| job.restarts) {
+            let run = (job, task, submit);
+            said.entry(run).or_default().insert(count);
+        }
+    }
+    let (mut before, mut is_part) = (0, false);
+    for row in life {
+        let run = (row.job, row.task, row.submit);
+        if !is_part && let Some(counts) = said.remove(&run) {
+            let lost = |what| matches!(what, Break::Slurmdbd);
+            if counts == BTreeSet::from([before]) {
+                verdict.right("restarts");
+            } else if counts.len() == 1 && log.was_broken(lost, first.submit, row.submit) {
+                let text = format!(
+                    "restarts of {run:?}: {counts:?}; slurmdbd was away: {}",
+                    row.line
+                );
+                verdict.unjudged.push(text);
+            } else {
+                let text = format!("restarts of {run:?} are {counts:?}, by accounting {before}");
+                verdict.wrong.push(text);
+            }
+        }
+        is_part = row.state == "RESIZING";
+        // A component of a heterogeneous job that gives its nodes back is not counted (22.05 and 24.11).
+        before += u32::from(!is_part && row.state != "PENDING");
+    }
+}

@@ -89,6 +89,15 @@ impl Replicas {
         }
     }
 
+    /// Everything that both have logged.
+    pub fn logs(&self) -> String {
+        let logs = self.replicas.iter().map(|replica| {
+            let log = replica.socket.with_extension("log");
+            std::fs::read_to_string(log).unwrap_or_default()
+        });
+        logs.collect()
+    }
+
     /// Waits until `who` is in a role and ready.
     pub async fn wait_role(&self, who: usize, role: &str) {
         let what = format!("replica {who} of {} is {role}", self.service);

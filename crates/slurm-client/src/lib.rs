@@ -36,7 +36,7 @@ pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArrayTasks, AssociationRecord, JobRecord,
-    JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, Sweep, SweepRow, Transaction,
-    UsageRecord, UsedTres, UserRecord,
+    JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, SubmittedArray, Sweep, SweepRow,
+    Transaction, UsageRecord, UsedTres, UserRecord,
 };
 pub use source::{Ping, Query, Slurm};

@@ -6,7 +6,7 @@ use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
     AccessRecords, AccountingRecord, Config, Error, JobsAnswer, NodeRecord, PartitionRecord,
-    Source, Sweep, Transaction, UsageRecord, cli::Cli, metrics, rest::Rest,
+    Source, SubmittedArray, Sweep, Transaction, UsageRecord, cli::Cli, metrics, rest::Rest,
 };
 
 /// Shortest pause between two sweeps over REST, whose answers cost slurmrestd and slurmctld much more than a command's.
@@ -131,6 +131,11 @@ impl Slurm {
     /// tasks along, unless it is asked for as a task.
     pub async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
         ask!(self.usage(jobs))
+    }
+
+    /// Which tasks these arrays were submitted with, as far as accounting knows. Over REST without what was ordered.
+    pub async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<SubmittedArray>, Error> {
+        ask!(self.submitted(arrays))
     }
 
     /// Every association of a cluster and every user. Comments are asked for only where wanted: 22.05 has none, and its commands refuse.

@@ -22,6 +22,7 @@ use crate::codes::{Codes, Completed};
 use crate::collector::{Collector, Debt, Reading};
 use crate::domain::{Sighting, fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
+use crate::own_ends::OwnEnds;
 use crate::proof::Questions;
 use crate::sources::{SlurmSource, Weight, backoff, unless_stopped};
 use crate::{Error, metrics};
@@ -32,6 +33,8 @@ pub(crate) const ROWS_AT_ONCE: usize = 500;
 const MOST_OWED: usize = 20_000;
 /// Between two questions, or two looks at what is owed.
 const APART: Duration = Duration::from_secs(1);
+/// Between two questions for what is lacking.
+const MOST_APART: Duration = Duration::from_secs(8);
 /// What slurmctld kept for slurmdbd while that was away arrives after it has connected again, which it tries every 10 s (22.05).
 const BACKLOG: Duration = Duration::from_secs(30);
 
@@ -238,8 +241,8 @@ impl CatchUp {
         }
     }
 
-    /// Completes ends with exit codes that accounting has lost, as long as slurmctld may tell them, but not for ever. `again`: also those that
-    /// were told.
+    /// Completes ends with what accounting has lost, as long as slurmctld or a doorbell may tell it, but not for ever. `again`: also those
+    /// that were told.
     pub(crate) async fn with_codes(
         &self,
         ended: Vec<Sighting>,
@@ -251,15 +254,26 @@ impl CatchUp {
             shutdown: &self.shutdown,
             again,
         };
+        let own_ends = OwnEnds {
+            slurm: &self.slurm,
+            collector: &self.collector,
+            turns: None,
+            shutdown: &self.shutdown,
+            again,
+        };
         let until = Instant::now() + self.collector.config.proof_patience;
-        let Completed { mut runs, mut open } = codes.complete(ended).await?;
+        let completed = codes.complete(ended).await?;
+        let Completed { mut runs, mut open } = own_ends.complete(completed, &[]).await?;
+        let mut pause = APART;
         while !open.is_empty() && Instant::now() < until {
-            self.pause(APART).await?;
-            let again = codes.complete(open).await?;
-            runs.extend(again.runs);
-            open = again.open;
+            self.pause(pause).await?;
+            pause = (pause * 2).min(MOST_APART);
+            let completed = codes.complete(open).await?;
+            let completed = own_ends.complete(completed, &[]).await?;
+            runs.extend(completed.runs);
+            open = completed.open;
         }
-        runs.extend(open);
+        runs.extend(open.into_iter().map(Sighting::with_own_end));
         runs.sort_by_key(|run| (run.raw_id, run.run.submit_time));
         Ok(runs)
     }

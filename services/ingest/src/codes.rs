@@ -31,9 +31,9 @@ pub struct Codes<'a> {
 /// Runs as accounting tells them.
 #[derive(Default)]
 pub struct Completed {
-    /// What can be told: with their codes, or nobody has these.
+    /// What can be told: nobody has more to say of it.
     pub runs: Vec<Sighting>,
-    /// What slurmctld may still tell: it does not answer, or has not finished with them.
+    /// Of what somebody may still tell more.
     pub open: Vec<Sighting>,
 }
 
@@ -77,17 +77,21 @@ impl Codes<'_> {
                 Known::Open => open.push(run),
             }
         }
-        // Runs of one job are told in their order, and each after the one before.
-        let waiting: BTreeSet<u32> = open.iter().map(|run| run.raw_id).collect();
-        let (later, mut runs): (Vec<Sighting>, Vec<Sighting>) = told
-            .into_iter()
-            .partition(|run| waiting.contains(&run.raw_id));
-        open.extend(later);
-        for part in [&mut runs, &mut open] {
-            part.sort_by_key(|run| (run.raw_id, run.run.submit_time));
-        }
-        Ok(Completed { runs, open })
+        Ok(in_order(told, open))
     }
+}
+
+/// Runs of one job are told in their order, and each after the one before: those after one that is open are so, too.
+pub fn in_order(told: Vec<Sighting>, mut open: Vec<Sighting>) -> Completed {
+    let waiting: BTreeSet<u32> = open.iter().map(|run| run.raw_id).collect();
+    let (later, mut runs): (Vec<Sighting>, Vec<Sighting>) = told
+        .into_iter()
+        .partition(|run| waiting.contains(&run.raw_id));
+    open.extend(later);
+    for part in [&mut runs, &mut open] {
+        part.sort_by_key(|run| (run.raw_id, run.run.submit_time));
+    }
+    Completed { runs, open }
 }
 
 /// Whether accounting tells an end that had an exit code. A requeued run is not the controller's any more.

@@ -13,9 +13,11 @@ mod drift;
 mod gaps;
 mod ids;
 mod last;
+mod lost_state;
 mod outbox;
 mod questions;
 mod settle;
+mod submitted;
 mod usage;
 
 use std::collections::{BTreeSet, HashMap};
@@ -35,7 +37,9 @@ pub use self::debt::Debt;
 pub use self::drift::Drift;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
+pub use self::lost_state::LostState;
 use self::questions::{OpenQuestion, TaskQuestion};
+use self::submitted::Unasked;
 pub use self::usage::Due;
 use self::usage::Owing;
 use crate::Error;
@@ -95,6 +99,8 @@ pub struct Core {
     task_questions: HashMap<RunKey, TaskQuestion>,
     /// Ended runs of which accounting has not told yet what they used.
     owing: Owing,
+    /// Arrays of which accounting has not told yet which tasks they were submitted with.
+    unasked: Unasked,
     /// The newest job that sweeps have shown.
     newest: Option<Newest>,
     /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
@@ -159,6 +165,7 @@ impl Collector {
             "state loaded"
         );
         let owing = Owing::of(&loaded.book, now, &config);
+        let unasked = Unasked::of(&loaded.book);
         let mut core = Core {
             book: loaded.book,
             meta,
@@ -168,6 +175,7 @@ impl Collector {
             questions: HashMap::new(),
             task_questions: HashMap::new(),
             owing,
+            unasked,
             newest: None,
             ahead: false,
             debts: 0,

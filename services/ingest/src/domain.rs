@@ -9,6 +9,7 @@ mod confirm;
 mod derive;
 mod evidence;
 mod observe;
+mod own_end;
 mod question;
 mod rows;
 mod running;
@@ -20,7 +21,7 @@ mod tracked;
 mod usage;
 mod waiting;
 
-pub use array::{Remainder, settle_remainder};
+pub use array::{Remainder, compare_submitted, settle_remainder};
 pub use attempt::run_of;
 pub use book::Book;
 pub use confirm::{Confirmation, confirm, contradict, without_names};

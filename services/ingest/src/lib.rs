@@ -4,7 +4,7 @@
 //! - [`collector`]: decides, publishes, remembers, under one lock.
 //! - [`doorbells`]: hooks ring, jobs are read at once. [`sweep`]: the safety net. [`proof`]: what only accounting knows.
 //!   [`catch_up`]: what was missed. [`usage`]: what ended runs used. [`turns`]: so that accounting is asked one question at a time.
-//!   [`codes`]: exit codes that it does not have.
+//!   [`codes`]: exit codes that it does not have. [`own_ends`]: ends that it has written over. [`arrays`]: tasks that nobody saw.
 //! - [`envelope`]: from a fact to an event, with owner, actor and identity ([`identity`]).
 //! - [`holes`]: a ledger lacks something, and is told it again.
 //! - [`users`]: access, identities and logins.
@@ -13,6 +13,7 @@
 //! Deliberately absent: how Slurm is asked (`slurm-client`) and any judgement about jobs, costs or reasons.
 
 pub mod adapters;
+pub mod arrays;
 pub mod catch_up;
 pub mod codes;
 pub mod collector;
@@ -24,6 +25,7 @@ mod error;
 pub mod holes;
 pub mod identity;
 pub mod metrics;
+pub mod own_ends;
 pub mod proof;
 pub mod queue;
 mod service;

@@ -26,6 +26,7 @@ use crate::collector::{Collector, Drift, Reading};
 use crate::domain::{Sighting, fold, provisional, run_of};
 use crate::doorbells::{Ring, finish, postpone, refuse};
 use crate::envelope::Cause;
+use crate::own_ends::OwnEnds;
 use crate::sources::{SlurmSource, Weight, unless_stopped};
 use crate::turns::{Turn, Turns};
 use crate::{Error, metrics};
@@ -132,6 +133,10 @@ impl Prover {
             .map(|run| run.run.clone())
             .collect();
         self.collector.accounting_answered(&asked, &alive).await;
+        let told: Vec<Sighting> = open
+            .values()
+            .flat_map(|question| question.evidence.iter().cloned())
+            .collect();
         let mut readings = Vec::new();
         let mut answered = Vec::new();
         for (job_id, question) in open.iter_mut() {
@@ -151,11 +156,8 @@ impl Prover {
         let known = sightings
             .into_iter()
             .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
-        let known = self.complete(known.collect(), open).await?;
-        answered.retain(|job_id| {
-            open.get(job_id)
-                .is_some_and(|one| one.without_code.is_none())
-        });
+        let known = self.complete(known.collect(), &told, open).await?;
+        answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
         let known = self.wanted(known).await;
         self.collector.absorb(&Cause::Accounting, known).await?;
         self.collector
@@ -225,10 +227,11 @@ impl Prover {
         readings
     }
 
-    /// Completes ends with exit codes that accounting has lost. What slurmctld may still tell is asked for again, for a while.
+    /// Completes ends with what accounting has lost. What slurmctld or a doorbell may still tell is waited for, for a while.
     async fn complete(
         &self,
         known: Vec<Sighting>,
+        told_by_hooks: &[Sighting],
         open: &mut BTreeMap<u32, Open>,
     ) -> Result<Vec<Sighting>, Error> {
         let codes = Codes {
@@ -237,26 +240,36 @@ impl Prover {
             shutdown: &self.shutdown,
             again: false,
         };
+        let own_ends = OwnEnds {
+            slurm: &self.slurm,
+            collector: &self.collector,
+            turns: Some(&self.turns),
+            shutdown: &self.shutdown,
+            again: false,
+        };
         let Completed {
             runs: mut told,
             open: waiting,
-        } = codes.complete(known).await?;
+        } = own_ends
+            .complete(codes.complete(known).await?, told_by_hooks)
+            .await?;
         let now = Instant::now();
         let since: BTreeMap<u32, Instant> = waiting
             .iter()
             .map(|run| run.raw_id)
-            .filter_map(|id| Some((id, open.get(&id)?.without_code.unwrap_or(now))))
+            .filter_map(|id| Some((id, open.get(&id)?.incomplete.unwrap_or(now))))
             .collect();
         let (wait, give_up): (Vec<Sighting>, Vec<Sighting>) =
             waiting.into_iter().partition(|run| {
                 let since = since.get(&run.raw_id);
                 since.is_some_and(|since| now - *since < self.collector.config.proof_patience)
             });
-        told.extend(give_up);
+        told.extend(give_up.into_iter().map(Sighting::with_own_end));
+        told.sort_by_key(|run| (run.raw_id, run.run.submit_time));
         let wait: BTreeSet<u32> = wait.iter().map(|run| run.raw_id).collect();
         for (job_id, question) in open {
             let waits = wait.contains(job_id);
-            question.without_code = since.get(job_id).copied().filter(|_| waits);
+            question.incomplete = since.get(job_id).copied().filter(|_| waits);
         }
         Ok(told)
     }

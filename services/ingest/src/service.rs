@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::arrays::Arrays;
 use crate::catch_up::CatchUp;
 use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
@@ -241,6 +242,13 @@ impl Ingest {
             questions,
             shutdown: shutdown.clone(),
         };
+        let arrays = Arrays {
+            slurm: self.patient.clone(),
+            collector: collector.clone(),
+            slurmdbd: Arc::clone(&catch_up.slurmdbd),
+            turns,
+            shutdown: shutdown.clone(),
+        };
         let holes = Holes {
             catch_up: catch_up.clone(),
             bus: self.bus.clone(),
@@ -254,6 +262,7 @@ impl Ingest {
         tasks.spawn(sweeper.run());
         tasks.spawn(catch_up.run());
         tasks.spawn(settler.run());
+        tasks.spawn(arrays.run());
         tasks.spawn(users.run());
         let durable = catalogue::durable(SLURM_EVENTS, IngestService::NAME, &collector.cluster);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());

@@ -167,6 +167,7 @@ impl Sweeper {
             return Ok(Swept::Again(pause));
         }
         self.collector.swept(number, now).await;
+        self.collector.told_again(number).await?;
         self.collector.forget().await;
         self.collector.flush().await?;
         let chunks = {

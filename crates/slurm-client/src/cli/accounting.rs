@@ -6,7 +6,7 @@ use slurm_types::{JobId, JobRef};
 
 use super::{Cli, IDS_PER_COMMAND, join, local_time, malformed};
 use crate::parse::{self, Separator};
-use crate::{AccountingRecord, Error, Query, UsageRecord, metrics};
+use crate::{AccountingRecord, Error, Query, SubmittedArray, UsageRecord, metrics};
 
 impl Cli {
     /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
@@ -50,6 +50,18 @@ impl Cli {
                 self.sacct(&parse::usage_fields(), &which, parse::usage)
                     .await?,
             );
+        }
+        Ok(records)
+    }
+
+    /// Which tasks arrays were submitted with.
+    pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<SubmittedArray>, Error> {
+        let mut records = Vec::new();
+        for some in arrays.chunks(IDS_PER_COMMAND) {
+            let which = ["-a", "-X", "-j", &join(some)];
+            let fields = parse::SUBMITTED_FIELDS.join(",");
+            let read = parse::submitted;
+            records.extend(self.sacct(&fields, &which, read).await?);
         }
         Ok(records)
     }

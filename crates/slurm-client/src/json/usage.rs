@@ -6,6 +6,7 @@
 //! - CPU is in milliseconds in `tres`, where sacct prints seconds.
 
 use serde_json::Value;
+use slurm_types::JobState;
 
 use super::{ExitCodes, Fields, accounting};
 use crate::record::{StepUsage, UsageRecord, UsedTres};
@@ -53,9 +54,13 @@ fn cpu_micros(fields: &mut Fields, mode: &str) -> u64 {
 fn step(fields: &mut Fields) -> StepUsage {
     let most = items(fields, "tres.requested.max");
     let memory = most.iter().find(|item| item.name == "mem");
+    let end = fields.time("time.end");
+    let words = fields.words("state");
     StepUsage {
         id: step_id(fields),
-        ended: fields.time("time.end").is_some(),
+        ended: end.is_some(),
+        end,
+        state: JobState::from_words(words.iter().map(String::as_str)).base,
         tasks: fields.number("tasks.count"),
         max_rss_bytes: memory.map(|item| item.amount),
         max_rss_node: memory.map(|item| item.node.clone()).unwrap_or_default(),
@@ -145,6 +150,7 @@ mod tests {
                     "tres": {"requested": {"max": [], "total": [item("energy", None, 0, 0)]}},
                 },
                 {
+                    "state": "FAILED",
                     "step": {"job_id": 270_001, "id": 0},
                     "time": time(1_795_322_118, [1, 246_201], [1, 763_982], [2, 1_010_183]),
                     "tasks": {"count": 2},
@@ -176,6 +182,8 @@ mod tests {
         let step = StepUsage {
             id: "0".to_owned(),
             ended: true,
+            end: Some(slurm_types::UnixTime::from_secs(1_795_322_118)),
+            state: Some(slurm_types::JobBaseState::Failed),
             tasks: Some(2),
             max_rss_bytes: Some(50_085_888),
             max_rss_node: "n1".to_owned(),

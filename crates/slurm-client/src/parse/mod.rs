@@ -7,6 +7,7 @@ mod delimited;
 mod job;
 mod keys;
 mod node;
+mod submitted;
 mod sweep;
 mod usage;
 
@@ -17,6 +18,7 @@ pub(crate) use association::{
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{FreeTexts, JobsText, jobs};
 pub(crate) use node::{config, nodes, partitions};
+pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use sweep::{FORMAT as SWEEP_FORMAT, sweep, sweep_row};
 pub(crate) use usage::{fields as usage_fields, usage};
 

@@ -1,6 +1,6 @@
 //! The rows of `sacct -D -P --noconvert` with steps: runs, and what they used.
 
-use slurm_types::parse_duration_secs;
+use slurm_types::{JobState, UnixTime, parse_duration_secs};
 
 use super::accounting::{FIELDS as RUN_FIELDS, record};
 use super::{Separator, delimited, leading, text};
@@ -55,9 +55,12 @@ pub(crate) fn usage(output: &str, separator: &Separator) -> Option<(Vec<UsageRec
             id.as_deref() == Some(job)
         });
         if let Some(run) = run {
+            let end = UnixTime::parse(get("End"));
             run.steps.push(StepUsage {
                 id: step.to_owned(),
-                ended: slurm_types::UnixTime::parse(get("End")).is_some(),
+                ended: end.is_some(),
+                end,
+                state: JobState::parse_accounting(get("State")).0.base,
                 tasks: leading(get("NTasks")),
                 max_rss_bytes: amount(get("MaxRSS")),
                 max_rss_node: text(get("MaxRSSNode")),
@@ -147,6 +150,7 @@ mod tests {
             [
                 ("JobIDRaw", id),
                 ("End", "2026-11-22T03:10:49"),
+                ("State", "CANCELLED by 0"),
                 ("NTasks", "2"),
                 ("MaxRSS", rss),
                 ("MaxRSSNode", "n1"),
@@ -181,6 +185,8 @@ mod tests {
             (1, 142_254_080)
         );
         assert!(steps[0].ended && !runs[1].steps[0].ended);
+        assert_eq!(steps[0].state, Some(slurm_types::JobBaseState::Cancelled));
+        assert!(steps[0].end < runs[0].record.end);
         assert!(runs[1].steps[0].most.is_empty());
     }
 

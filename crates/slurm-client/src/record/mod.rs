@@ -4,6 +4,7 @@ mod accounting;
 mod association;
 mod job;
 mod node;
+mod submitted;
 mod sweep;
 mod usage;
 
@@ -11,5 +12,6 @@ pub use accounting::{AccountingRecord, ArrayPosition};
 pub use association::{AccessRecords, AssociationRecord, Transaction, UserRecord};
 pub use job::{ArrayTasks, JobRecord, JobsAnswer, NodeAlloc};
 pub use node::{NodeRecord, PartitionRecord};
+pub use submitted::SubmittedArray;
 pub use sweep::{Sweep, SweepRow};
 pub use usage::{StepUsage, UsageRecord, UsedTres};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use slurm_types::{JobBaseState, UnixTime};
 
 use super::AccountingRecord;
 
@@ -34,6 +35,10 @@ pub struct StepUsage {
     pub id: String,
     /// Whether it is over.
     pub ended: bool,
+    /// When it ended.
+    pub end: Option<UnixTime>,
+    /// How it ended. Of a step that was stopped with its job that is `CANCELLED`, whatever became of the job.
+    pub state: Option<JobBaseState>,
     /// Number of tasks.
     pub tasks: Option<u32>,
     /// Largest resident set of one task, in bytes.

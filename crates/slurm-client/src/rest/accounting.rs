@@ -10,7 +10,7 @@ use slurm_types::{JobId, JobRef};
 
 use super::{ACCOUNTING, Family, Rest, complete, nothing};
 use crate::{
-    AccountingRecord, Error, Query, UsageRecord,
+    AccountingRecord, Error, Query, SubmittedArray, UsageRecord,
     json::{self, ExitCodes},
 };
 
@@ -59,6 +59,12 @@ impl Rest {
             move |value: &Value| json::usage(value, codes, |user| users.uid(user))
         })
         .await
+    }
+
+    /// Which tasks arrays were submitted with.
+    pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<SubmittedArray>, Error> {
+        let rows = self.accounting(&Query::Jobs(arrays.to_vec())).await?;
+        Ok(SubmittedArray::of_rows(&rows))
     }
 
     async fn accounting_version(&self) -> Result<u32, Error> {

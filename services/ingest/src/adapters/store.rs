@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fenced::{Fenced, pack, unpack};
 use crate::Error;
-use crate::collector::{Newest, Unseen};
+use crate::collector::{LostState, Newest, Unseen};
 use crate::domain::{Book, Tracked};
 
 /// Shards per cluster. By Slurm's id of the record, so that a large array spreads; 1 MiB each holds about half a million runs together.
@@ -50,6 +50,9 @@ pub struct Meta {
     /// Since when sources do not answer, in Unix seconds, as it was told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub down_since: BTreeMap<String, i64>,
+    /// What a slurmctld runs again that lost its state, as long as that is not told completely.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_state: Option<LostState>,
     /// Forms that this version does not know and that were told, with the day since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drifts: BTreeMap<String, i64>,

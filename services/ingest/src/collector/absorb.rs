@@ -159,6 +159,12 @@ impl Collector {
         }
         let frame = self.frame(now, cause);
         let before = batch.told.len();
+        for run in &decision.again {
+            // In one write with the run.
+            if let Some(gap) = self.runs_again(core, run, &sighting) {
+                batch.told.push(Told::capture(run.clone(), gap));
+            }
+        }
         let started = |fact: &&domain::Fact| fact.kind == EventType::JobStarted;
         asks.starts += decision.facts.iter().filter(started).count();
         for fact in &decision.facts {
@@ -205,6 +211,7 @@ impl Collector {
             }) {
                 tracked.digest = digest;
             }
+            tracked.ask_submitted &= self.config.accounting;
             if !tracked.is_array && !core.questions.contains_key(&tracked.raw_id) {
                 tracked.question = None;
             }
@@ -216,7 +223,7 @@ impl Collector {
                 core.task_questions.remove(&changed);
             } else if changed == run
                 && !tracked.hook_only
-                && !is_known_to_accounting_only(core, &run, &sighting)
+                && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &sighting))
             {
                 // Accounting knows less of a run than was seen of it.
                 core.last
@@ -226,6 +233,9 @@ impl Collector {
             if self.config.accounting {
                 core.owing
                     .note(&changed, &tracked, now.timestamp(), &self.config);
+            }
+            if self.config.accounting {
+                core.unasked.note(&changed, &tracked);
             }
             core.book.put(changed, tracked);
         }

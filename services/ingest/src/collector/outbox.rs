@@ -84,12 +84,13 @@ impl Collector {
             for told in &counted {
                 told.count();
             }
-            self.bus
-                .publish_all_traced(
-                    counted.into_iter().map(Told::into_parts).collect(),
-                    &self.shutdown,
-                )
-                .await?;
+            // A gap is open before anything is published of the runs in it.
+            let (gaps, facts): (Vec<Told>, Vec<Told>) =
+                counted.into_iter().partition(Told::is_capture);
+            for told in [gaps, facts] {
+                let events = told.into_iter().map(Told::into_parts).collect();
+                self.bus.publish_all_traced(events, &self.shutdown).await?;
+            }
         }
         core.ahead = false;
         Ok(())

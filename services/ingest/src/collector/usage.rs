@@ -19,8 +19,12 @@ use crate::domain::{Book, Settled, Tracked};
 use crate::envelope::Cause;
 use crate::{Error, metrics};
 
+/// Shortest pause between two questions about one run.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longest pause between two questions about one run.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How much longer is waited before that is stored again: a restart begins the wait anew by so much at most.
+const STORED_EVERY: Duration = Duration::from_secs(10);
 /// Runs named in a message.
 const NAMED: usize = 5;
 
@@ -36,8 +40,10 @@ pub struct Due {
 #[derive(Clone, Copy, Debug)]
 struct Owed {
     due: Instant,
-    /// The first answer without the use.
+    /// The first answer without the use that this ingest got.
     answered: Option<Instant>,
+    /// How long others had waited before.
+    before: Duration,
     answers: u32,
 }
 
@@ -73,6 +79,7 @@ impl Owing {
             let owed = Owed {
                 due: Instant::now() + config.usage_after.saturating_sub(since),
                 answered: None,
+                before: Duration::from_secs(tracked.waited_for_accounting),
                 answers: 0,
             };
             self.put(run.clone(), owed);
@@ -94,16 +101,20 @@ impl Owing {
     /// How long a run's use was waited for since accounting answered first; `None` if nothing is owed.
     fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
         let owed = self.runs.get(run)?;
-        Some(owed.answered.map_or(Duration::ZERO, |since| now - since))
+        let since = owed.answered.map_or(Duration::ZERO, |since| now - since);
+        Some(owed.before + since)
     }
 
-    /// Notes an answer without the use.
-    fn postpone(&mut self, run: &RunKey, now: Instant) {
+    /// Notes an answer without the use. It is not waited longer than `within`.
+    fn postpone(&mut self, run: &RunKey, now: Instant, within: Duration) {
+        let left = within.saturating_sub(self.waited(run, now).unwrap_or_default());
         if let Some(owed) = self.runs.get(run).copied() {
             let pause = Duration::from_secs(2 << owed.answers.min(5)).min(LONGEST_PAUSE);
+            let pause = pause.min(left.max(SHORTEST_PAUSE));
             let owed = Owed {
                 due: now + pause,
                 answered: Some(owed.answered.unwrap_or(now)),
+                before: owed.before,
                 answers: owed.answers.saturating_add(1),
             };
             self.put(run.clone(), owed);
@@ -159,7 +170,10 @@ impl Collector {
         for Due { run, .. } in due {
             match core.owing.waited(run, now) {
                 Some(waited) if waited >= self.config.settle_within => given_up.push(run.clone()),
-                Some(_) => core.owing.postpone(run, now),
+                Some(waited) => {
+                    core.owing.postpone(run, now, self.config.settle_within);
+                    core.store_wait(run, waited);
+                }
                 None => {}
             }
         }
@@ -210,7 +224,8 @@ impl Collector {
         let told = self.gap(core, first, what, before).await?;
         for run in runs {
             if !told {
-                core.owing.postpone(run, Instant::now());
+                core.owing
+                    .postpone(run, Instant::now(), self.config.settle_within);
             } else if let Some(tracked) = core.book.get(run) {
                 core.owing.note(run, tracked, now, &self.config);
                 core.last.remove(run);
@@ -220,6 +235,20 @@ impl Collector {
             metrics::usage_lost(runs.len());
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// Keeps with a run how long accounting was waited for.
+    fn store_wait(&mut self, run: &RunKey, waited: Duration) {
+        let Some(tracked) = self.book.get_mut(run) else {
+            return;
+        };
+        let stored = Duration::from_secs(tracked.waited_for_accounting);
+        if waited >= stored + STORED_EVERY {
+            tracked.waited_for_accounting = waited.as_secs();
+            self.dirty.insert(Store::shard_of(tracked));
+        }
     }
 }
 
@@ -272,8 +301,9 @@ mod tests {
         let due = |owing: &Owing, seconds| owing.due(at(seconds)).cloned().collect::<Vec<_>>();
         assert_eq!(due(&owing, 0), [run(2)]);
         assert_eq!(due(&owing, 10), [run(2), run(1), run(3)]);
-        owing.postpone(&run(2), at(10));
-        owing.postpone(&run(2), at(12));
+        let within = config.settle_within;
+        owing.postpone(&run(2), at(10), within);
+        owing.postpone(&run(2), at(12), within);
         assert_eq!(due(&owing, 15), [run(1), run(3)]);
         assert_eq!(owing.waited(&run(2), at(16)), Some(Duration::from_secs(6)));
         let told = Tracked {
@@ -286,5 +316,30 @@ mod tests {
         owing.note(&run(2), &ended(5), 1_000, &config);
         assert_eq!(due(&owing, 16), [run(2)]);
         assert_eq!((owing.runs.len(), owing.by_due.len()), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_goes_on_with_the_wait() {
+        let config = Config::default();
+        let (began, mut owing) = (Instant::now(), Owing::default());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let waited = Tracked {
+            waited_for_accounting: 590,
+            ..ended(5)
+        };
+        owing.note(&run(1), &waited, 1_000, &config);
+        assert_eq!(
+            owing.waited(&run(1), at(100)),
+            Some(Duration::from_secs(590))
+        );
+        owing.postpone(&run(1), at(100), config.settle_within);
+        owing.postpone(&run(1), at(107), config.settle_within);
+        // Not later than it is given up.
+        assert_eq!(owing.due(at(109)).next(), None);
+        assert_eq!(owing.due(at(110)).next(), Some(&run(1)));
+        assert_eq!(
+            owing.waited(&run(1), at(110)),
+            Some(Duration::from_secs(600))
+        );
     }
 }

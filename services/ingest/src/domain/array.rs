@@ -1,9 +1,11 @@
 //! The part of an array that has not become jobs of its own.
 //!
-//! Cancelling single pending tasks (`scancel 5_3`) leaves no record anywhere (seen on 22.05 and 26.05): only the shrinking range of
-//! the array's record shows it. Tasks that left it and do not turn up as jobs were cancelled.
+//! Cancelling single pending tasks (`scancel 5_3`) leaves no record anywhere (seen on 22.05, 24.11 and 26.05): only the shrinking range of
+//! the array's record shows it. Tasks that left it and do not turn up as jobs were cancelled. What had left it before it was seen for the
+//! first time, accounting shows: in its row, which changes seconds later, or in the line of the command that submitted it.
 
 use mesh_events::{EventType, RunKey, Slot};
+use slurm_client::SubmittedArray;
 use slurm_types::TaskSet;
 
 use super::book::Book;
@@ -41,6 +43,45 @@ fn note_left(next: &mut Tracked, gone: TaskSet) {
     next.left = (!all.is_empty()).then(|| all.to_string());
 }
 
+/// Notes which tasks left an array's record before that was seen for the first time, from what accounting has of its submission. `None` if
+/// the record has to be read first.
+pub fn compare_submitted(
+    book: &Book,
+    array: &RunKey,
+    submitted: &SubmittedArray,
+    is_last: bool,
+) -> Option<Tracked> {
+    let mut next = book.get(array)?.clone();
+    let remaining = match next.remaining_tasks() {
+        Some(remaining) => remaining,
+        // Told with its end, as accounting has it.
+        None if next.over() => submitted.rest.clone(),
+        None if submitted.rest.is_empty() || is_last => TaskSet::default(),
+        None => return None,
+    };
+    let jobs = TaskSet::new(seen(book, array).iter().chain(submitted.jobs.iter()));
+    // A line that does not have what is there was changed afterwards, as by job_submit.lua.
+    let ordered = submitted.ordered.as_ref().filter(|ordered| {
+        [&remaining, &jobs]
+            .iter()
+            .all(|known| known.difference(ordered).is_empty())
+    });
+    let ordered = ordered.into_iter().flat_map(TaskSet::iter);
+    let all = TaskSet::new(submitted.rest.iter().chain(ordered));
+    note_left(&mut next, all.difference(&remaining).difference(&jobs));
+    next.ask_submitted = false;
+    Some(next)
+}
+
+/// Tasks that became jobs.
+fn seen(book: &Book, array: &RunKey) -> TaskSet {
+    TaskSet::new(
+        book.tasks_of(array)
+            .filter(|(run, _)| run.submit_time >= array.submit_time)
+            .filter_map(|(run, _)| run.task_id),
+    )
+}
+
 /// What is known about the tasks that left an array's record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Remainder {
@@ -72,12 +113,7 @@ pub fn settle_remainder(
         note_left(&mut next, rest);
     }
     let left = next.left_tasks()?;
-    let seen = TaskSet::new(
-        book.tasks_of(array)
-            .filter(|(run, _)| run.submit_time >= array.submit_time)
-            .filter_map(|(run, _)| run.task_id),
-    );
-    let missing = left.difference(&seen);
+    let missing = left.difference(&seen(book, array));
     if missing.is_empty() {
         next.left = None;
         return Some(Remainder::Settled(Box::new(next)));

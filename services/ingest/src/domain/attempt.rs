@@ -1,11 +1,12 @@
 //! Attempts: runs of a job that share a submit time.
 
 use mesh_events::{EventType, RunKey, Slot};
+use slurm_types::JobBaseState;
 
 use super::book::Book;
 use super::derive::{FactId, Teller};
 use super::observe::{Decision, Look};
-use super::sighting::Sighting;
+use super::sighting::{Record, Sighting};
 use super::tracked::{End, Tracked};
 
 /// Which attempt of a run a reading tells of.
@@ -35,7 +36,8 @@ pub fn run_of(book: &Book, sighting: &Sighting) -> RunKey {
 }
 
 /// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
-/// second of its submission: then the restart count has grown and the job waits, or has another start.
+/// second of its submission: then the restart count has grown and the job waits, or has another start. And a slurmctld that was started with
+/// an older state runs a job again that had ended, with the same submit time and count (22.05 to 26.05).
 fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
     let mut attempts: Vec<(&RunKey, &Tracked)> = book
         .runs_of(&sighting.run)
@@ -44,6 +46,9 @@ fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
     let Some((run, tracked)) = attempts.pop() else {
         return Attempt::First;
     };
+    if is_over_and_again(tracked, sighting) {
+        return Attempt::After(run, tracked);
+    }
     let (Some(started), Some(before), Some(restarts)) =
         (tracked.started, tracked.restarts, sighting.restarts)
     else {
@@ -57,6 +62,13 @@ fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
             None => Attempt::Known(run),
         };
     };
+    // An old answer, or one of before.
+    let is_earlier = |(_, earlier): &&(&RunKey, &Tracked)| {
+        sighting.started() && earlier.started == sighting.start && sighting.start < Some(started)
+    };
+    if let Some((earlier, _)) = attempts.iter().find(is_earlier) {
+        return Attempt::Known(earlier);
+    }
     let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
     if restarts <= before || sighting.completing || sighting.base.is_none() || !moved_on {
         return Attempt::Known(run);
@@ -72,6 +84,11 @@ pub(super) fn resolve_attempt(
     look: &Look,
 ) -> RunKey {
     let attempt = attempt_of(book, sighting);
+    if let Attempt::After(_, tracked) = attempt
+        && is_over_and_again(tracked, sighting)
+    {
+        decision.again.push(attempt.run(sighting));
+    }
     if let Attempt::After(run, tracked) = attempt
         && !tracked.over()
     {
@@ -92,6 +109,34 @@ pub(super) fn resolve_attempt(
         decision.changes.push((run.clone(), closed));
     }
     attempt.run(sighting)
+}
+
+/// Whether slurmctld has a run that a record has ended in another execution: with a start after that end, which no old answer has, and no
+/// more restarts than before. That of a waiting job, and while nodes are cleaned up, is the start that is to come.
+fn is_over_and_again(tracked: &Tracked, sighting: &Sighting) -> bool {
+    let end = tracked
+        .end
+        .as_ref()
+        .filter(|end| !end.inferred && !end.event.is_empty());
+    let is_settled = !sighting.completing
+        && sighting
+            .base
+            .is_some_and(|base| base != JobBaseState::Pending);
+    let is_no_requeue = match (sighting.restarts, tracked.restarts) {
+        (Some(now), Some(before)) => now <= before,
+        (now, None) => now == Some(0),
+        (None, _) => false,
+    };
+    // What ended while it waited has its end for a start.
+    let rounding = i64::from(!sighting.started());
+    sighting.record == Record::Controller
+        && is_settled
+        && is_no_requeue
+        && end.is_some_and(|end| {
+            sighting
+                .start
+                .is_some_and(|start| start > end.at + rounding)
+        })
 }
 
 /// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.

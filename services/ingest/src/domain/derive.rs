@@ -152,11 +152,15 @@ pub(super) fn derive(
         resizes(&mut teller, sighting);
         usage(run, &mut next, sighting, &mut facts);
         canceller(run, &mut next, sighting, &mut facts);
+        if !next.owes_accounting() {
+            next.waited_for_accounting = 0;
+        }
         return (next, facts);
     }
     if first_sight {
         next.hook_only = inferred && sighting.record == Record::JobComp;
         next.waits = !origin.covered_by_array;
+        next.ask_submitted = next.is_array && !look.first_start && !inferred;
         if look.first_start {
             baseline(run, &mut next, sighting, &mut facts);
             remember(&mut next, sighting);
@@ -243,7 +247,7 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
     teller.next.end = Some(End {
         event: kind.event().to_owned(),
         at: sighting.end.unwrap_or(look.now),
-        inferred,
+        inferred: inferred || sighting.end_is_inferred,
     });
     // Of a run that was over in the second of its start accounting may have nodes and no start (seen on 22.05).
     let ran = sighting.record == Record::Accounting && sighting.allocated;
@@ -262,6 +266,7 @@ fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
     }
     let fact = teller.recorded(kind, Slot::End, sighting.end);
     fact.array_tasks = tasks.unwrap_or_default();
+    fact.inferred |= sighting.end_is_inferred;
 }
 
 /// Accounting of 22.05 still lists tasks that already ran in an array's remainder, and a record of the controller may have lost them
@@ -297,10 +302,16 @@ fn correct(
         return;
     }
     next.hook_only = false;
-    // 22.05 writes over the row of a finished run that is requeued.
+    // 22.05 and 24.11 write over the row of a finished run that is requeued.
     let was_overwritten = kind == EventType::JobRequeued && sighting.end > Some(at);
+    let has_own_end = sighting
+        .own_end
+        .is_some_and(|own| own.is_before_requeue(sighting));
+    if was_overwritten && (next.ended_by_hook || has_own_end) {
+        return;
+    }
     let was_told_by_hook = std::mem::take(&mut next.ended_by_hook);
-    if !was_inferred && (!was_told_by_hook || was_overwritten) {
+    if !was_inferred && !was_told_by_hook {
         return;
     }
     next.end = Some(End {

@@ -172,6 +172,8 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
         allocated,
         nodes_at_end: allocated,
         ended_by_hook: true,
+        end_is_inferred: false,
+        own_end: None,
         exit_code: record.exit_code,
         start: start.map(UnixTime::as_secs),
         end: record.end.map(UnixTime::as_secs),

@@ -43,6 +43,8 @@ pub struct Decision {
     pub asks: Vec<Ask>,
     /// Runs whose end will never be known.
     pub lost: Vec<RunKey>,
+    /// Second executions of runs that had ended, by a slurmctld that does not know that.
+    pub again: Vec<RunKey>,
 }
 
 /// Decides what a reading tells.
@@ -237,6 +239,7 @@ fn array_of(
             submitted: true,
             waits: true,
             state: "PENDING".to_owned(),
+            ask_submitted: !look.first_start,
             last_seen: look.now,
             ..Tracked::default()
         };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
 
+use super::own_end::OwnEnd;
 use super::snapshot;
 
 /// What kind of thing a run belongs to.
@@ -69,8 +70,12 @@ pub struct Sighting {
     pub allocated: bool,
     /// Whether its nodes are those of its end, by jobcomp's word, and not those whose epilogs still run.
     pub nodes_at_end: bool,
-    /// Whether how it ended is jobcomp's word.
+    /// Whether how it ended is the word of jobcomp or of its batch step.
     pub ended_by_hook: bool,
+    /// Whether its end follows from what is around it, and from no record of it.
+    pub end_is_inferred: bool,
+    /// The end by its steps, of a row that a requeue has written over.
+    pub own_end: Option<OwnEnd>,
     /// Exit code, which the controller's record has also while it hides the state.
     pub exit_code: Option<ExitCode>,
     /// Start in Unix seconds; meaningful with `allocated` only.
@@ -132,6 +137,8 @@ impl Sighting {
             allocated,
             nodes_at_end: false,
             ended_by_hook: false,
+            end_is_inferred: false,
+            own_end: None,
             exit_code: record.exit_code,
             start: record.start.map(slurm_types::UnixTime::as_secs),
             end: record.end.map(slurm_types::UnixTime::as_secs),
@@ -196,6 +203,8 @@ impl Sighting {
             allocated,
             nodes_at_end: false,
             ended_by_hook: false,
+            end_is_inferred: false,
+            own_end: None,
             exit_code: None,
             start: row.start.map(slurm_types::UnixTime::as_secs),
             end: row.end.map(slurm_types::UnixTime::as_secs),

@@ -60,7 +60,8 @@ pub struct Tracked {
     /// Its end, once that was told.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// How it ended is jobcomp's word about a run that a record knows. A record that says otherwise corrects it.
+    /// How it ended is the word of jobcomp, or of its batch step, about a run that a record knows. A record that says otherwise corrects it,
+    /// but not one that a requeue has written over.
     #[serde(rename = "eh", default, skip_serializing_if = "is_false")]
     pub ended_by_hook: bool,
     /// No record of Slurm has shown this run: it is told as inferred, and says nothing about other runs.
@@ -72,6 +73,9 @@ pub struct Tracked {
     /// It was told as cancelled, and not by whom: the controller does not say it, accounting does.
     #[serde(rename = "ca", default, skip_serializing_if = "is_false")]
     pub owes_canceller: bool,
+    /// How many seconds what it used, or who cancelled it, was waited for since accounting answered first.
+    #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
+    pub waited_for_accounting: u64,
     /// Exit code and signal of the end, as long as what it used is owed: accounting of 22.05 has no codes over REST.
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<(u32, u32)>,
@@ -120,6 +124,9 @@ pub struct Tracked {
     /// Tasks that left the array's record and were not seen since.
     #[serde(rename = "lf", default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
+    /// Accounting is still to be asked which tasks the array was submitted with.
+    #[serde(rename = "as", default, skip_serializing_if = "is_false")]
+    pub ask_submitted: bool,
     /// What is open about it, if no record shows it any more.
     #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
     pub question: Option<Box<StoredQuestion>>,
@@ -149,7 +156,7 @@ impl Tracked {
 
     /// Whether what became of it is told in full: what it used, and of an array the tasks that left it before its end.
     pub const fn closed(&self) -> bool {
-        self.over() && !self.owes_accounting() && self.left.is_none()
+        self.over() && !self.owes_accounting() && self.left.is_none() && !self.ask_submitted
     }
 
     /// Whether accounting must still be asked about its end.

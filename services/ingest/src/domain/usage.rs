@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mesh_events::proto::mesh::job::v1::{TresUsage, Usage};
 use slurm_client::{AccountingRecord, StepUsage, UsageRecord};
 
+use super::own_end::OwnEnd;
 use super::rows::fold_parts;
 use super::sighting::Sighting;
 
@@ -23,6 +24,8 @@ pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<Settled> {
     let settled = |(mut sighting, parts): (Sighting, Vec<usize>)| {
         let parts: Vec<&UsageRecord> = parts.iter().map(|part| &records[*part]).collect();
         let steps: Vec<&StepUsage> = parts.iter().flat_map(|part| &part.steps).collect();
+        let last = parts.last();
+        sighting.own_end = last.and_then(|last| OwnEnd::of(&last.record, &last.steps));
         // A step that has not reported yet has no resources; one too short to be looked at has at least the sum `energy=0` (22.05).
         let reported = |step: &&StepUsage| !(step.most.is_empty() && step.total.is_empty());
         let complete = !steps.is_empty() && steps.iter().all(|step| step.ended && reported(step));
@@ -90,15 +93,21 @@ fn usage(parts: &[&UsageRecord], steps: &[&StepUsage]) -> Usage {
     }
 }
 
-/// Seconds of one part. After a resize accounting of 22.05 counts from the run's own start again, while "submit" is the resize.
+/// Seconds of one part. After a resize accounting of 22.05 counts from the run's own start again, while "submit" is the resize; and of a
+/// finished run that was requeued up to the requeue.
 fn elapsed(part: &UsageRecord) -> u64 {
     let record = &part.record;
     let counted_before = match (record.start, record.submit) {
         (Some(start), Some(submit)) => submit.as_secs().saturating_sub(start.as_secs()),
         _ => 0,
     };
+    let requeued = record.end.map(slurm_types::UnixTime::as_secs);
+    let own_end = OwnEnd::of(record, &part.steps);
+    let counted_after = own_end.map_or(0, |own| own.seconds_before(requeued));
     let elapsed = record.elapsed_secs.unwrap_or_default();
-    elapsed.saturating_sub(u64::try_from(counted_before).unwrap_or_default())
+    elapsed
+        .saturating_sub(u64::try_from(counted_before).unwrap_or_default())
+        .saturating_sub(counted_after)
 }
 
 /// Bytes a step used at its peak: Slurm sums what each task used at most; where that is not kept, the largest task stands for all.
@@ -148,6 +157,8 @@ mod tests {
         StepUsage {
             id: id.to_owned(),
             ended: true,
+            end: None,
+            state: None,
             tasks: Some(tasks),
             max_rss_bytes: Some(rss),
             max_rss_node: "n1".to_owned(),

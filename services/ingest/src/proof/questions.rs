@@ -96,8 +96,8 @@ pub(super) struct Open {
     pub(super) rings: Vec<Ring>,
     pub(super) asked: u32,
     pub(super) look: bool,
-    /// Since when its end is known, but for the exit code.
-    pub(super) without_code: Option<Instant>,
+    /// Since when an end is known, but not all of it.
+    pub(super) incomplete: Option<Instant>,
     places: Vec<OwnedSemaphorePermit>,
 }
 

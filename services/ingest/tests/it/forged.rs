@@ -17,7 +17,7 @@ use crate::stand_in::StandIn;
 const SLOW: &str = "sweep_interval = \"1h\"";
 
 /// A field of `scontrol show job`; times in Unix seconds.
-async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
+pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
     let id = job.to_string();
     let ask = [
         "env",

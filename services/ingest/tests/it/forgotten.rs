@@ -392,3 +392,59 @@ async fn a_task_cancelled_alone_is_told_with_its_owner_by_the_next_ingest() {
     told_with_its_owner(&mesh, array).await;
     ingest.stop().await;
 }
+
+/// An array of which a task is cancelled alone before any ingest has seen it, while nobody rings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_cancelled_alone_before_its_array_was_seen_is_told() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let settings = format!("{FAST}\nproof_patience = \"3s\"");
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let before = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(before, "submitted started completed").await;
+    ingest.stop().await;
+    let options = ["--array=0-3", "--begin=now+1hour"];
+    // The older one is found by its id, which no sweep has shown.
+    let (gone, waits) = (
+        cluster.sbatch(&options, "true").await,
+        cluster.sbatch(&options, "true").await,
+    );
+    for array in [waits, gone] {
+        let task = format!("{array}_2");
+        cluster.run("alice", &["scancel", &task]).await;
+    }
+    // Of one the controller shows what is left, of the other nothing.
+    cluster.run("alice", &["scancel", &gone.to_string()]).await;
+    wait_for(
+        "slurmctld has forgotten it",
+        Duration::from_secs(180),
+        async || {
+            let ask = ["squeue", "-h", "-t", "all", "-o", "%F"];
+            let shown = cluster.run("root", &ask).await;
+            let id = gone.to_string();
+            (!shown.lines().any(|line| line == id)).then_some(())
+        },
+    )
+    .await;
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    tasks_are_cancelled(&mesh, waits, "2").await;
+    tasks_are_cancelled(&mesh, gone, "2").await;
+    cluster.run("alice", &["scancel", &waits.to_string()]).await;
+    for array in [waits, gone] {
+        tasks_are_cancelled(&mesh, array, "0-1,3").await;
+        told_with_its_owner(&mesh, array).await;
+    }
+    ingest.stop().await;
+}
+
+async fn tasks_are_cancelled(mesh: &Mesh, array: u32, tasks: &str) {
+    let what = format!("tasks {tasks} of {array} are cancelled");
+    mesh.wait_event(&what, |event| {
+        event.r#type == "job.cancelled"
+            && event.job().is_some()
+            && payload(event).array_tasks == tasks
+            && mesh.of_job(array).contains(event)
+    })
+    .await;
+}

@@ -21,7 +21,7 @@ async fn two_clusters_with_the_same_job_ids_have_nothing_to_do_with_each_other()
     let conf = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(conf.path(), "FirstJobId=7000001\n").unwrap();
     let conf = conf.path().to_str().unwrap();
-    let (east, west) = tokio::join!(small("east", 23_500, conf), small("west", 23_300, conf));
+    let (east, west) = tokio::join!(small("east", 24_100, conf), small("west", 23_300, conf));
     let mesh = Mesh::start().await;
     let told_east = mesh.ingest_named("east", &east, SETTINGS).await;
     let told_west = mesh.ingest_named("west", &west, SETTINGS).await;

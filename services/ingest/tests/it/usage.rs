@@ -1,6 +1,7 @@
 //! What ended runs used: told once per run that started, when accounting has it.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use mesh_events::Event;
 use mesh_events::proto::mesh::event::v1::{Confidence, Source};
@@ -8,6 +9,7 @@ use mesh_events::proto::mesh::job::v1::Usage;
 
 use crate::cluster;
 use crate::mesh::Mesh;
+use crate::stand_in::StandIn;
 
 const FAST: &str = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"60s\"";
 /// Two tasks that hold 40 MB and use a second of CPU each, however long that takes, and then stay until Slurm has looked at them: once a
@@ -154,5 +156,32 @@ async fn what_is_owed_survives_a_crash_and_accounting_being_away() {
     wait_updates(&mesh, last, 1).await;
     assert_eq!(mesh.updates_of(told).len(), 1);
     mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_does_not_begin_the_wait_for_what_a_run_used_anew() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"\nproof_patience = \"1s\"\nsettle_within = \"60s\"";
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    // Accounting answers, and has no such run.
+    stand_in.lie("sacct", "exit 0");
+    let job = cluster.sbatch(&[], "true").await;
+    mesh.wait_story(job, "submitted started completed").await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    ingest.stop().await;
+    let restarted = Instant::now();
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    mesh.wait_event("the gap", |event| {
+        let text = format!("{:?}", event.payload);
+        event.r#type == "capture.gap_closed" && text.contains(&format!("what job/{job}/"))
+    })
+    .await;
+    // Half of the minute had passed.
+    let waited = restarted.elapsed();
+    assert!(waited < Duration::from_secs(50), "{waited:?}");
     ingest.stop().await;
 }

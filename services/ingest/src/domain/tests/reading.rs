@@ -88,18 +88,40 @@ fn accounted(body: &str) -> Vec<Sighting> {
         .split('&')
         .map(|row| Words(row.split_ascii_whitespace().collect()))
         .collect();
-    if !rows.iter().any(|row| row.has("used")) {
+    let batch = |row: &Words<'_>| {
+        let (state, end) = row.value("batch")?.split_once('@')?;
+        Some(StepUsage {
+            id: "batch".to_owned(),
+            state: JobState::parse(state).base,
+            end: Some(UnixTime::from_secs(EPOCH + end.parse::<i64>().unwrap())),
+            ..StepUsage::default()
+        })
+    };
+    let has_batch = rows.iter().any(|row| batch(row).is_some());
+    if !has_batch && !rows.iter().any(|row| row.has("used")) {
         let rows: Vec<AccountingRecord> = rows.iter().map(accounting).collect();
         return fold("c", &rows);
     }
     let record = |row: &Words<'_>| UsageRecord {
         record: accounting(row),
-        steps: vec![StepUsage::default()],
+        steps: vec![batch(row).unwrap_or_default()],
         ..UsageRecord::default()
     };
     let rows: Vec<UsageRecord> = rows.iter().map(record).collect();
     let settled = usages("c", &rows).into_iter();
-    settled.map(|settled| settled.sighting).collect()
+    let runs = settled.map(|settled| settled.sighting);
+    if !has_batch {
+        return runs.collect();
+    }
+    // Asked for how it ended, not for what it used, and nobody else has told it in time.
+    runs.map(|mut run| {
+        run.job.usage = None;
+        match run.own_end {
+            Some(own) if own.is_before_requeue(&run) => run.with_own_end(),
+            _ => run,
+        }
+    })
+    .collect()
 }
 
 fn time(words: &Words<'_>, key: &str) -> Option<UnixTime> {

@@ -1,0 +1,49 @@
+//! The tasks that an array was submitted with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slurm_types::{JobId, TaskSet, UnixTime};
+
+use super::{AccountingRecord, ArrayTasks};
+
+/// What accounting has of an array: slurmctld's own record loses a waiting task that is cancelled alone without a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmittedArray {
+    /// Its id.
+    pub array: JobId,
+    /// When it was submitted.
+    pub submit: UnixTime,
+    /// Tasks with rows of their own: they became jobs.
+    pub jobs: TaskSet,
+    /// Tasks of the array's own row. slurmctld tells changes seconds later; 22.05 may list tasks that became jobs, too.
+    pub rest: TaskSet,
+    /// Tasks of the option `--array` of the command that submitted it, where the line has one and its place leaves no doubt.
+    pub ordered: Option<TaskSet>,
+}
+
+impl SubmittedArray {
+    /// From whole rows, which do not say what was ordered.
+    pub(crate) fn of_rows(rows: &[AccountingRecord]) -> Vec<Self> {
+        let mut arrays = BTreeMap::<(JobId, UnixTime), [BTreeSet<u32>; 2]>::new();
+        for row in rows {
+            let (Some(array), Some(submit)) = (&row.array, row.submit) else {
+                continue;
+            };
+            let [jobs, rest] = arrays.entry((array.array_job_id, submit)).or_default();
+            match &array.tasks {
+                ArrayTasks::Task(task) => drop(jobs.insert(*task)),
+                tasks => rest.extend(tasks.set().unwrap_or_default().iter()),
+            }
+        }
+        let arrays = arrays.into_iter();
+        arrays
+            .map(|((array, submit), [jobs, rest])| Self {
+                array,
+                submit,
+                jobs: TaskSet::new(jobs),
+                rest: TaskSet::new(rest),
+                ordered: None,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! A slurmctld that was started with an older state runs jobs again that had ended, under the same ids and submit times (22.05 to 26.05).
+//! What it runs again is told as a run of its own, between `capture.gap_opened` and `capture.gap_closed`.
+
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::{Event, EventType, RunKey, timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{Collector, Core};
+use crate::Error;
+use crate::domain::Sighting;
+
+/// What cannot be known of the time that slurmctld has lost.
+const NOT_RECOVERABLE: &str = "what became of jobs that slurmctld has forgotten with its state and accounting does not have; it gives their ids again, and accounting \
+     writes over the rows of jobs that run again";
+
+/// What runs again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostState {
+    /// The earliest end that slurmctld does not know, in Unix seconds.
+    pub from: i64,
+    /// How many runs.
+    pub runs: u64,
+    /// Number of the sweep before which the last of them was told.
+    pub sweep: u64,
+}
+
+impl Collector {
+    /// Notes a run that had ended and runs again. Returns the event that opens the gap, for the first one.
+    pub(super) fn runs_again(
+        &self,
+        core: &mut Core,
+        run: &RunKey,
+        sighting: &Sighting,
+    ) -> Option<Event> {
+        let ends = core.book.runs_of(run).rev();
+        let end = ends
+            .filter_map(|(_, tracked)| Some(tracked.end.as_ref()?.at))
+            .next()
+            .unwrap_or(sighting.run.submit_time);
+        let sweep = core.meta.sweep + 1;
+        if let Some(lost) = &mut core.meta.lost_state {
+            lost.from = lost.from.min(end);
+            lost.runs += 1;
+            lost.sweep = sweep;
+            return None;
+        }
+        core.meta.lost_state = Some(LostState {
+            from: end,
+            runs: 1,
+            sweep,
+        });
+        tracing::warn!(
+            run = run.entity_key(),
+            "slurmctld runs a job again that had ended: it was started with an older state"
+        );
+        let what = CaptureEvent {
+            source: "slurmctld".to_owned(),
+            message: format!(
+                "slurmctld was started with an older state: {} had ended, and was started again",
+                sighting.run.entity_key()
+            ),
+            from: at(end),
+            not_recoverable: NOT_RECOVERABLE.to_owned(),
+            ..CaptureEvent::default()
+        };
+        Some(self.counted(core, EventType::CaptureGapOpened, what))
+    }
+
+    /// Closes the gap once a sweep has found no more that runs again.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn told_again(&self, sweep: u64) -> Result<(), Error> {
+        let mut core = self.core.lock().await;
+        let Some(lost) = core.meta.lost_state.take_if(|lost| lost.sweep < sweep) else {
+            return Ok(());
+        };
+        let what = CaptureEvent {
+            source: "slurmctld".to_owned(),
+            message: format!(
+                "runs that had ended and that slurmctld, started with an older state, has started again are told: {}",
+                lost.runs
+            ),
+            from: at(lost.from),
+            to: Some(timestamp(chrono::Utc::now())),
+            recovered: lost.runs,
+            not_recoverable: NOT_RECOVERABLE.to_owned(),
+        };
+        let closed = EventType::CaptureGapClosed;
+        if !self.capture_locked(&mut core, closed, what, None).await? {
+            core.meta.lost_state = Some(lost);
+        }
+        Ok(())
+    }
+}
+
+fn at(seconds: i64) -> Option<pbjson_types::Timestamp> {
+    chrono::DateTime::from_timestamp(seconds, 0).map(timestamp)
+}

@@ -1,0 +1,159 @@
+//! Finished jobs that are requeued while ingest is away: accounting of 22.05 and 24.11 writes over the row of the run that had ended.
+
+use std::time::Duration;
+
+use mesh_events::proto::mesh::event::v1::Confidence;
+use mesh_testkit::wait_for;
+
+use crate::bell::ring;
+use crate::cluster::{self, Cluster};
+use crate::forged::field;
+use crate::mesh::{DEADLINE, Mesh};
+
+/// The first run fails at once, the next one stays.
+const SCRIPT: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 1; exit 3";
+
+/// A job whose first run was seen to start, and what slurmctld said of its end before it was requeued. Nobody looks from its start on.
+struct Requeued {
+    job: u32,
+    submit: String,
+    start: String,
+    end: i64,
+}
+
+async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let job = cluster.sbatch(&["--requeue"], SCRIPT).await;
+    mesh.wait_passed(job, "submitted").await;
+    ingest.stop().await;
+    cluster.wait_state(job, "FAILED").await;
+    let [submit, start, end] = [
+        field(cluster, job, "SubmitTime").await,
+        field(cluster, job, "StartTime").await,
+        field(cluster, job, "EndTime").await,
+    ];
+    let end: i64 = end.parse().unwrap();
+    wait_for("time has passed since its end", DEADLINE, async || {
+        (chrono::Utc::now().timestamp() > end + 3).then_some(())
+    })
+    .await;
+    cluster
+        .run("root", &["scontrol", "requeue", &job.to_string()])
+        .await;
+    cluster.wait_state(job, "RUNNING").await;
+    Requeued {
+        job,
+        submit,
+        start,
+        end,
+    }
+}
+
+/// Whether accounting has lost the end, and says only that the run was requeued.
+async fn is_overwritten(cluster: &Cluster, job: u32) -> bool {
+    let id = job.to_string();
+    let ask = ["sacct", "-D", "-X", "-n", "-P", "-o", "State", "-j", &id];
+    let states = cluster.run("root", &ask).await;
+    states.lines().any(|state| state == "REQUEUED")
+}
+
+async fn tell_end(mesh: &Mesh, told: &Requeued, state: &str, code: &str) {
+    let (id, end) = (told.job.to_string(), told.end.to_string());
+    let environment = [
+        ("JOBID", id.as_str()),
+        ("JOBSTATE", state),
+        ("SUBMIT", told.submit.as_str()),
+        ("START", told.start.as_str()),
+        ("END", end.as_str()),
+        ("EXITCODE", code),
+        ("NODES", "n1"),
+        ("UID", "20001"),
+        ("USERNAME", "alice"),
+    ];
+    ring(mesh, "JobComp", told.job, &environment).await;
+}
+
+const FIRST_RUN: &str = "submitted started failed | submitted";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_that_a_doorbell_brings_is_told_though_accounting_has_lost_it() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"";
+    let requeued = requeued_unseen(&mesh, cluster, settings).await;
+    tell_end(&mesh, &requeued, "FAILED", "3:0").await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    mesh.wait_passed(requeued.job, FIRST_RUN).await;
+    let failed = mesh.last(requeued.job, "job.failed");
+    assert_eq!(failed.confidence(), Confidence::Observed);
+    assert_eq!(failed.occurred_at.as_ref().unwrap().seconds, requeued.end);
+    assert_eq!(failed.job().unwrap().exit_code.unwrap().code, 3);
+    assert_eq!(failed.owner.as_ref().unwrap().user, "alice");
+    // What accounting says afterwards takes nothing back.
+    mesh.wait_event("what the first run used", |_| {
+        mesh.updates_of(requeued.job).len() == 1
+    })
+    .await;
+    let id = requeued.job.to_string();
+    cluster.run("alice", &["scancel", &id]).await;
+    mesh.wait_story(
+        requeued.job,
+        "submitted started failed | submitted started cancelled",
+    )
+    .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"\nproof_patience = \"3s\"";
+    let requeued = requeued_unseen(&mesh, cluster, settings).await;
+    // The row still has the exit code.
+    tell_end(&mesh, &requeued, "COMPLETED", "0:0").await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    mesh.wait_passed(requeued.job, FIRST_RUN).await;
+    let failed = mesh.last(requeued.job, "job.failed");
+    let expected = match is_overwritten(cluster, requeued.job).await {
+        true => Confidence::Inferred,
+        false => Confidence::Observed,
+    };
+    assert_eq!(failed.confidence(), expected);
+    let after = failed.occurred_at.as_ref().unwrap().seconds - requeued.end;
+    assert!((-1..=0).contains(&after), "{after} s after its end");
+    let id = requeued.job.to_string();
+    cluster.run("alice", &["scancel", &id]).await;
+    mesh.wait_story(
+        requeued.job,
+        "submitted started failed | submitted started cancelled",
+    )
+    .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_requeued_while_it_ran_is_told_as_requeued() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    // Its program ends by itself when it is told to go.
+    let script = "trap \"exit 3\" TERM; sleep 300 & wait";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_story(job, "submitted started").await;
+    ingest.stop().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeue", &id]).await;
+    cluster.wait_state(job, "RUNNING").await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    mesh.wait_passed(job, "submitted started requeued | submitted")
+        .await;
+    let requeued = mesh.last(job, "job.requeued");
+    assert_eq!(requeued.confidence(), Confidence::Observed);
+    cluster.run("alice", &["scancel", &id]).await;
+    ingest.stop().await;
+}

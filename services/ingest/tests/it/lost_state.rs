@@ -1,0 +1,96 @@
+//! A slurmctld that is started with an older state: it runs jobs again that had ended.
+
+use std::path::Path;
+use std::process::Command;
+
+use mesh_events::Event;
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+
+use crate::cluster::Cluster;
+use crate::mesh::{Mesh, payload};
+
+fn run(program: &str, arguments: &[&Path]) {
+    let status = Command::new(program).arg("-a").args(arguments).status();
+    assert!(status.unwrap().success(), "{program} {arguments:?}");
+}
+
+fn gap<'a>(event: &'a Event, kind: &str) -> Option<&'a CaptureEvent> {
+    match &event.payload {
+        Some(Payload::Capture(what)) if event.r#type == kind && what.source == "slurmctld" => {
+            Some(what)
+        }
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_slurmctld_without_its_newest_state_runs_again_is_told_between_gap_events() {
+    let knobs = [("NODES", "1"), ("GPU_NODES", "0")];
+    let cluster = Cluster::up(24_000, &knobs).await;
+    let mesh = Mesh::start().await;
+    let settings = "sweep_interval = \"500ms\"\nusage_after = \"1s\"";
+    let ingest = mesh.ingest(&cluster, settings).await.ready().await;
+    let job = cluster.sbatch(&["--begin=now+1hour"], "exit 4").await;
+    let lost = cluster.sbatch(&["--begin=now+1hour"], "exit 4").await;
+    for job in [job, lost] {
+        mesh.wait_story(job, "submitted").await;
+    }
+    let (state, old) = (cluster.folder.join("state"), cluster.folder.join("old"));
+    cluster.ctl("stop", "slurmctld").await;
+    run("cp", &[&state, &old]);
+    cluster.ctl("start", "slurmctld").await;
+    let start_now = async |job: u32| {
+        let id = format!("JobId={job}");
+        let update = ["scontrol", "update", &id, "StartTime=now"];
+        cluster.run("root", &update).await;
+    };
+    start_now(job).await;
+    mesh.wait_story(job, "submitted started failed").await;
+    cluster.run("alice", &["scancel", &lost.to_string()]).await;
+    mesh.wait_story(lost, "submitted cancelled").await;
+    let forgotten = cluster.sbatch(&[], "exit 5").await;
+    mesh.wait_story(forgotten, "submitted started failed").await;
+    mesh.wait_event("what the first run used", |_| {
+        mesh.updates_of(job).len() == 1
+    })
+    .await;
+    cluster.ctl("stop", "slurmctld").await;
+    std::fs::remove_dir_all(&state).unwrap();
+    run("cp", &[&old, &state]);
+    cluster.ctl("start", "slurmctld").await;
+    start_now(job).await;
+    let twice = "submitted started failed | submitted started failed";
+    mesh.wait_story(job, twice).await;
+    let second = mesh.last(job, "job.submitted");
+    let continues = payload(&second).continues.clone().unwrap();
+    assert_eq!(continues.cause, "failed");
+    // The id of a job that slurmctld has forgotten is another job's now.
+    assert_eq!(cluster.sbatch(&[], "exit 5").await, forgotten);
+    mesh.wait_story(forgotten, twice).await;
+    let closed = mesh
+        .wait_event("the gap is closed", |event| {
+            gap(event, "capture.gap_closed").is_some()
+        })
+        .await;
+    let closed = gap(&closed, "capture.gap_closed").unwrap();
+    assert_eq!(closed.recovered, 1, "{closed:?}");
+    assert!(!closed.not_recoverable.is_empty());
+    // It is open before what runs again is told, and closed afterwards.
+    let events = mesh.events();
+    let position = |is: &dyn Fn(&Event) -> bool| events.iter().position(is).unwrap();
+    let opened = position(&|event| gap(event, "capture.gap_opened").is_some());
+    let again = position(&|event| event.id == second.id);
+    let ended = position(&|event| gap(event, "capture.gap_closed").is_some());
+    assert!(opened < again && again < ended, "{opened} {again} {ended}");
+    // Cancelled for the second time before it could run.
+    cluster.run("alice", &["scancel", &lost.to_string()]).await;
+    mesh.wait_story(lost, "submitted cancelled | submitted cancelled")
+        .await;
+    mesh.wait_event("what the second run used", |_| {
+        mesh.updates_of(job).len() == 2
+    })
+    .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}

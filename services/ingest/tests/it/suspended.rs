@@ -1,0 +1,57 @@
+//! Suspensions that nobody looked at: what Slurm's record does not time is not told as observed, and what a run used is right.
+
+use mesh_events::proto::mesh::event::v1::Confidence;
+
+use crate::bell::ring;
+use crate::cluster;
+use crate::forged::field;
+use crate::mesh::Mesh;
+
+const SLOW: &str = "sweep_interval = \"1h\"\nusage_after = \"1s\"";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_suspensions_that_nobody_saw_only_the_last_resume_is_observed() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started").await;
+    let id = job.to_string();
+    for _ in 0..2 {
+        for (act, state) in [("suspend", "SUSPENDED"), ("resume", "RUNNING")] {
+            tokio::time::sleep(std::time::Duration::from_millis(2_200)).await;
+            cluster.run("root", &["scontrol", act, &id]).await;
+            cluster.wait_state(job, state).await;
+        }
+    }
+    ring(&mesh, "TaskProlog", job, &[]).await;
+    mesh.wait_story(job, "submitted started suspended resumed")
+        .await;
+    let suspended = mesh.last(job, "job.suspended");
+    assert_eq!(suspended.confidence(), Confidence::Inferred);
+    let resumed = mesh.last(job, "job.resumed");
+    assert_eq!(resumed.confidence(), Confidence::Observed);
+    let at = |event: &mesh_events::Event| event.occurred_at.as_ref().unwrap().seconds;
+    let last: i64 = field(cluster, job, "SuspendTime").await.parse().unwrap();
+    assert_eq!(at(&resumed), last);
+    cluster.run("alice", &["scancel", &id]).await;
+    cluster.wait_state(job, "CANCELLED").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_story(job, "submitted started suspended resumed cancelled")
+        .await;
+    mesh.wait_event("what it used", |_| mesh.updates_of(job).len() == 1)
+        .await;
+    // As long as both together, by what accounting has.
+    let ask = ["sacct", "-X", "-n", "-P", "-o", "Suspended", "-j", &id];
+    let sum = cluster.run("root", &ask).await;
+    let seconds: i64 = sum.rsplit(':').next().unwrap().parse().unwrap();
+    let told = mesh.last(job, "job.cancelled").job().unwrap().clone();
+    let told = i64::try_from(told.suspended_seconds).unwrap();
+    assert!(seconds >= 4 && (told - seconds).abs() <= 1, "{told} {sum}");
+    let span = at(&resumed) - at(&suspended);
+    assert!((span - seconds).abs() <= 1, "{span} {sum}");
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}

@@ -7,6 +7,7 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pu
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::{self, MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::webhook_name;
 
 use crate::follow::Start;
 use crate::repair::is_absent;
@@ -25,7 +26,7 @@ const HASTE: Duration = Duration::from_millis(500);
 pub struct EndpointConsumer {
     /// Durable name, `wh-<12 characters>`.
     pub name: String,
-    /// The endpoint's own name.
+    /// The endpoint's full name.
     pub endpoint: String,
     /// Unix user it belongs to; empty for the operator's.
     pub owner: String,
@@ -70,11 +71,23 @@ impl Bus {
             .jetstream
             .get_consumer_from_stream(&endpoint.name, stream)
             .await;
+        let mut former = None;
         // Where a consumer begins cannot be changed afterwards.
-        let (deliver_policy, left) = existing.map_or((begin, 0), |consumer| {
-            let info = consumer.cached_info();
-            (info.config.deliver_policy, info.num_ack_pending)
-        });
+        let (deliver_policy, left) = match existing {
+            Ok(consumer) => {
+                let info = consumer.cached_info();
+                (info.config.deliver_policy, info.num_ack_pending)
+            }
+            Err(_) => {
+                if stream == SLURM_EVENTS {
+                    former = self.former_endpoint_consumer(endpoint).await?;
+                }
+                let next = former.as_ref().map(|(_, next)| *next);
+                let next =
+                    next.map(|start_sequence| DeliverPolicy::ByStartSequence { start_sequence });
+                (next.unwrap_or(begin), 0)
+            }
+        };
         let config = pull::Config {
             durable_name: Some(endpoint.name.clone()),
             description: Some(format!("webhook {}", endpoint.endpoint)),
@@ -105,7 +118,35 @@ impl Bus {
         }
         // From now on it stays so.
         self.consumers.expect(stream, config);
+        if let Some((former, _)) = former {
+            self.delete_endpoint_consumer(&former).await?;
+        }
         Ok(())
+    }
+
+    /// The consumer that an endpoint of a user had when names were not per owner, and the first message that nobody answered it for.
+    async fn former_endpoint_consumer(
+        &self,
+        endpoint: &EndpointConsumer,
+    ) -> Result<Option<(String, u64)>, Error> {
+        let short = webhook_name::short(&endpoint.endpoint);
+        if endpoint.owner.is_empty() || short == endpoint.endpoint {
+            return Ok(None);
+        }
+        let name = catalogue::endpoint_consumer(short);
+        let found = self.jetstream.get_consumer_from_stream(&name, SLURM_EVENTS);
+        let found: Result<PullConsumer, _> = found.await;
+        let consumer = match found {
+            Ok(consumer) => consumer,
+            Err(error) if is_absent(&error.kind()) => return Ok(None),
+            Err(error) => return Err(Error::jetstream("look for consumer", &name)(error.into())),
+        };
+        let info = consumer.cached_info();
+        let says = |key: &str| info.config.metadata.get(key).map(String::as_str);
+        // Today it may be that of an endpoint that belongs to no user.
+        let is_its_own =
+            says(ENDPOINT) == Some(short) && says(OWNER) == Some(endpoint.owner.as_str());
+        Ok(is_its_own.then(|| (name, info.ack_floor.stream_sequence + 1)))
     }
 
     async fn declare_as(
@@ -140,6 +181,19 @@ impl Bus {
             // One that a dispatcher of a former version made belongs to nobody until the next one has looked after it.
             _ => Some(metadata.get(OWNER).cloned().unwrap_or_default()),
         })
+    }
+
+    /// True if an endpoint's consumer has handed out everything there is for it, and had an answer to each.
+    ///
+    /// # Errors
+    /// If there is no such consumer, or NATS does not answer.
+    pub async fn has_endpoint_caught_up(&self, name: &str) -> Result<bool, Error> {
+        let found = self.jetstream.get_consumer_from_stream(name, SLURM_EVENTS);
+        let consumer: PullConsumer = found
+            .await
+            .map_err(|source| Error::jetstream("look for consumer", name)(source.into()))?;
+        let info = consumer.cached_info();
+        Ok(info.num_pending == 0 && info.num_ack_pending == 0)
     }
 
     /// Names of the endpoint consumers that exist.

@@ -17,6 +17,7 @@ pub mod hooks;
 pub mod ids;
 pub mod subject;
 mod time;
+pub mod webhook_name;
 
 /// Generated from `proto/` by `cargo xtask codegen`.
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, unused_qualifications)]

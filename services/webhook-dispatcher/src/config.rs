@@ -48,6 +48,12 @@ pub struct Config {
     /// Upper bound of every wait.
     #[serde(with = "humantime_serde")]
     pub longest_wait: Duration,
+    /// Upper bound of a wait that a receiver asks for (`Retry-After`).
+    #[serde(with = "humantime_serde")]
+    pub max_retry_after: Duration,
+    /// Chats are told of a job that waits once it has waited for so long.
+    #[serde(with = "humantime_serde")]
+    pub pending_threshold: Duration,
     /// So many failures in a row open the circuit of an endpoint; 0: never.
     pub circuit_after: u32,
     /// How long a chat message waits for its cost.
@@ -107,6 +113,8 @@ impl Default for Config {
             first_wait: Duration::from_secs(10),
             growth: 4,
             longest_wait: hours(30),
+            max_retry_after: hours(1),
+            pending_threshold: Duration::from_secs(15 * 60),
             circuit_after: 10,
             cost_wait: Duration::from_secs(3),
             chat_max_event_age: hours(1),

@@ -9,7 +9,7 @@
 //! - [`message`]: what people read, and [`format`]: what each target gets and what its answer means.
 //! - [`fields`]: an event as [`expression`]s and templates see it; [`sample`]: events to try them on.
 //! - [`digest`]: an array's tasks as a few messages.
-//! - [`pairing`]: which messages wait a moment for their cost.
+//! - [`pairing`]: which messages wait a moment for their cost; [`pending`]: when people are told that a job is pending.
 //! - [`ownership`]: which dispatcher is at work on which endpoint.
 //! - [`place`]: where a list goes on.
 //! - [`redactor`]: no secret in what is recorded or shown.
@@ -30,6 +30,7 @@ pub mod message;
 pub mod names;
 pub mod ownership;
 pub mod pairing;
+pub mod pending;
 pub mod place;
 pub mod rate;
 pub mod redactor;

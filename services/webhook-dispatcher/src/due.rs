@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::{Delivery, State};
 use crate::domain::gate::Closed;
-use crate::domain::names;
+use crate::domain::{names, pending};
 use crate::error::Error;
 use crate::lane::Lane;
 
@@ -120,17 +120,28 @@ impl Lane {
         let event = names::is_event(id)
             .then(|| delivery.event(&self.shared.facts))
             .transpose()?;
-        let observed = event
+        let mut observed = event
             .as_ref()
             .and_then(|event| event.observed_at.as_ref())
             .and_then(from_timestamp);
         // Who has an event told or delivered once more wants it, however old it is.
         let told_again = names::replay(id).is_some() || delivery.round > 0;
-        if event.is_some_and(|event| !told_again && self.is_too_old(&event, now)) {
+        if event
+            .as_ref()
+            .is_some_and(|event| !told_again && self.is_too_old(event, now))
+        {
             delivery.state = State::Expired;
             delivery.updated_at = now;
-            delivery.next_at = None;
+            (delivery.next_at, delivery.pair) = (None, None);
             return self.store(delivery).await;
+        }
+        if delivery.pair.as_deref().is_some_and(pending::is_key) {
+            let notice = event.and_then(|event| self.notice(&event));
+            if !self.may_tell_notice(&delivery, notice.as_ref()).await? {
+                return Ok(());
+            }
+            // It waited on purpose.
+            observed = None;
         }
         self.deliver(delivery, observed).await
     }

@@ -49,7 +49,10 @@ pub struct Read<'a> {
 impl Handler for Intake {
     async fn handle(&self, message: &Message) -> Outcome {
         match self.read(message) {
-            Ok(read) => self.tell(&read).await,
+            Ok(read) => match self.lane.end_waits(&[Some(&read)]).await {
+                Ok(()) => self.tell(&read).await,
+                Err(error) => self.outcome(Err(error)),
+            },
             Err(outcome) => outcome,
         }
     }
@@ -69,7 +72,11 @@ impl BatchHandler for Intake {
         }
         let read: Vec<_> = messages.iter().map(|message| self.read(message)).collect();
         let events: Vec<Option<&Read<'_>>> = read.iter().map(|read| read.as_ref().ok()).collect();
-        let in_digests = match self.lane.digest(&events).await {
+        let noted = async {
+            self.lane.end_waits(&events).await?;
+            self.lane.digest(&events).await
+        };
+        let in_digests = match noted.await {
             Ok(in_digests) => in_digests,
             Err(error) => {
                 let later = self.outcome(Err(error));
@@ -161,7 +168,10 @@ impl Intake {
         let lane = &self.lane;
         let (kind, event, message) = (read.kind, &*read.event, read.message);
         if lane.companions.contains(&kind) {
-            return self.join(kind, event, message).await;
+            self.join(kind, event, message).await?;
+            if lane.endpoint.format.is_chat() {
+                return Ok(());
+            }
         }
         if !lane.endpoint.filter.matches(kind, event)
             || lane
@@ -183,7 +193,10 @@ impl Intake {
             tracing::debug!(event.id = event.id, "nothing that the format tells");
             return Ok(());
         }
-        if lane.endpoint.format.is_chat() {
+        if let Some(notice) = lane.notice(event) {
+            return lane.park_notice(delivery, notice).await;
+        }
+        if lane.endpoint.format.shows_costs() {
             let cost = pairing::awaits(kind, event).filter(|_| !lane.shared.cost_wait.is_zero());
             if let Some(pair) = cost {
                 match lane.costs.take(&pair, Instant::now()) {

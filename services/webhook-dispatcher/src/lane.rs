@@ -19,12 +19,13 @@ use crate::arrays::Arrays;
 use crate::config::Endpoint;
 use crate::costs::Costs;
 use crate::domain::gate::Lesson;
-use crate::domain::pairing;
 use crate::domain::retry::{Next, next_attempt};
+use crate::domain::{pairing, pending};
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::halt::Failing;
 use crate::lease::Lease;
+use crate::pending::Heard;
 use crate::places::Places;
 use crate::post::Told;
 use crate::{metrics, post};
@@ -80,6 +81,10 @@ pub struct Lane {
     pub companions: Vec<EventType>,
     /// Types that only digests of arrays need.
     pub array_companions: Vec<EventType>,
+    /// Types that end the waits it is told of; none if it is told of none, or of each at once.
+    pub pending_companions: Vec<EventType>,
+    /// Up to when it has heard of everything.
+    pub heard: Heard,
     /// Digests of arrays.
     pub arrays: Arrays,
     /// Costs that came before their message.
@@ -118,13 +123,18 @@ impl Lane {
         revision: i64,
         lease: Lease,
     ) -> Self {
-        let companions = if endpoint.format.is_chat() {
+        let companions = if endpoint.format.shows_costs() {
             pairing::companions(&endpoint.filter)
         } else {
             Vec::new()
         };
         let array_companions = if endpoint.digest {
             pairing::array_companions(&endpoint.filter)
+        } else {
+            Vec::new()
+        };
+        let pending_companions = if endpoint.format.is_chat() {
+            pending::companions(&endpoint.filter)
         } else {
             Vec::new()
         };
@@ -135,6 +145,8 @@ impl Lane {
             shared,
             companions,
             array_companions,
+            pending_companions,
+            heard: Heard::default(),
             arrays: Arrays::default(),
             costs,
             declared: CancellationToken::new(),
@@ -153,11 +165,16 @@ impl Lane {
 
     /// Subjects of its consumer.
     pub fn subjects(&self) -> Vec<String> {
-        let besides = [self.companions.as_slice(), &self.array_companions].concat();
+        let besides = [
+            self.companions.as_slice(),
+            &self.array_companions,
+            &self.pending_companions,
+        ]
+        .concat();
         self.endpoint.filter.subjects(&besides)
     }
 
-    /// True if an event is older than the endpoint wants.
+    /// True if an event is older than the endpoint wants: what waits before it is told ages from then on.
     pub fn is_too_old(&self, event: &Event, now: DateTime<Utc>) -> bool {
         let Some(limit) = self
             .endpoint
@@ -166,11 +183,12 @@ impl Lane {
         else {
             return false;
         };
+        let due = self.notice(event).and_then(|notice| notice.due);
         event
             .occurred_at
             .as_ref()
             .and_then(from_timestamp)
-            .is_some_and(|occurred| now - occurred > limit)
+            .is_some_and(|occurred| now - due.map_or(occurred, |due| due.max(occurred)) > limit)
     }
 
     /// Checked before anything is sent.
@@ -220,12 +238,16 @@ impl Lane {
         self.read_failing().await?;
         self.read_gate().await?;
         self.may_send()?;
+        let told = self.told_notice(&delivery).await?;
         let Some(entry) = self.enter(&delivery) else {
             drop(place);
             return self.put_off(delivery).await;
         };
         let (mut delivery, lesson) = self.attempt(delivery).await?;
         entry.ended(&mut delivery, &lesson);
+        if let (State::Delivered, Some((key, told))) = (delivery.state, told) {
+            delivery.keep.push((key, Some(told)));
+        }
         let halt = self.halt_after(&mut delivery).await;
         if let (State::Delivered, Some(observed)) = (delivery.state, observed) {
             metrics::delivered(&self.endpoint.name, observed, delivery.updated_at);
@@ -278,12 +300,17 @@ impl Lane {
             delivery.status = attempted.status;
             delivery.cause = attempted.cause;
             delivery.updated_at = now;
-            delivery.pair = None;
             delivery.next_at = None;
             Span::current().record("status", attempted.status);
             let outcome = &attempted.verdict.outcome;
-            let lesson = Lesson::of(outcome, attempted.cause, attempted.status, now);
+            let rules = self.endpoint.rules();
+            let lesson = Lesson::of(outcome, attempted.cause, attempted.status, &rules, now);
             let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
+            // A notice goes on being dropped if the wait it tells of ends.
+            let is_notice = delivery.pair.as_deref().is_some_and(pending::is_key);
+            if !(is_notice && matches!(next, Next::Retry { .. })) {
+                delivery.pair = None;
+            }
             let result = match next {
                 Next::Delivered => {
                     delivery.state = State::Delivered;

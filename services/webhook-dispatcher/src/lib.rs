@@ -9,7 +9,7 @@
 //! - [`work`]: what is done for an endpoint; [`lane`]: its limits and attempts; [`due`]: when what waits is sent.
 //! - [`admission`]: what may be sent now: circuit, rate, and what the receiver asks for; [`places`]: how much at a time.
 //! - [`redeliver`]: dead letters that somebody wants delivered again; [`halt`]: endpoints that are not sent to any more.
-//! - [`arrays`]: digests of arrays, on disk.
+//! - [`arrays`]: digests of arrays, on disk; [`pending`]: notices about jobs that wait.
 //! - [`announce`]: outcomes become audit entries and dead letters.
 //! - [`adapters`]: the HTTP client and the tables, in a SQLite file or a PostgreSQL database.
 //! - [`api`]: the Webhooks API, REST under `/v1/webhooks` and gRPC.
@@ -35,6 +35,7 @@ pub mod handlers;
 pub mod lane;
 pub mod lease;
 pub mod metrics;
+pub mod pending;
 pub mod places;
 pub mod post;
 pub mod redeliver;
@@ -52,6 +53,7 @@ use std::time::Duration;
 use chrono::{TimeDelta, Utc};
 use mesh_bus::Bus;
 use mesh_db::Location;
+use mesh_events::webhook_name;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
@@ -310,7 +312,9 @@ async fn try_remove_strangers(shared: &Shared) -> Result<(), Error> {
         .outlines()
         .await?
         .keys()
-        .map(|name| names::consumer(name))
+        // Of a user's endpoint there may be one from before names were per owner, where it goes on.
+        .flat_map(|name| [name.as_str(), webhook_name::short(name)])
+        .map(names::consumer)
         .collect();
     for name in there.into_iter().filter(|name| !known.contains(name)) {
         shared.bus.delete_endpoint_consumer(&name).await?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::Utc;
 use mesh_events::Event;
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -115,6 +116,7 @@ impl Told {
                 event,
                 cost: cost.as_deref(),
                 replay: replay.as_deref(),
+                now: Utc::now(),
             },
             Self::Message(id, message) => Content::Message {
                 id,

@@ -94,8 +94,12 @@ impl Registry {
                 .collect::<Vec<_>>()
                 .join("; "),
         });
-        let owner = stored.owner.clone();
-        checked.map(|endpoint| Endpoint { owner, ..endpoint })
+        let (name, owner) = (name.clone(), stored.owner.clone());
+        checked.map(|endpoint| Endpoint {
+            name,
+            owner,
+            ..endpoint
+        })
     }
 
     /// All of a stored endpoint that the API made.

@@ -64,7 +64,8 @@ pub async fn heard(lane: &Lane, stop: &CancellationToken) -> bool {
 /// If the database does not read or write, or the endpoint is not ours any more; the event comes again.
 pub async fn take(lane: &Lane, read: &Read<'_>, id: String) -> Result<(), Error> {
     let (endpoint, kind, event) = (&lane.endpoint, read.kind, &read.event);
-    let told_alone = !lane.companions.contains(&kind) && endpoint.format.takes(kind, event);
+    let completes = endpoint.format.is_chat() && lane.companions.contains(&kind);
+    let told_alone = !completes && endpoint.format.takes(kind, event);
     if !told_alone || !endpoint.filter.matches(kind, event) {
         return Ok(());
     }

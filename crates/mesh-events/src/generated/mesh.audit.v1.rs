@@ -142,7 +142,7 @@ pub struct Read {
 /// Final outcome of a webhook delivery.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Delivery {
-    /// Endpoint name.
+    /// Full name of the endpoint: `alice/ci`, or its name alone if it belongs to no user.
     #[prost(string, tag = "1")]
     pub endpoint: ::prost::alloc::string::String,
     /// Event that was delivered.
@@ -211,7 +211,7 @@ pub struct PayloadsDropped {
 /// Somebody made, changed, tested or removed a webhook endpoint.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WebhookChanged {
-    /// Name of the endpoint.
+    /// Full name of the endpoint: `alice/ci`, or its name alone if it belongs to no user.
     #[prost(string, tag = "1")]
     pub endpoint: ::prost::alloc::string::String,
     /// `created`, `changed`, `paused`, `resumed`, `disabled`, `rotated`, `tested`, `redelivery` or `removed`.

@@ -2,7 +2,7 @@
 /// An endpoint as it may be shown.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Webhook {
-    /// Its name.
+    /// Its name, which its owner has only once.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// Unix user it belongs to. Empty for those of `mesh.toml`.
@@ -38,6 +38,9 @@ pub struct Webhook {
     /// The pause that its receiver asked for (`Retry-After`). Absent if it did not.
     #[prost(message, optional, tag = "12")]
     pub held: ::core::option::Option<WebhookHold>,
+    /// How requests name it: `alice/ci`, or its name alone if it belongs to no user.
+    #[prost(string, tag = "13")]
+    pub full_name: ::prost::alloc::string::String,
 }
 /// Whether an endpoint is tried.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4079,6 +4082,9 @@ impl serde::Serialize for Webhook {
         if self.held.is_some() {
             len += 1;
         }
+        if !self.full_name.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.webhook.v1.Webhook", len)?;
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
@@ -4116,6 +4122,9 @@ impl serde::Serialize for Webhook {
         if let Some(v) = self.held.as_ref() {
             struct_ser.serialize_field("held", v)?;
         }
+        if !self.full_name.is_empty() {
+            struct_ser.serialize_field("fullName", &self.full_name)?;
+        }
         struct_ser.end()
     }
 }
@@ -4140,6 +4149,8 @@ impl<'de> serde::Deserialize<'de> for Webhook {
             "counts",
             "circuit",
             "held",
+            "full_name",
+            "fullName",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -4156,6 +4167,7 @@ impl<'de> serde::Deserialize<'de> for Webhook {
             Counts,
             Circuit,
             Held,
+            FullName,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -4189,6 +4201,7 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                             "counts" => Ok(GeneratedField::Counts),
                             "circuit" => Ok(GeneratedField::Circuit),
                             "held" => Ok(GeneratedField::Held),
+                            "fullName" | "full_name" => Ok(GeneratedField::FullName),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -4220,6 +4233,7 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                 let mut counts__ = None;
                 let mut circuit__ = None;
                 let mut held__ = None;
+                let mut full_name__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Name => {
@@ -4294,6 +4308,12 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                             }
                             held__ = map_.next_value()?;
                         }
+                        GeneratedField::FullName => {
+                            if full_name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fullName"));
+                            }
+                            full_name__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(Webhook {
@@ -4309,6 +4329,7 @@ impl<'de> serde::Deserialize<'de> for Webhook {
                     counts: counts__,
                     circuit: circuit__,
                     held: held__,
+                    full_name: full_name__.unwrap_or_default(),
                 })
             }
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use chrono::Utc;
+use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
 use tokio::sync::Mutex;
 
@@ -80,6 +81,30 @@ impl Replays {
         }
     }
 
+    /// What is wanted with the full name of the webhook endpoint: a name alone is one of the caller's own, or else of no user.
+    async fn name_in_full(
+        &self,
+        caller: &Caller,
+        mut wanted: Wanted,
+    ) -> Result<Wanted, ReplayError> {
+        let Some(named) = wanted.endpoint.take() else {
+            return Ok(wanted);
+        };
+        let mut owner = None;
+        for full in webhook_name::candidates(&named, &caller.users) {
+            let found = self.replayer.endpoint_owner(&full).await;
+            owner = found.map_err(ReplayError::Bus)?;
+            if let Some(owner) = &owner
+                && (caller.sees_everything() || caller.is(owner))
+            {
+                wanted.endpoint = Some(full);
+                break;
+            }
+        }
+        check_endpoint(caller, &named, owner.as_deref())?;
+        Ok(wanted)
+    }
+
     /// Begins a replay. False beside one that was begun before with the same idempotency key.
     async fn start(
         &self,
@@ -96,6 +121,7 @@ impl Replays {
                 ));
             }
         }
+        let wanted = self.name_in_full(caller, wanted).await?;
         let owner = owner(caller);
         if let Some(key) = &key {
             check_key(key)?;
@@ -106,11 +132,6 @@ impl Replays {
         let head = self.store.head().await?.seq;
         let asked = wanted.clone();
         let request = wanted.check(caller, head, &self.limits, Utc::now())?;
-        if let Some(endpoint) = &asked.endpoint {
-            let owner = self.replayer.endpoint_owner(endpoint).await;
-            let owner = owner.map_err(ReplayError::Bus)?;
-            check_endpoint(caller, endpoint, owner.as_deref())?;
-        }
         let _turn = self.beginning.lock().await;
         if let Some(key) = &key
             && let Some(known) = self.of_key(&owner, key, &asked).await?

@@ -21,8 +21,8 @@ const PAGES_PER_SECOND: u32 = 4;
 const MOST_COUNTED: usize = 1000;
 /// Longest idempotency key.
 const LONGEST_KEY: usize = 200;
-/// Longest name of a webhook endpoint.
-const LONGEST_NAME: usize = 100;
+/// Longest name of a webhook endpoint, its owner's with it.
+const LONGEST_NAME: usize = 400;
 
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

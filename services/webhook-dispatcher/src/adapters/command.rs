@@ -22,6 +22,13 @@ pub(super) enum Command {
         cost: Vec<u8>,
         now: DateTime<Utc>,
     },
+    /// End what waits under these keys, since nobody needs it any more.
+    DropWaiting {
+        endpoint: String,
+        pairs: Vec<String>,
+        reason: &'static str,
+        now: DateTime<Utc>,
+    },
     /// Keep or forget something of an endpoint.
     Keep {
         endpoint: String,
@@ -56,6 +63,7 @@ impl Command {
                 Some(&delivery.endpoint)
             }
             Self::JoinCost { endpoint, .. }
+            | Self::DropWaiting { endpoint, .. }
             | Self::Keep { endpoint, .. }
             | Self::End { endpoint, .. }
             | Self::Redeliver { endpoint, .. } => Some(endpoint),
@@ -101,6 +109,25 @@ impl Command {
                     // The sign keeps SQLite from looking among all that wait.
                     .either(" AND +state", " AND state")
                     .push(" = 'waiting' AND attempts = 0");
+                transaction.link().run(&sql).await
+            }
+            Self::DropWaiting {
+                endpoint,
+                pairs,
+                reason,
+                now,
+            } => {
+                let sql = Sql::new("UPDATE deliveries SET state = 'expired', cause = '', error = ")
+                    .bind(*reason)
+                    .push(", pair = NULL, next_at = NULL, body = NULL, cost = NULL, updated_at = ")
+                    .bind(now.timestamp_millis())
+                    .push(" WHERE endpoint = ")
+                    .bind(endpoint)
+                    .push(" AND pair")
+                    .any_of(pairs.clone())
+                    // As above.
+                    .either(" AND +state", " AND state")
+                    .push(" = 'waiting'");
                 transaction.link().run(&sql).await
             }
             Self::Keep {

@@ -71,7 +71,7 @@ impl Activity {
 /// An endpoint as it is stored.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Its name.
+    /// Its full name: with the owner's, if it belongs to a user.
     pub name: String,
     /// New with every creation.
     pub id: String,
@@ -95,6 +95,17 @@ pub struct Stored {
     pub created_at: DateTime<Utc>,
     /// When it was changed.
     pub updated_at: DateTime<Utc>,
+}
+
+impl Stored {
+    /// How a request names it, whoever asks: a name alone could be one's own.
+    pub fn reference(&self) -> String {
+        if self.owner.is_empty() {
+            format!("/{}", self.name)
+        } else {
+            self.name.clone()
+        }
+    }
 }
 
 /// What has to be known of every endpoint all the time.

@@ -95,6 +95,9 @@ async fn work(store: &Store) {
     store.report_missed(epoch, report).await.unwrap();
     let joined = store.join_cost(epoch, endpoint, "pair".to_owned(), Vec::new(), now);
     assert!(joined.await.unwrap());
+    let pairs = vec!["pair".to_owned()];
+    let dropped = store.drop_waiting(epoch, endpoint, pairs, "", now);
+    assert_eq!(dropped.await.unwrap(), 0);
     store
         .keep(epoch, endpoint, vec![("key".to_owned(), None)], now)
         .await
@@ -185,6 +188,7 @@ fn expected(statement: &str) -> Option<&'static str> {
     let by_key = "sqlite_autoindex_deliveries_1 (event_id=? AND endpoint=?)";
     Some(match statement {
         _ if of("SET pair = NULL, cost") => "deliveries_pairs (endpoint=? AND pair=?)",
+        _ if of("SET state = 'expired'") => "deliveries_pairs (endpoint=? AND pair=?)",
         _ if of("ORDER BY next_at") || of("MIN(next_at)") => {
             "deliveries_due (endpoint=? AND next_at"
         }

@@ -134,6 +134,27 @@ impl Store {
             .map(|rows| rows > 0)
     }
 
+    /// Ends deliveries that wait under these keys, since nobody needs them any more; returns how many.
+    ///
+    /// # Errors
+    /// If the database does not write, or the lease is another's.
+    pub async fn drop_waiting(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        pairs: Vec<String>,
+        reason: &'static str,
+        now: DateTime<Utc>,
+    ) -> Result<u64, Error> {
+        let command = Command::DropWaiting {
+            endpoint: endpoint.to_owned(),
+            pairs,
+            reason,
+            now,
+        };
+        self.writer.write(Some(epoch), command).await
+    }
+
     /// Puts a message about missed events in the queue and begins counting anew.
     ///
     /// # Errors

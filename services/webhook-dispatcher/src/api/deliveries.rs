@@ -39,7 +39,7 @@ impl Webhooks {
         let found = self
             .shared
             .store
-            .recent(name, &wanted, after.as_ref(), most + 1);
+            .recent(&stored.name, &wanted, after.as_ref(), most + 1);
         let mut deliveries = found.await?;
         let more = deliveries.len() > most as usize;
         deliveries.truncate(most as usize);
@@ -58,7 +58,7 @@ impl Webhooks {
         event_id: &str,
     ) -> Result<(String, Delivery, Vec<Attempt>), ApiError> {
         let stored = self.visible(caller, name).await?;
-        let store = &self.shared.store;
+        let (store, name) = (&self.shared.store, &stored.name);
         let Some(delivery) = store.load(name, event_id).await? else {
             return Err(ApiError::NoDelivery(event_id.to_owned()));
         };
@@ -76,6 +76,7 @@ impl Webhooks {
         again: Again,
     ) -> Result<Job, ApiError> {
         let stored = self.changeable(caller, name).await?;
+        let name = &stored.name;
         let narrowed = again.all
             || again.kind.is_some()
             || again.cause.is_some()
@@ -108,7 +109,7 @@ impl Webhooks {
         let now = Utc::now();
         let job = Job {
             id: uuid::Uuid::new_v4().to_string(),
-            webhook: name.to_owned(),
+            webhook: name.clone(),
             state: "running".to_owned(),
             queued: 0,
             by: caller.name.clone(),
@@ -134,7 +135,8 @@ impl Webhooks {
         name: &str,
     ) -> Result<(String, Vec<Job>), ApiError> {
         let stored = self.visible(caller, name).await?;
-        Ok((stored.owner, self.shared.store.redeliveries(name).await?))
+        let found = self.shared.store.redeliveries(&stored.name).await?;
+        Ok((stored.owner, found))
     }
 }
 

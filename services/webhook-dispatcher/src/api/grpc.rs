@@ -205,6 +205,8 @@ impl<A: WebhooksApi> WebhooksService for Adapter<A> {
         let caller = caller(&request)?;
         let request = request.into_inner();
         let page = Page {
+            // The name says it.
+            owner: None,
             limit: (request.limit > 0).then_some(request.limit),
             cursor: given(request.cursor),
             state: given(request.state),
@@ -290,6 +292,7 @@ fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
     let counts = webhook.counts;
     Ok(WebhookMessage {
         name: webhook.name,
+        full_name: webhook.full_name,
         owner: webhook.owner,
         source: webhook.source.to_owned(),
         state: webhook.state.to_owned(),

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act as Entry;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, WebhookChanged};
-use mesh_events::timestamp;
+use mesh_events::{timestamp, webhook_name};
 use mesh_runtime::api::Caller;
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl WebhooksApi for Webhooks {
         let now = Utc::now();
         let id = uuid::Uuid::new_v4().to_string();
         let stored = Stored {
-            name: endpoint.name.clone(),
+            name: webhook_name::full(&owner, &endpoint.name),
             source: Source::Api,
             owner,
             spec: endpoint.public,
@@ -95,7 +95,7 @@ impl WebhooksApi for Webhooks {
         let act = self.act(caller, &stored, "created", Vec::new(), "", now);
         if !self.shared.store.create(&stored, act).await? {
             return Err(ApiError::Conflict(format!(
-                "the name {:?} is taken, maybe by somebody whose webhooks you may not see, or by one that is just being removed",
+                "there is a webhook {:?} already, or one that is just being removed",
                 stored.name
             )));
         }
@@ -146,7 +146,7 @@ impl WebhooksApi for Webhooks {
         let act = self.act(caller, &stored, "removed", Vec::new(), "", now);
         self.shared
             .store
-            .set_activity(name, Activity::Removed, "", now, Some(act))
+            .set_activity(&stored.name, Activity::Removed, "", now, Some(act))
             .await?;
         self.fleet.wake();
         self.shared.outcomes.notify_one();
@@ -297,9 +297,9 @@ impl Webhooks {
         let act = self.act(caller, &stored, what, Vec::new(), reason, now);
         self.shared
             .store
-            .set_activity(name, activity, reason, now, Some(act))
+            .set_activity(&stored.name, activity, reason, now, Some(act))
             .await?;
-        let stored = self.visible(caller, name).await?;
+        let stored = self.visible(caller, &stored.reference()).await?;
         self.applied(&stored).await;
         self.shown(stored).await
     }

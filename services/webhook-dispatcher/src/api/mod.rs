@@ -155,6 +155,8 @@ pub struct Listed {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields, default)]
 pub struct Page {
+    /// Whose webhook it is; empty for one of no user. The caller's, or else of no user, if not given.
+    pub owner: Option<String>,
     /// How many, at most 500; 50 if not given.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
@@ -269,7 +271,7 @@ pub struct Preview {
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// There is none, or the caller may not know of it.
-    #[error("no webhook {0:?}; GET /v1/webhooks lists them")]
+    #[error("no webhook {0:?}; GET /v1/webhooks lists them, and another user's is OWNER/NAME")]
     NotFound(String),
     /// There is no such delivery, or it is forgotten.
     #[error("no delivery {0:?} at this webhook")]

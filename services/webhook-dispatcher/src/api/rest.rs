@@ -1,10 +1,12 @@
 //! REST: what each route takes and gives.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
@@ -12,6 +14,7 @@ use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::{
@@ -47,12 +50,42 @@ pub(super) fn router<A: WebhooksApi>(api: Arc<A>) -> Router {
         .with_state(api)
 }
 
+/// Whose endpoint a request is about.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code, reason = "it describes what [`Named`] reads")]
+pub(super) struct OfOwner {
+    /// Whose webhook it is; empty for one of no user. The caller's, or else of no user, if not given.
+    owner: Option<String>,
+}
+
+/// The endpoint that a path names, of the owner that the query names.
+pub(super) struct Named(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<BTreeMap<String, String>>::from_request_parts(parts, state).await;
+        let Path(mut path) = path.map_err(|error| Problem::bad_request(error.to_string()))?;
+        let name = path.remove("name").unwrap_or_default();
+        let query = parts.uri.query().unwrap_or_default();
+        let owners = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "owner");
+        // Named twice it is that of nobody.
+        let owners: Vec<_> = owners.map(|(_, owner)| owner).collect();
+        Ok(Self(match owners.as_slice() {
+            [] => name,
+            owners => format!("{}/{name}", owners.join("/")),
+        }))
+    }
+}
+
 type Answer<T> = Result<(Extension<Shown>, Json<T>), Problem>;
 
 /// Endpoints.
 #[derive(Serialize, ToSchema)]
 pub(super) struct WebhookList {
-    /// By name.
+    /// By full name.
     webhooks: Vec<Webhook>,
 }
 
@@ -157,20 +190,20 @@ pub(super) struct NewWebhook {
 }
 
 /// An endpoint.
-#[utoipa::path(get, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name")), responses(
+#[utoipa::path(get, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner), responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn show<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
 ) -> Answer<Webhook> {
     answer(&caller, api.get(&caller, &name).await)
 }
 
 /// Changes an endpoint: a JSON merge patch (RFC 7396), `null` takes a value back to its default.
-#[utoipa::path(patch, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+#[utoipa::path(patch, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
     request_body(content = EndpointConfig, content_type = "application/merge-patch+json"), responses(
     (status = 200, description = "The changed endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -179,21 +212,21 @@ pub(super) async fn show<A: WebhooksApi>(
 pub(super) async fn edit<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
     bytes: Bytes,
 ) -> Answer<Webhook> {
     answer(&caller, api.edit(&caller, &name, body(&bytes)?).await)
 }
 
 /// Removes an endpoint. What waits for it ends as dead letters; the name is free again a moment later.
-#[utoipa::path(delete, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name")), responses(
+#[utoipa::path(delete, path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner), responses(
     (status = 204, description = "It is being removed"), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
 pub(super) async fn remove<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
 ) -> Result<(StatusCode, Extension<Shown>), Problem> {
     api.remove(&caller, &name).await.map_err(problem)?;
     Ok((StatusCode::NO_CONTENT, Shown::nothing().extension()))
@@ -209,7 +242,7 @@ pub(super) struct Pause {
 }
 
 /// Lets an endpoint wait. Its events are queued on the bus, as long as the bus keeps them.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
     request_body = Option<Pause>, responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -218,7 +251,7 @@ pub(super) struct Pause {
 pub(super) async fn pause<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
     bytes: Bytes,
 ) -> Answer<Webhook> {
     let Pause { reason } = optional(&bytes)?;
@@ -226,20 +259,20 @@ pub(super) async fn pause<A: WebhooksApi>(
 }
 
 /// Lets an endpoint go on.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name")), responses(
+#[utoipa::path(post, path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner), responses(
     (status = 200, description = "The endpoint", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
 pub(super) async fn resume<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
 ) -> Answer<Webhook> {
     answer(&caller, api.resume(&caller, &name).await)
 }
 
 /// Makes a new signing secret, which is in the answer and never again; the old one signs beside it for a while.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
     request_body = Option<Rotation>, responses(
     (status = 200, description = "The endpoint and its new secret", body = WithSecret), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -248,7 +281,7 @@ pub(super) async fn resume<A: WebhooksApi>(
 pub(super) async fn rotate<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
     bytes: Bytes,
 ) -> Answer<WithSecret> {
     let rotated = api.rotate(&caller, &name, optional(&bytes)?).await;
@@ -258,7 +291,7 @@ pub(super) async fn rotate<A: WebhooksApi>(
 }
 
 /// Sends a sample, or an event that is given, once and now, and says what came of it. Nothing is stored.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name")),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Its name"), OfOwner),
     request_body = Option<Trial>, responses(
     (status = 200, description = "What came of it", body = Tested), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -268,7 +301,7 @@ pub(super) async fn rotate<A: WebhooksApi>(
 pub(super) async fn test<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
     bytes: Bytes,
 ) -> Answer<Tested> {
     let tested = api.test(&caller, &name, optional(&bytes)?).await;
@@ -302,7 +335,7 @@ pub(super) async fn preview<A: WebhooksApi>(
 pub(super) async fn deliveries<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
     Query(page): Query<Page>,
 ) -> Answer<DeliveryList> {
     let found = api.deliveries(&caller, &name, page).await;
@@ -368,14 +401,15 @@ impl From<Attempt> for AttemptJson {
 
 /// A delivery: its event, and what came of each attempt.
 #[utoipa::path(get, path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
-    ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event")), responses(
+    ("name" = String, Path, description = "Name of the endpoint"), ("id" = String, Path, description = "Id of the event"), OfOwner), responses(
     (status = 200, description = "The delivery", body = DeliveryInFull), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn delivery<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path((name, id)): Path<(String, String)>,
+    Named(name): Named,
+    Path((_, id)): Path<(String, String)>,
 ) -> Answer<DeliveryInFull> {
     let found = api.delivery(&caller, &name, &id).await;
     let (owner, delivery, attempts) = found.map_err(problem)?;
@@ -396,7 +430,7 @@ pub(super) struct RedeliveryList {
 }
 
 /// Has dead letters delivered again, with the same `webhook-id`: those that are named, or those that a filter fits. It goes on over restarts.
-#[utoipa::path(post, path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint")),
+#[utoipa::path(post, path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OfOwner),
     request_body = Again, responses(
     (status = 202, description = "What was asked for", body = Job), (status = 400, response = openapi::BadRequest),
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -405,7 +439,7 @@ pub(super) struct RedeliveryList {
 pub(super) async fn redeliver<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
     bytes: Bytes,
 ) -> Result<(StatusCode, Extension<Shown>, Json<Job>), Problem> {
     let job = api.redeliver(&caller, &name, optional(&bytes)?).await;
@@ -418,14 +452,14 @@ pub(super) async fn redeliver<A: WebhooksApi>(
 }
 
 /// What was asked to be delivered again, and how far that is.
-#[utoipa::path(get, path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint")), responses(
+#[utoipa::path(get, path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the endpoint"), OfOwner), responses(
     (status = 200, description = "The newest first", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn redeliveries<A: WebhooksApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
-    Path(name): Path<String>,
+    Named(name): Named,
 ) -> Answer<RedeliveryList> {
     let found = api.redeliveries(&caller, &name).await;
     let (owner, redeliveries) = found.map_err(problem)?;

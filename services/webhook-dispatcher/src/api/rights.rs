@@ -1,5 +1,6 @@
 //! Who may see, make and change which endpoints.
 
+use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
 use serde_json::{Value, json};
 
@@ -7,12 +8,24 @@ use super::{ApiError, Webhooks};
 use crate::adapters::endpoints::{Activity, Source, Stored};
 
 impl Webhooks {
-    /// An endpoint that the caller may see.
+    /// An endpoint that the caller may see: `alice/ci` by its full name, `ci` if it is their own, or else belongs to no user (`/ci` in any
+    /// case). Another's is never meant by its name alone.
     pub(super) async fn visible(&self, caller: &Caller, name: &str) -> Result<Stored, ApiError> {
-        let stored = self.shared.store.endpoint(name).await?;
-        stored
-            .filter(|stored| may_see(caller, stored))
-            .ok_or_else(|| ApiError::NotFound(name.to_owned()))
+        let candidates = webhook_name::candidates(name, &caller.users);
+        let mut found = self.shared.store.named(candidates.clone()).await?;
+        let mut meant = candidates
+            .iter()
+            .filter_map(|full| found.remove(full))
+            .filter(|stored| may_see(caller, stored));
+        let absent = || ApiError::NotFound(name.to_owned());
+        let first = meant.next().ok_or_else(absent)?;
+        match meant.next() {
+            Some(second) if !second.owner.is_empty() => Err(ApiError::Conflict(format!(
+                "{name:?} may be {:?} or {:?}: name it in full",
+                first.name, second.name
+            ))),
+            Some(_) | None => Ok(first),
+        }
     }
 
     /// An endpoint that the caller may act on.

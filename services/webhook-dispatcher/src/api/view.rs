@@ -1,6 +1,7 @@
 //! Endpoints as they may be shown, with how they fare.
 
 use chrono::{DateTime, Utc};
+use mesh_events::webhook_name;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -15,8 +16,10 @@ use crate::domain::gate::Held;
 /// An endpoint as it may be shown.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Webhook {
-    /// Its name.
+    /// Its name, which its owner has only once.
     pub name: String,
+    /// How paths and requests name it: `alice/ci` (in a path `alice%2Fci`), or its name alone if it belongs to no user.
+    pub full_name: String,
     /// Unix user it belongs to; empty for those of `mesh.toml`.
     pub owner: String,
     /// `api`, or `file` for those of `mesh.toml`.
@@ -113,7 +116,8 @@ impl Webhook {
             _ => Map::new(),
         };
         Self {
-            name: stored.name,
+            name: webhook_name::short(&stored.name).to_owned(),
+            full_name: stored.name,
             owner: stored.owner,
             source: stored.source.as_str(),
             state: stored.activity.as_str(),

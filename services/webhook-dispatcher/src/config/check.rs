@@ -36,6 +36,8 @@ const OURS: [&str; 10] = [
 const MOST_BURST: u32 = 10_000;
 const MOST_HEADERS: usize = 20;
 const MOST_VALUE: usize = 4096;
+/// Half as long as the stream keeps events.
+const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Checks one endpoint and gathers what is wrong.
 pub(super) struct Check<'a> {
@@ -71,6 +73,11 @@ impl<'a> Check<'a> {
         }
         if name.is_empty() {
             self.fault("name", "missing; deliveries are kept under it");
+        } else if name.contains('/') {
+            self.fault(
+                "name",
+                "no slash: it stands between a user and the name of a webhook of theirs",
+            );
         } else if name.chars().any(char::is_control) || name.len() > 64 {
             self.fault(
                 "name",
@@ -114,6 +121,7 @@ impl<'a> Check<'a> {
             first_wait: written.first_wait.unwrap_or(config.first_wait),
             growth: written.growth.unwrap_or(config.growth),
             longest_wait: written.longest_wait.unwrap_or(config.longest_wait),
+            max_retry_after: written.max_retry_after.unwrap_or(config.max_retry_after),
             give_up_after: written.give_up_after,
         };
         if written.give_up_after.is_some_and(|after| after.is_zero()) {
@@ -124,6 +132,9 @@ impl<'a> Check<'a> {
         }
         if policy.max_attempts == 0 {
             self.fault("max_attempts", "at least 1");
+        }
+        if policy.max_retry_after.is_zero() || policy.max_retry_after > LONGEST_WAIT {
+            self.fault("max_retry_after", "above 0 and at most 7d");
         }
         if policy.growth == 0 {
             self.fault("growth", "at least 1");
@@ -158,6 +169,16 @@ impl<'a> Check<'a> {
         if digest && !is_chat {
             self.fault("arrays", "digests are for people; pipelines get each event");
         }
+        if written.pending_threshold.is_some() && !is_chat {
+            let problem = "only for chats; others get each explanation at once";
+            self.fault("pending_threshold", problem);
+        }
+        let pending_threshold = written
+            .pending_threshold
+            .unwrap_or(config.pending_threshold);
+        if pending_threshold > LONGEST_WAIT {
+            self.fault("pending_threshold", "at most 7d");
+        }
         let headers = self.headers(read);
         let limit = self.limit();
         let success = self.success();
@@ -172,6 +193,7 @@ impl<'a> Check<'a> {
             headers,
             public: Value::Null,
             max_event_age,
+            pending_threshold,
             allowed,
             timeout,
             concurrency,

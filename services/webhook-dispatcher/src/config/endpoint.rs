@@ -21,7 +21,7 @@ use crate::signature::Signer;
 /// An endpoint, checked.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Its name.
+    /// Its full name: with the owner's, if it belongs to a user.
     pub name: String,
     /// Unix user it belongs to; empty for those of `mesh.toml`.
     pub owner: String,
@@ -41,6 +41,8 @@ pub struct Endpoint {
     pub public: Value,
     /// Older events are not sent.
     pub max_event_age: Option<Duration>,
+    /// A chat is told of a job that waits once it has waited for so long.
+    pub pending_threshold: Duration,
     /// Subnets it may be in although they are private.
     pub allowed: Vec<Subnet>,
     /// Deadline of one attempt.
@@ -71,6 +73,7 @@ impl Endpoint {
                 longest: policy.longest_wait.min(circuit::LONGEST),
             },
             limit: self.limit,
+            max_retry_after: policy.max_retry_after,
         }
     }
 

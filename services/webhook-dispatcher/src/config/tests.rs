@@ -41,7 +41,7 @@ fn the_default_file_says_what_the_defaults_are() {
     let written: Config = file["webhook-dispatcher"].clone().try_into().unwrap();
     assert_eq!(format!("{written:?}"), format!("{:?}", Config::default()));
     let keys = file["webhook-dispatcher"].as_table().unwrap().len();
-    assert_eq!(keys, 22, "every key is in the file");
+    assert_eq!(keys, 24, "every key is in the file");
 }
 
 #[test]
@@ -52,6 +52,7 @@ fn the_default_schedule_takes_about_three_days() {
         first_wait: config.first_wait,
         growth: config.growth,
         longest_wait: config.longest_wait,
+        max_retry_after: config.max_retry_after,
         give_up_after: None,
     };
     // Full jitter takes half of each bound on average.

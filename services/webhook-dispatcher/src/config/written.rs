@@ -16,7 +16,7 @@ use crate::domain::format::{Format, Secret};
 #[schema(as = WebhookSpec)]
 #[serde(deny_unknown_fields, default)]
 pub struct EndpointConfig {
-    /// Its name, unique: letters, digits, `.`, `_` and `-`.
+    /// Its name, which its owner has only once: letters, digits, `.`, `_` and `-`.
     #[serde(skip_serializing)]
     #[schema(max_length = 64, example = "pipeline")]
     pub name: String,
@@ -102,6 +102,14 @@ pub struct EndpointConfig {
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30h")]
     pub longest_wait: Option<Duration>,
+    /// Upper bound of a wait that the receiver asks for by `Retry-After`, at most `7d`.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h")]
+    pub max_retry_after: Option<Duration>,
+    /// Chats: a job that waits is told of once it has waited for so long, at most `7d`; at once if it cannot start before somebody acts.
+    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "15m")]
+    pub pending_threshold: Option<Duration>,
     /// A delivery that did not arrive is given up after so long, as `1d`, although attempts are left.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1d")]

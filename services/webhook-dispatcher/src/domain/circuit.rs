@@ -32,7 +32,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    fn wait(&self, openings: u32, jitter: f64) -> TimeDelta {
+    /// How long nothing is sent before a probe.
+    pub(super) fn wait(&self, openings: u32, jitter: f64) -> TimeDelta {
         let factor = self.growth.saturating_pow(openings.saturating_sub(1));
         let bound = self.first.saturating_mul(factor).min(self.longest);
         let wait = bound.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
@@ -122,12 +123,22 @@ impl Circuit {
         if !self.lets_in(policy, now) {
             return None;
         }
-        if self.open.is_none() {
-            return Some(Pass::Regular);
+        match self.open {
+            None => Some(Pass::Regular),
+            Some(_) => Some(self.probe()),
         }
+    }
+
+    /// The right to make an attempt that others wait for, whether the circuit is open or not.
+    pub(super) fn probe(&mut self) -> Pass {
         self.probes += 1;
         self.probe = Some(self.probes);
-        Some(Pass::Probe(self.probes))
+        Pass::Probe(self.probes)
+    }
+
+    /// True for the probe that others wait for.
+    pub(super) fn awaits(&self, pass: Pass) -> bool {
+        matches!(pass, Pass::Probe(number) if self.probe == Some(number))
     }
 
     /// What came of an attempt; `jitter` is a random number in 0..1.
@@ -145,8 +156,9 @@ impl Circuit {
             (Sign::Nothing, _) => {}
             (Sign::Alive, _) => {
                 self.failures = 0;
-                self.open = None;
-                self.probe = None;
+                if self.open.take().is_some() {
+                    self.probe = None;
+                }
             }
             (Sign::Failing, Some(open)) if probed => {
                 let openings = open.openings.saturating_add(1);
@@ -176,7 +188,7 @@ impl Circuit {
 
     /// An attempt that nothing came of: another probe may be sent. True if it was the probe.
     pub fn abandon(&mut self, pass: Pass) -> bool {
-        let probed = matches!(pass, Pass::Probe(number) if self.probe == Some(number));
+        let probed = self.awaits(pass);
         if probed {
             self.probe = None;
         }

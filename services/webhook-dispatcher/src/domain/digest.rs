@@ -77,6 +77,8 @@ pub struct Digest {
     partition: String,
     #[serde(default)]
     email: Option<String>,
+    #[serde(default)]
+    person: Option<String>,
     /// Tasks that exist, as far as known.
     known: Tasks,
     /// True if a whole list of them was seen.
@@ -229,6 +231,7 @@ impl Digest {
             user: self.user.clone(),
             partition: self.partition.clone(),
             email: self.email.clone(),
+            person: self.person.clone(),
             known: self.known.len(),
             whole: self.whole,
             ended,
@@ -256,6 +259,8 @@ impl Digest {
                 .and_then(|owner| owner.identity.as_ref());
             let email = identity.map(|identity| identity.email.clone());
             self.email = email.filter(|email| (1..=320).contains(&email.len()));
+            let person = identity.map(|identity| cut(&identity.name, 80));
+            self.person = person.filter(|person| !person.is_empty());
         }
     }
 

@@ -19,6 +19,7 @@ mod template;
 use std::io;
 use std::path::Path;
 
+use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::{Event, EventType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -84,6 +85,8 @@ pub enum Content<'a> {
         cost: Option<&'a CostEvent>,
         /// The replay that tells it once more.
         replay: Option<&'a str>,
+        /// When it is told.
+        now: DateTime<Utc>,
     },
     /// A message of the mesh's own.
     Message {
@@ -119,7 +122,9 @@ impl Content<'_> {
     /// As a message for people. `None` for events that no chat shows.
     fn message(&self) -> Option<Message> {
         match self {
-            Self::Event { event, cost, .. } => message::of(event, *cost),
+            Self::Event {
+                event, cost, now, ..
+            } => Some(message::of(event, *cost)?.waited(event, *now)),
             Self::Message { message, .. } => Some((*message).clone()),
         }
     }
@@ -140,7 +145,7 @@ impl Format {
         }
     }
 
-    /// True if people read it: costs are waited for, old events are counted instead of sent, and one request at a time keeps the order.
+    /// True if people read it: old events are counted instead of sent, and one request at a time keeps the order.
     pub const fn is_chat(&self) -> bool {
         matches!(
             self,
@@ -193,6 +198,18 @@ impl Format {
             Self::PagerDuty(_) => Some(pagerduty::DEFAULT_TYPES),
             format if format.is_chat() => Some(message::DEFAULT_TYPES),
             _ => None,
+        }
+    }
+
+    /// True if what it tells of starts and ends has their cost in it, so that these wait for it.
+    pub fn shows_costs(&self) -> bool {
+        match self {
+            Self::CloudEvents => false,
+            Self::Slack | Self::SlackApi(_) | Self::Teams | Self::Discord | Self::PagerDuty(_) => {
+                true
+            }
+            Self::GitHub(settings) => settings.shows_costs(),
+            Self::Template(settings) => settings.shows_costs(),
         }
     }
 

@@ -1,8 +1,12 @@
 //! When an endpoint may be sent something: its circuit lets it in, it did not ask for a pause, and its rate is not used up.
 //!
-//! A `Retry-After` of a 429 or 503 speaks of the receiver, not of one delivery, so the whole endpoint waits for it.
+//! A `Retry-After` of a 429 or 503 speaks of the receiver, not of one delivery, so the whole endpoint waits for it. When that is over one
+//! delivery goes first, as a probe: what has gathered meanwhile would only be refused again. An answer lets the rest follow; if the probe
+//! fails, the endpoint waits for as long as before the first probe of an open circuit, or until its circuit opens.
 
-use chrono::{DateTime, Utc};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
@@ -17,6 +21,8 @@ pub struct Rules {
     pub circuit: circuit::Policy,
     /// How fast; `None`: as fast as it goes.
     pub limit: Option<Limit>,
+    /// How long it waits at most because its receiver asks for it.
+    pub max_retry_after: Duration,
 }
 
 /// A pause that the receiver asked for.
@@ -28,6 +34,14 @@ pub struct Held {
     pub until: DateTime<Utc>,
     /// Its answer.
     pub reason: String,
+}
+
+impl Held {
+    /// True if a probe may be sent. A clock that was set back does not make it longer.
+    fn is_over(&self, most: Duration, now: DateTime<Utc>) -> bool {
+        let most = TimeDelta::from_std(most).unwrap_or(TimeDelta::MAX);
+        now >= self.until || self.until - now > most
+    }
 }
 
 /// What is known of a gate beyond a restart.
@@ -48,7 +62,13 @@ pub struct Lesson {
 
 impl Lesson {
     /// The lesson of an outcome.
-    pub fn of(outcome: &Outcome, cause: Option<Cause>, status: u16, now: DateTime<Utc>) -> Self {
+    pub fn of(
+        outcome: &Outcome,
+        cause: Option<Cause>,
+        status: u16,
+        rules: &Rules,
+        now: DateTime<Utc>,
+    ) -> Self {
         let after = match outcome {
             Outcome::Retry { after } if cause == Some(Cause::Limited) || status == 503 => *after,
             _ => None,
@@ -60,7 +80,7 @@ impl Lesson {
             (Outcome::Retry { .. }, _) => Sign::Failing,
             _ => Sign::Alive,
         };
-        let until = after.map(|after: RetryAfter| after.at(now));
+        let until = after.map(|after: RetryAfter| after.at(now, rules.max_retry_after));
         Self { sign, until }
     }
 }
@@ -105,7 +125,8 @@ impl Gate {
     /// # Errors
     /// If nobody is: why.
     pub fn room(&self, rules: &Rules, now: DateTime<Utc>) -> Result<usize, Closed> {
-        if let Some(held) = self.held.as_ref().filter(|held| now < held.until) {
+        let most = rules.max_retry_after;
+        if let Some(held) = self.held.as_ref().filter(|held| !held.is_over(most, now)) {
             return Err(Closed::Until(held.until));
         }
         let room = match self.circuit.open() {
@@ -114,6 +135,7 @@ impl Gate {
                 return Err(Closed::Until(open.until));
             }
             Some(_) => 1,
+            None if self.held.is_some() => 1,
             None => usize::MAX,
         };
         let Some(limit) = &rules.limit else {
@@ -128,7 +150,10 @@ impl Gate {
     /// Asks to be let in.
     pub fn enter(&mut self, rules: &Rules, now: DateTime<Utc>) -> Option<Pass> {
         self.room(rules, now).ok()?;
-        let pass = self.circuit.enter(&rules.circuit, now)?;
+        let pass = match self.held {
+            Some(_) => self.circuit.probe(),
+            None => self.circuit.enter(&rules.circuit, now)?,
+        };
         if let Some(limit) = &rules.limit {
             self.bucket.take(limit, now);
         }
@@ -154,19 +179,35 @@ impl Gate {
         jitter: f64,
     ) -> bool {
         let before = self.state();
+        let probed = self.circuit.awaits(pass);
         self.circuit
             .ended(pass, lesson.sign, reason, &rules.circuit, now, jitter);
-        self.held.take_if(|held| held.until <= now);
-        if let Some(until) = lesson.until.filter(|until| *until > now)
-            && self.held.as_ref().is_none_or(|held| held.until < until)
-        {
-            self.held = Some(Held {
-                since: self.held.take().map_or(now, |held| held.since),
-                until,
-                reason: reason.to_owned(),
-            });
+        if let Some(until) = lesson.until.filter(|until| *until > now) {
+            if self.held.as_ref().is_none_or(|held| held.until < until) {
+                self.hold(until, reason, now);
+            }
+        } else if probed && self.held.is_some() {
+            match lesson.sign {
+                Sign::Alive => self.held = None,
+                // From now on its probes count.
+                Sign::Failing if self.circuit.open().is_some() => self.held = None,
+                Sign::Failing => {
+                    let wait = rules.circuit.wait(1, jitter);
+                    let most = TimeDelta::from_std(rules.max_retry_after);
+                    self.hold(now + most.map_or(wait, |most| wait.min(most)), reason, now);
+                }
+                Sign::Nothing => {}
+            }
         }
         self.state() != before
+    }
+
+    fn hold(&mut self, until: DateTime<Utc>, reason: &str, now: DateTime<Utc>) {
+        self.held = Some(Held {
+            since: self.held.take().map_or(now, |held| held.since),
+            until,
+            reason: reason.to_owned(),
+        });
     }
 
     /// An attempt that nothing came of.
@@ -192,6 +233,7 @@ mod tests {
             longest: Duration::from_secs(60),
         },
         limit: None,
+        max_retry_after: Duration::from_secs(3_600),
     };
 
     fn at(seconds: i64) -> DateTime<Utc> {
@@ -207,6 +249,7 @@ mod tests {
             &outcome,
             Cause::of_answer(&outcome, status),
             status,
+            &RULES,
             at(now),
         )
     }
@@ -230,7 +273,7 @@ mod tests {
         let unsent = Outcome::Permanent {
             reason: String::new(),
         };
-        let unsent = Lesson::of(&unsent, Some(Cause::Content), 0, at(0));
+        let unsent = Lesson::of(&unsent, Some(Cause::Content), 0, &RULES, at(0));
         assert_eq!(unsent.sign, Sign::Nothing);
         let unanswered = Outcome::Retry { after: None };
         for cause in [
@@ -239,7 +282,7 @@ mod tests {
             Cause::Tls,
             Cause::Address,
         ] {
-            let lesson = Lesson::of(&unanswered, Some(cause), 0, at(0));
+            let lesson = Lesson::of(&unanswered, Some(cause), 0, &RULES, at(0));
             assert_eq!(lesson.sign, Sign::Failing);
         }
     }
@@ -277,6 +320,55 @@ mod tests {
         let pass = next.enter(&RULES, at(61)).unwrap();
         assert!(next.ended(pass, &lesson(204, None, 61), "", &RULES, at(61), 1.0));
         assert_eq!(next.state(), State::default());
+    }
+
+    #[test]
+    fn after_a_pause_one_goes_first_and_only_its_success_lets_the_rest_follow() {
+        let mut gate = Gate::default();
+        let early = gate.enter(&RULES, at(0)).unwrap();
+        let pass = gate.enter(&RULES, at(0)).unwrap();
+        gate.ended(pass, &lesson(429, Some(30), 0), "slow", &RULES, at(0), 1.0);
+        // As the next dispatcher has it.
+        for mut gate in [gate.clone(), Gate::new(gate.state())] {
+            assert_eq!(gate.room(&RULES, at(30)), Ok(1));
+            let probe = gate.enter(&RULES, at(30)).unwrap();
+            assert!(matches!(probe, Pass::Probe(_)));
+            assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
+            // What was sent before the pause says nothing of what is now.
+            gate.ended(early, &lesson(204, None, 31), "", &RULES, at(31), 1.0);
+            assert_eq!(gate.room(&RULES, at(31)), Err(Closed::Probing));
+            // Asked to wait again; then a failure that says nothing of a pause.
+            gate.ended(
+                probe,
+                &lesson(429, Some(20), 32),
+                "slow",
+                &RULES,
+                at(32),
+                1.0,
+            );
+            assert_eq!(gate.room(&RULES, at(51)), Err(Closed::Until(at(52))));
+            let probe = gate.enter(&RULES, at(52)).unwrap();
+            gate.ended(probe, &lesson(500, None, 53), "down", &RULES, at(53), 1.0);
+            assert_eq!(gate.room(&RULES, at(53)), Err(Closed::Until(at(63))));
+            let probe = gate.enter(&RULES, at(63)).unwrap();
+            gate.abandon(probe);
+            let probe = gate.enter(&RULES, at(63)).unwrap();
+            gate.ended(probe, &lesson(204, None, 64), "", &RULES, at(64), 1.0);
+            assert_eq!(gate.room(&RULES, at(64)), Ok(usize::MAX));
+            assert_eq!(gate.state(), State::default());
+        }
+    }
+
+    #[test]
+    fn a_probe_that_fails_may_open_the_circuit_and_a_clock_set_back_ends_a_pause() {
+        let mut gate = Gate::default();
+        let pass = gate.enter(&RULES, at(0)).unwrap();
+        gate.ended(pass, &lesson(503, Some(30), 0), "", &RULES, at(0), 1.0);
+        assert_eq!(gate.room(&RULES, at(-4_000)), Ok(1));
+        let probe = gate.enter(&RULES, at(30)).unwrap();
+        gate.ended(probe, &lesson(503, None, 30), "", &RULES, at(30), 1.0);
+        let state = gate.state();
+        assert!(state.open.is_some() && state.held.is_none(), "{state:?}");
     }
 
     #[test]

@@ -9,10 +9,14 @@ mod line;
 mod link;
 mod markup;
 
+use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::{Event, EventType};
 use serde::{Deserialize, Serialize};
 
+use super::{pending, text};
+
+pub use job::person;
 pub use link::Link;
 pub use markup::{Dialect, Span, Text, clean, units};
 
@@ -116,6 +120,21 @@ impl Message {
         let value = value.into();
         if !value.is_empty() {
             self.facts.push(Fact { name, value });
+        }
+        self
+    }
+
+    /// Says how long the job of an explanation has waited by now.
+    #[must_use]
+    pub fn waited(mut self, event: &Event, now: DateTime<Utc>) -> Self {
+        if let Some(since) = pending::since(event) {
+            self.facts.insert(
+                0,
+                Fact {
+                    name: "Waited so far",
+                    value: Text::from(text::span((now - since).num_seconds())),
+                },
+            );
         }
         self
     }

@@ -1,4 +1,4 @@
-//! Which chat messages wait a moment for their cost.
+//! What waits a moment for its cost: messages to people, incidents, and bodies that have it in them.
 //!
 //! A message about a start wants the burn rate, one about an end the final cost; cost-engine publishes both right after the event they
 //! follow from. So these messages wait a few seconds (`cost_wait`) for `cost.estimated` and `cost.finalized` of their run, and go
@@ -61,7 +61,7 @@ fn key(pair: Pair, cluster: &str, run: &str) -> String {
     format!("{}/{cluster}/{run}", pair.as_str())
 }
 
-/// Cost types a chat needs for its messages.
+/// Cost types that are needed to complete what is told.
 pub fn companions(filter: &Filter) -> Vec<EventType> {
     let ends = EventType::ALL
         .iter()

@@ -9,15 +9,12 @@
 //! - No answer (DNS, connect, TLS, reset, deadline, refused address): tried again.
 //!
 //! The wait before attempt n+1 is anything between nothing and first_wait × growth^(n-1), at most longest_wait: full jitter, so that the
-//! deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter. Where a delivery is
-//! given up after a while, the last attempt is made when that is over.
+//! deliveries of an endpoint that comes back do not arrive all at once. A `Retry-After` makes it longer, never shorter, up to
+//! `max_retry_after`. Where a delivery is given up after a while, the last attempt is made when that is over.
 
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-
-/// No receiver may make us wait longer: events of the stream are remembered for 14 days.
-const LONGEST_RETRY_AFTER: TimeDelta = TimeDelta::days(7);
 
 /// How often and when a delivery is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +27,8 @@ pub struct Policy {
     pub growth: u32,
     /// Upper bound of every wait.
     pub longest_wait: Duration,
+    /// Upper bound of a wait that the receiver asks for.
+    pub max_retry_after: Duration,
     /// No attempt is planned later than so long after the delivery began; `None`: attempts alone end it.
     pub give_up_after: Option<Duration>,
 }
@@ -111,9 +110,12 @@ impl RetryAfter {
         Self::Delay(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
     }
 
-    /// When that is.
-    pub fn at(self, now: DateTime<Utc>) -> DateTime<Utc> {
-        let latest = now + LONGEST_RETRY_AFTER;
+    /// When that is: at most so long from now.
+    pub fn at(self, now: DateTime<Utc>, most: Duration) -> DateTime<Utc> {
+        let latest = TimeDelta::from_std(most)
+            .ok()
+            .and_then(|most| now.checked_add_signed(most))
+            .unwrap_or(DateTime::<Utc>::MAX_UTC);
         match self {
             Self::Delay(delay) => TimeDelta::from_std(delay)
                 .ok()
@@ -167,7 +169,7 @@ pub fn next_attempt(
     let end = policy
         .give_up_after
         .and_then(|after| began.checked_add_signed(TimeDelta::from_std(after).ok()?));
-    let asked = retry_after.map_or(now, |retry_after| retry_after.at(now));
+    let asked = retry_after.map_or(now, |after| after.at(now, policy.max_retry_after));
     if let Some(end) = end.filter(|end| now >= *end || asked > *end) {
         let after = (end - began).to_std().unwrap_or_default();
         return Next::GiveUp {
@@ -179,7 +181,7 @@ pub fn next_attempt(
         };
     }
     let wait = policy.bound(attempt).mul_f64(jitter.clamp(0.0, 1.0));
-    let at = now + TimeDelta::from_std(wait).unwrap_or(LONGEST_RETRY_AFTER);
+    let at = now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::days(7));
     let at = at.max(asked);
     // The last one is at the end, not before it.
     Next::Retry {
@@ -198,6 +200,7 @@ mod tests {
         first_wait: Duration::from_secs(10),
         growth: 4,
         longest_wait: Duration::from_secs(1_000),
+        max_retry_after: Duration::from_secs(7 * 24 * 60 * 60),
         give_up_after: None,
     };
 
@@ -291,6 +294,14 @@ mod tests {
             7 * 86_400,
             "nor for ever"
         );
+        let policy = Policy {
+            max_retry_after: Duration::from_secs(60),
+            ..POLICY
+        };
+        for value in ["3600", "Fri, 21 Nov 2025 22:00:00 GMT"] {
+            let next = next_attempt(&policy, 1, now(), &after(value), now(), 0.9);
+            assert_eq!(seconds(&next), 60, "cut to what the endpoint allows");
+        }
         assert_eq!(
             RetryAfter::parse("1.5"),
             Some(RetryAfter::Delay(Duration::from_millis(1500)))
@@ -314,10 +325,10 @@ mod tests {
                 (Next::Retry { at }, Next::Retry { at: without }) => {
                     prop_assert!(now() < end);
                     prop_assert_eq!(at, without.min(end));
-                    prop_assert!(asked.is_none_or(|asked| at >= asked.at(now())));
+                    prop_assert!(asked.is_none_or(|asked| at >= asked.at(now(), POLICY.max_retry_after)));
                 }
                 (Next::GiveUp { .. }, Next::Retry { .. }) => {
-                    prop_assert!(now() >= end || asked.is_some_and(|asked| asked.at(now()) > end));
+                    prop_assert!(now() >= end || asked.is_some_and(|asked| asked.at(now(), POLICY.max_retry_after) > end));
                 }
                 (given_up, without) => prop_assert_eq!(given_up, without),
             }
@@ -340,7 +351,7 @@ mod tests {
         fn any_header_is_read_or_ignored(value in "\\PC{0,40}") {
             let answer = Outcome::of_status(503, RetryAfter::parse(&value));
             let Next::Retry { at } = next_attempt(&POLICY, 1, now(), &answer, now(), 0.0) else { panic!("gave up") };
-            prop_assert!(at >= now() && at <= now() + LONGEST_RETRY_AFTER);
+            prop_assert!(at >= now() && at <= now() + TimeDelta::days(7));
         }
     }
 }

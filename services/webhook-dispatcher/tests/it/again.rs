@@ -376,7 +376,7 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
     mesh.wait_for_consumers(3).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
     // Of the job, and of the endpoint.
-    mesh.wait_for_count("hers", "delivered", 2).await;
+    mesh.wait_for_count("alice/hers", "delivered", 2).await;
     let told: Vec<String> = hers
         .received()
         .iter()
@@ -384,10 +384,16 @@ async fn the_owner_of_a_disabled_endpoint_reads_of_it_in_their_chat(kind: Kind) 
         .filter(|body| body.contains("pipeline"))
         .collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    for part in ["is disabled", "moved", "smesh webhooks resume pipeline"] {
+    for part in [
+        "is disabled",
+        "moved",
+        "smesh webhooks resume alice/pipeline",
+    ] {
         assert!(told[0].contains(part), "{part}: {}", told[0]);
     }
-    let (_, listed) = mesh.call(Method::GET, "/v1/webhooks/his/deliveries").await;
+    let (_, listed) = mesh
+        .call(Method::GET, "/v1/webhooks/bob%2Fhis/deliveries")
+        .await;
     assert_eq!(listed["deliveries"], json!([]), "{listed}");
 }
 

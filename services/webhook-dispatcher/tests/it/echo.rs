@@ -9,14 +9,18 @@ use axum::http::Method;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use mesh_events::EventType;
+use mesh_runtime::api::Role;
 use mesh_testkit::wait_until;
 use serde_json::{Value, json};
-use sqlx::Row as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::dispatcher::{Dispatcher, logs};
-use crate::harness::{DEADLINE, Mesh, SECRET, endpoint, event, signed};
+use crate::harness::{DEADLINE, Kind, Mesh, SECRET, endpoint, event, on_both, signed};
+
+on_both!(no_secret_that_a_receiver_repeats_is_recorded_or_shown,);
 
 /// How pages repeat a text.
 const ENCODINGS: [fn(&str) -> String; 8] = [
@@ -196,8 +200,12 @@ async fn answers(mesh: &Mesh) -> String {
         for _ in 0..ENCODINGS.len() {
             add(mesh.call(Method::POST, &format!("{at}/test")).await);
         }
-        let preview = format!("{at}/preview");
-        add(mesh.call(Method::POST, &preview).await);
+        let draft = json!({"webhook": name, "type": "job.failed"});
+        let preview = "/v1/webhooks/preview";
+        let shown = mesh
+            .ask(Method::POST, preview, "root", Role::Admin, &draft)
+            .await;
+        assert!(add(shown)["requests"].is_array(), "{name}");
         let page = add(mesh
             .call(Method::GET, &format!("{at}/deliveries?limit=100"))
             .await);
@@ -213,9 +221,61 @@ async fn answers(mesh: &Mesh) -> String {
     text
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown() {
-    let mut mesh = Mesh::without_dispatcher().await;
+async fn postgres(mesh: &Mesh) -> PgConnection {
+    let options: PgConnectOptions = mesh.database.parse().unwrap();
+    options.connect().await.unwrap()
+}
+
+/// How many deliveries are done and announced.
+async fn settled(mesh: &Mesh) -> i64 {
+    let sql = "SELECT count(*) FROM deliveries WHERE state <> 'waiting' AND announced = 1";
+    let count = if mesh.database.is_empty() {
+        let query = sqlx::query_scalar(sql);
+        query.fetch_one(&mut mesh.outsider().await).await
+    } else {
+        let query = sqlx::query_scalar(sql);
+        query.fetch_one(&mut postgres(mesh).await).await
+    };
+    // Before the dispatcher has made its tables there are none.
+    count.unwrap_or_default()
+}
+
+/// Everything that is in the database: the file, or every column of every table.
+async fn dump(mesh: &Mesh) -> String {
+    if mesh.database.is_empty() {
+        let file = std::fs::read(mesh.folder.path().join("webhook-dispatcher.db")).unwrap();
+        return String::from_utf8_lossy(&file).into_owned();
+    }
+    let mut database = postgres(mesh).await;
+    let columns: Vec<(String, String, String)> = sqlx::query_as(
+        "SELECT table_name::text, column_name::text, data_type::text FROM information_schema.columns WHERE table_schema = 'public'",
+    )
+    .fetch_all(&mut database)
+    .await
+    .unwrap();
+    let tables: std::collections::BTreeSet<&str> =
+        columns.iter().map(|(table, ..)| table.as_str()).collect();
+    for table in ["endpoints", "deliveries", "attempts", "kept", "acts"] {
+        assert!(tables.contains(table), "{tables:?}");
+    }
+    let mut text = String::new();
+    for (table, column, kind) in &columns {
+        let value = match kind.as_str() {
+            "bytea" => format!("\"{column}\""),
+            _ => format!("convert_to(\"{column}\"::text, 'UTF8')"),
+        };
+        let sql = format!("SELECT {value} FROM \"{table}\" WHERE \"{column}\" IS NOT NULL");
+        let query = sqlx::query_scalar(AssertSqlSafe(sql));
+        let values: Vec<Vec<u8>> = query.fetch_all(&mut database).await.unwrap();
+        for value in values {
+            writeln!(text, "{table}.{column} {}", String::from_utf8_lossy(&value)).unwrap();
+        }
+    }
+    text
+}
+
+async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown(kind: Kind) {
+    let mut mesh = Mesh::on(kind).await;
     mesh.settings = "cost_wait = \"0s\"".to_owned();
     let endpoints = endpoints(echo().await);
     let config = mesh.write_config(&endpoints);
@@ -226,9 +286,7 @@ async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown() {
         mesh.publish(&failed).await;
     }
     wait_until("all are done and announced", DEADLINE, async || {
-        let sql = "SELECT count(*) FROM deliveries WHERE state <> 'waiting' AND announced = 1";
-        let row = sqlx::query(sql).fetch_one(&mut mesh.outsider().await).await;
-        row.is_ok_and(|row| row.get::<i64, _>(0) == (EVENTS * endpoints.len()) as i64)
+        settled(&mesh).await == (EVENTS * endpoints.len()) as i64
     })
     .await;
     drop(dispatcher);
@@ -241,8 +299,7 @@ async fn no_secret_that_a_receiver_repeats_is_recorded_or_shown() {
         ("MESH_AUDIT", stream(&mesh, "MESH_AUDIT").await),
     ];
     mesh.stop().await;
-    let file = std::fs::read(mesh.folder.path().join("webhook-dispatcher.db")).unwrap();
-    found.push(("database", String::from_utf8_lossy(&file).into_owned()));
+    found.push(("database", dump(&mesh).await));
 
     let needles = needles();
     let mut leaks = Vec::new();

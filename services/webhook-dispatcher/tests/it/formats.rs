@@ -140,6 +140,7 @@ fn bodies(
         event: &event.clone().into(),
         cost,
         replay: None,
+        now: chrono::Utc::now(),
     };
     let kind = event.kind().unwrap();
     let mut lines = Vec::new();
@@ -304,7 +305,7 @@ async fn receivers_with_the_standard_libraries_verify_with_either_secret_while_i
     mesh.wait_for_consumers(1).await;
     let new = call("/v1/webhooks/mine/rotate", &Value::Null).await;
     mesh.publish(&event(EventType::JobStarted, 1)).await;
-    mesh.wait_for_count("mine", "delivered", 1).await;
+    mesh.wait_for_count("alice/mine", "delivered", 1).await;
     let received = receiver.received().remove(0);
     let (headers, body) = headers_and_body(&received);
     let signatures = received.header("webhook-signature").split(' ').count();

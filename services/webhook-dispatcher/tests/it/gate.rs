@@ -17,6 +17,8 @@ on_both!(
     who_asks_for_a_pause_gets_it_for_the_whole_endpoint,
     github_asks_for_a_pause_with_403,
     a_pause_may_have_fractions_of_a_second,
+    after_a_pause_one_probe_goes_and_its_success_lets_the_rest_follow,
+    no_receiver_asks_for_a_longer_pause_than_the_endpoint_allows,
     a_limited_endpoint_gets_its_events_in_order_and_at_its_pace,
 );
 
@@ -50,9 +52,9 @@ async fn attempts(mesh: &Mesh) -> Vec<u64> {
     waiting.map(|it| it["attempts"].as_u64().unwrap()).collect()
 }
 
-async fn nothing_is_held_on_the_bus(mesh: &Mesh) {
+async fn nothing_is_held_on_the_bus(mesh: &Mesh, name: &str) {
     wait_until("the bus holds nothing", DEADLINE, async || {
-        mesh.pending("pipeline").await + mesh.unacknowledged("pipeline").await == 0
+        mesh.pending(name).await + mesh.unacknowledged(name).await == 0
     })
     .await;
 }
@@ -75,7 +77,7 @@ async fn an_open_circuit_lets_one_probe_through_and_keeps_the_rest(kind: Kind) {
     );
     let later = publish(&mesh, 11..=30).await;
     mesh.wait_for_count("pipeline", "waiting", 23).await;
-    nothing_is_held_on_the_bus(&mesh).await;
+    nothing_is_held_on_the_bus(&mesh, "pipeline").await;
     wait_until("two probes", DEADLINE, async || {
         receiver.received().len() >= 5
     })
@@ -146,7 +148,7 @@ async fn who_asks_for_a_pause_gets_it_for_the_whole_endpoint(kind: Kind) {
     assert_eq!(shown(&mesh).await["circuit"]["state"], "closed");
     publish(&mesh, 2..=3).await;
     mesh.wait_for_count("pipeline", "waiting", 3).await;
-    nothing_is_held_on_the_bus(&mesh).await;
+    nothing_is_held_on_the_bus(&mesh, "pipeline").await;
     assert_eq!(receiver.received().len(), 1);
     let path = "/v1/webhooks/pipeline/resume";
     let (_, resumed) = mesh.call(Method::POST, path).await;
@@ -169,9 +171,13 @@ async fn github_asks_for_a_pause_with_403(kind: Kind) {
         "format = { type = \"github\", token = \"t\", repository = \"a/b\" }\nconcurrency = 1";
     let mesh = Mesh::start_on(kind, &[endpoint("pipeline", &receiver.url("/"), format)]).await;
     publish(&mesh, 1..=3).await;
+    // Each has waited for its cost before.
+    wait_until("the endpoint is held", DEADLINE, async || {
+        shown(&mesh).await["held"]["until"].is_string()
+    })
+    .await;
     mesh.wait_for_count("pipeline", "waiting", 3).await;
     assert_eq!(receiver.received().len(), 1, "the others wait, too");
-    assert!(shown(&mesh).await["held"]["until"].is_string());
     assert_eq!(shown(&mesh).await["circuit"]["state"], "closed");
     let mut attempts = attempts(&mesh).await;
     attempts.sort_unstable();
@@ -181,7 +187,7 @@ async fn github_asks_for_a_pause_with_403(kind: Kind) {
 async fn a_pause_may_have_fractions_of_a_second(kind: Kind) {
     let receiver = Receiver::start().await;
     receiver.answer_next([Answer {
-        headers: vec![("retry-after".into(), "3600.5".into())],
+        headers: vec![("retry-after".into(), "1800.5".into())],
         ..Answer::status(429)
     }]);
     let endpoints = [signed("pipeline", &receiver.url("/"), "concurrency = 1")];
@@ -199,9 +205,67 @@ async fn a_pause_may_have_fractions_of_a_second(kind: Kind) {
     };
     let asked = time("until") - time("since");
     assert!(
-        (3_600_400..=3_600_600).contains(&asked.num_milliseconds()),
+        (1_800_400..=1_800_600).contains(&asked.num_milliseconds()),
         "{held}"
     );
+}
+
+async fn after_a_pause_one_probe_goes_and_its_success_lets_the_rest_follow(kind: Kind) {
+    let receiver = Receiver::start().await;
+    let busy = || Answer {
+        headers: vec![("retry-after".into(), "1".into())],
+        ..Answer::status(429)
+    };
+    let slow = Answer {
+        delay: Duration::from_secs(1),
+        ..Answer::status(204)
+    };
+    receiver.answer_next([busy(), busy(), slow]);
+    let endpoints = [signed("pipeline", &receiver.url("/"), "concurrency = 16")];
+    let mesh = Mesh::start_on(kind, &endpoints).await;
+    publish(&mesh, 1..=1).await;
+    wait_until("the endpoint is held", DEADLINE, async || {
+        shown(&mesh).await["held"]["until"].is_string()
+    })
+    .await;
+    publish(&mesh, 2..=20).await;
+    mesh.wait_for_count("pipeline", "delivered", 20).await;
+    let received = receiver.received();
+    assert_eq!(received.len(), 22);
+    // The probe is refused, too, and the next is answered late: meanwhile nobody follows.
+    for n in [1, 2, 3] {
+        let wait = received[n].at - received[n - 1].at;
+        assert!(wait >= Duration::from_millis(950), "{n}: {wait:?}");
+    }
+}
+
+async fn no_receiver_asks_for_a_longer_pause_than_the_endpoint_allows(kind: Kind) {
+    let receiver = Receiver::start().await;
+    let busy = || Answer {
+        headers: vec![("retry-after".into(), "86400".into())],
+        ..Answer::status(429)
+    };
+    receiver.answer_next([busy()]);
+    let more = "max_retry_after = \"2s\"";
+    let mut mesh = Mesh::start_on(kind, &[signed("pipeline", &receiver.url("/"), more)]).await;
+    publish(&mesh, 1..=2).await;
+    mesh.wait_for_count("pipeline", "delivered", 2).await;
+    assert_eq!(shown(&mesh).await["max_retry_after"], "2s");
+
+    // An hour where nothing is said.
+    mesh.stop().await;
+    mesh.run(&[signed("pipeline", &receiver.url("/"), "")])
+        .await;
+    receiver.answer_next([busy()]);
+    publish(&mesh, 3..=3).await;
+    wait_until("the endpoint is held", DEADLINE, async || {
+        shown(&mesh).await["held"]["until"].is_string()
+    })
+    .await;
+    let held = shown(&mesh).await["held"].clone();
+    let time = |key: &str| -> DateTime<Utc> { held[key].as_str().unwrap().parse().unwrap() };
+    let hours = (time("until") - time("since")).num_seconds();
+    assert!((3_598..=3_600).contains(&hours), "{held}");
 }
 
 async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind) {
@@ -218,7 +282,7 @@ async fn a_limited_endpoint_gets_its_events_in_order_and_at_its_pace(kind: Kind)
     mesh.wait_for_consumers(1).await;
     let published = publish(&mesh, 1..=10).await;
     mesh.wait_for_count("pipeline", "waiting", 8).await;
-    nothing_is_held_on_the_bus(&mesh).await;
+    nothing_is_held_on_the_bus(&mesh, "root/pipeline").await;
     assert_eq!(mesh.count("pipeline", "delivered").await, 2, "the burst");
 
     let patch = json!({"rate_limit": "10/s", "burst": 1});

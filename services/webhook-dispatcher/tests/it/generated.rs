@@ -220,6 +220,7 @@ pub fn summary(rng: &mut StdRng) -> Summary {
         user: words(rng),
         partition: words(rng),
         email: None,
+        person: rng.random_bool(0.5).then(|| words(rng)),
         known: rng.random_range(0..MOST_TASKS),
         whole: rng.random(),
         ended: rng.random_range(0..MOST_TASKS),

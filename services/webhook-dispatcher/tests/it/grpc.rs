@@ -40,7 +40,7 @@ async fn grpc_does_as_rest_does() {
         .unwrap()
         .into_inner();
     assert_eq!(listed.webhooks.len(), 1);
-    let over_rest = mesh.call(Method::GET, "/v1/webhooks/mine").await.1;
+    let over_rest = mesh.call(Method::GET, "/v1/webhooks/alice%2Fmine").await.1;
     let spec = serde_json::to_value(listed.webhooks[0].spec.as_ref()).unwrap();
     for key in [
         "url",
@@ -57,6 +57,7 @@ async fn grpc_does_as_rest_does() {
         (&over_rest["burst"], &over_rest["max_attempts"]),
         (&json!(3), &json!(5))
     );
+    assert_eq!(listed.webhooks[0].full_name, "alice/mine");
     let circuit = listed.webhooks[0].circuit.clone().unwrap();
     assert_eq!(over_rest["circuit"]["state"], circuit.state);
     assert!(
@@ -93,7 +94,7 @@ async fn grpc_does_as_rest_does() {
         .await
         .unwrap();
     wait_until("it is gone", DEADLINE, async || {
-        mesh.call(Method::GET, "/v1/webhooks/mine").await.0 == StatusCode::NOT_FOUND
+        mesh.call(Method::GET, "/v1/webhooks/alice%2Fmine").await.0 == StatusCode::NOT_FOUND
     })
     .await;
 }

@@ -10,7 +10,7 @@ use axum::http::{Method, Request, StatusCode};
 use chrono::Utc;
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
-use mesh_bus::Bus;
+use mesh_bus::{Bus, EndpointConsumer};
 use mesh_db::Location;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
@@ -243,6 +243,35 @@ impl Mesh {
         consumer.info().await.unwrap().clone()
     }
 
+    /// Performs statements on the dispatcher's database.
+    pub async fn change_database(&self, statements: String) {
+        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(statements));
+        if self.database.is_empty() {
+            sql.execute(&mut self.outsider().await).await.unwrap();
+        } else {
+            let options: PgConnectOptions = self.database.parse().unwrap();
+            let mut connection = options.connect().await.unwrap();
+            sql.execute(&mut connection).await.unwrap();
+        }
+    }
+
+    /// Gives an endpoint a consumer under another name, which begins with what comes from now on.
+    pub async fn replace_consumer(&self, old: &str, new: &str, owner: &str) {
+        let info = self.consumer(old).await;
+        let consumer = EndpointConsumer {
+            name: names::consumer(new),
+            endpoint: new.to_owned(),
+            owner: owner.to_owned(),
+            filters: info.config.filter_subjects,
+            max_ack_pending: info.config.max_ack_pending,
+            ack_wait: info.config.ack_wait,
+            created_at: Utc::now(),
+        };
+        let old = names::consumer(old);
+        self.bus.delete_endpoint_consumer(&old).await.unwrap();
+        self.bus.endpoint_consumer(&consumer).await.unwrap();
+    }
+
     /// True if the endpoint has a consumer of replays.
     pub async fn consumes_replays(&self, endpoint: &str) -> bool {
         let client = async_nats::connect(self.nats.url()).await.unwrap();
@@ -387,9 +416,7 @@ impl Mesh {
 
     /// What the API says about an endpoint's deliveries, e.g. `delivered`.
     pub async fn count(&self, name: &str, state: &str) -> u64 {
-        self.call(Method::GET, &format!("/v1/webhooks/{name}"))
-            .await
-            .1["counts"][state]
+        self.call(Method::GET, &at(name)).await.1["counts"][state]
             .as_u64()
             .unwrap()
     }
@@ -443,6 +470,11 @@ impl<M> Listener<M> {
             .expect("a message in time")
             .unwrap()
     }
+}
+
+/// Where the API has an endpoint; `alice/mine` is alice's.
+pub fn at(name: &str) -> String {
+    format!("/v1/webhooks/{}", name.replace('/', "%2F"))
 }
 
 /// Calls the API as a user.

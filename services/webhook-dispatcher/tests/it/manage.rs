@@ -73,7 +73,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
             &"the next step".into()
         )
     );
-    let raw = mesh.raw_endpoint("mine").await;
+    let raw = mesh.raw_endpoint("alice/mine").await;
     for text in [shown.to_string(), raw] {
         assert!(
             !text.contains("hunter") && !text.contains(&secret[8..]),
@@ -127,7 +127,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     let fourth = event(EventType::JobSubmitted, 6);
     mesh.publish(&fourth).await;
     wait_until("the event is queued", DEADLINE, async || {
-        mesh.pending("mine").await == 1
+        mesh.pending("alice/mine").await == 1
     })
     .await;
     assert_eq!(receiver.received().len(), 3);
@@ -140,9 +140,9 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     .await;
     received(&receiver, &[&first, &second, &third, &fourth]).await;
 
-    replay(&mesh, "r1", "mine", &[&first]).await;
+    replay(&mesh, "r1", "alice/mine", &[&first]).await;
     wait_until("it takes replays", DEADLINE, async || {
-        mesh.consumes_replays("mine").await
+        mesh.consumes_replays("alice/mine").await
     })
     .await;
     let test = "/v1/webhooks/mine/test";
@@ -154,7 +154,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
     let (status, _) = alice(&mesh, Method::DELETE, "/v1/webhooks/mine", &Value::Null).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     mesh.wait_for_consumers(0).await;
-    assert!(!mesh.consumes_replays("mine").await);
+    assert!(!mesh.consumes_replays("alice/mine").await);
     wait_until("nothing is left of it", DEADLINE, async || {
         alice(&mesh, Method::GET, "/v1/webhooks/mine", &Value::Null)
             .await
@@ -174,7 +174,7 @@ async fn a_users_webhook_is_delivered_to_changed_rotated_paused_and_removed(kind
                 act.made_by.as_str(),
                 act.role.as_str()
             ),
-            ("mine", "alice", "user")
+            ("alice/mine", "alice", "user")
         );
         told.push((act.what, act.keys.join(","), act.reason));
     }

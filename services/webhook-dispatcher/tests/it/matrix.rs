@@ -65,7 +65,8 @@ async fn mesh() -> (Mesh, Receiver, String) {
     let event = event(EventType::JobStarted, 1);
     mesh.publish(&event).await;
     for (who, _) in CALLERS {
-        mesh.wait_for_count(&format!("of-{who}"), "dead", 1).await;
+        mesh.wait_for_count(&format!("alice/of-{who}"), "dead", 1)
+            .await;
     }
     receiver.answer_always(Answer::status(204));
     (mesh, receiver, event.id)
@@ -156,10 +157,18 @@ async fn every_route_is_for_whom_it_should_be() {
             if *act == Act::Make {
                 body["name"] = format!("made-by-{who}").into();
             }
-            let path = path
-                .replace("{name}", &format!("of-{who}"))
-                .replace("{id}", &id);
+            let of = |name: &str| {
+                let path = path.replace("{name}", name);
+                path.replace("{id}", &id)
+            };
             let method: Method = method.to_uppercase().parse().unwrap();
+            if path.contains("{name}") && who != "alice" {
+                // By its name alone it is nobody's but alice's.
+                let path = of(&format!("of-{who}"));
+                let (status, answer) = mesh.ask(method.clone(), &path, who, role, &body).await;
+                assert_eq!(status, StatusCode::NOT_FOUND, "{path} as {who}: {answer}");
+            }
+            let path = of(&format!("alice%2Fof-{who}"));
             let (status, answer) = mesh.ask(method.clone(), &path, who, role, &body).await;
             let fits = match act.expected(who) {
                 Code::Ok => status.is_success(),
@@ -187,7 +196,7 @@ async fn every_method_is_for_whom_it_should_be() {
     for (n, (who, role)) in (1..).zip(CALLERS) {
         let endpoint = Endpoint::from_shared(mesh.serve(Caller::peer(who, n, role)).await).unwrap();
         let mut client = WebhooksServiceClient::new(endpoint.connect().await.unwrap());
-        let name = format!("of-{who}");
+        let name = format!("alice/of-{who}");
         let of = |spec: Value| Some(serde_json::from_value(spec).unwrap());
         let made = of(json!({"name": format!("made-by-{who}"), "url": receiver.url("/")}));
         let changed = of(json!({"description": "x"}));

@@ -71,7 +71,7 @@ async fn answers_are_as_described_whatever_is_asked() {
     mesh.wait_for_count("pipeline", "dead", 1).await;
     let admin = Caller::peer("root", 1, Role::Admin);
     for name in ["one", "other"] {
-        let spec = json!({"name": name, "url": receiver.url("/"), "owner": "alice"});
+        let spec = json!({"name": name, "url": receiver.url("/"), "owner": "root"});
         let (status, made) = mesh
             .ask(Method::POST, "/v1/webhooks", "root", Role::Admin, &spec)
             .await;

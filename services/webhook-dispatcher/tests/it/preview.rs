@@ -191,7 +191,7 @@ async fn only_who_may_try_an_endpoint_sees_what_it_would_be_sent() {
         .ask(Method::POST, path, "alice", Role::User, &made)
         .await;
     assert_eq!(status, StatusCode::CREATED);
-    let draft = json!({"webhook": "mine"});
+    let draft = json!({"webhook": "alice/mine"});
     for (user, role, expected) in [
         ("alice", Role::User, StatusCode::OK),
         ("bob", Role::User, StatusCode::NOT_FOUND),

@@ -134,12 +134,15 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
     let all_users = json!({"users": []});
     let (user, auditor, admin) = (Role::User, Role::Auditor, Role::Admin);
     let mine = "/v1/webhooks/mine";
+    let hers = "/v1/webhooks/alice%2Fmine";
     let of_file = "/v1/webhooks/pipeline";
     for (method, path, who, role, body, expected) in [
         (&get, mine, "alice", user, &nothing, 200),
         (&get, mine, "bob", user, &nothing, 404),
-        (&get, mine, "eve", auditor, &nothing, 200),
-        (&get, mine, "root", admin, &nothing, 200),
+        (&get, hers, "eve", auditor, &nothing, 200),
+        (&get, hers, "root", admin, &nothing, 200),
+        (&get, mine, "root", admin, &nothing, 404),
+        (&get, hers, "bob", user, &nothing, 404),
         (&patch, mine, "bob", user, &json!({}), 404),
         (&delete, mine, "bob", user, &nothing, 404),
         (&post, "/v1/webhooks/mine/test", "bob", user, &nothing, 404),
@@ -159,11 +162,11 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
             &nothing,
             404,
         ),
-        (&patch, mine, "eve", auditor, &json!({}), 403),
-        (&delete, mine, "eve", auditor, &nothing, 403),
+        (&patch, hers, "eve", auditor, &json!({}), 403),
+        (&delete, hers, "eve", auditor, &nothing, 403),
         (
             &post,
-            "/v1/webhooks/mine/pause",
+            "/v1/webhooks/alice%2Fmine/pause",
             "eve",
             auditor,
             &nothing,
@@ -171,7 +174,7 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
         ),
         (
             &post,
-            "/v1/webhooks/mine/test",
+            "/v1/webhooks/alice%2Fmine/test",
             "eve",
             auditor,
             &nothing,
@@ -195,8 +198,9 @@ async fn each_may_do_what_is_theirs(kind: Kind) {
             "bob",
             user,
             &json!({"name": "mine", "url": receiver.url("/")}),
-            409,
+            201,
         ),
+        (&delete, mine, "bob", user, &nothing, 204),
         (&post, "/v1/webhooks", "root", admin, &wide, 201),
         (&post, "/v1/webhooks", "root", admin, &others, 201),
         (&get, "/v1/webhooks/others", "bob", user, &nothing, 200),

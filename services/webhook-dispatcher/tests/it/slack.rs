@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
 use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_testkit::{Receiver, wait_until};
@@ -13,6 +14,7 @@ use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, on_both};
 on_both!(
     a_start_shows_its_burn_rate_and_an_end_its_final_cost,
     old_events_become_one_message,
+    incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do,
 );
 
 fn chat(url: &str, more: &str) -> String {
@@ -62,6 +64,74 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     );
     assert_eq!(ended["text"], "✅ Job 1 completed");
     assert!(ended["blocks"].to_string().contains("4.34 EUR"), "{ended}");
+}
+
+async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind: Kind) {
+    let receiver = Receiver::start().await;
+    let mut mesh = Mesh::on(kind).await;
+    mesh.settings = "cost_wait = \"60s\"".to_owned();
+    let failures = "types = [\"job.failed\"]\nformat = ";
+    let body = r#"{"type": {{ type }}{% if cost %}, "total": {{ cost.total }}{% endif %}, "person": {{ owner.name }}}"#;
+    mesh.run(&[
+        endpoint(
+            "pager",
+            &receiver.url("/pager"),
+            &format!("{failures}{{ type = \"pagerduty\", routing_key = \"key\" }}"),
+        ),
+        endpoint(
+            "hub",
+            &receiver.url("/hub/"),
+            &format!("{failures}{{ type = \"github\", token = \"t\", repository = \"a/b\" }}"),
+        ),
+        endpoint(
+            "body",
+            &receiver.url("/body"),
+            &format!(
+                "types = [\"job.failed\", \"cost.finalized\"]\nformat = {{ type = \"template\", body = '{body}' }}"
+            ),
+        ),
+        endpoint(
+            "plain",
+            &receiver.url("/plain"),
+            &format!("{failures}{{ type = \"template\", body = '{{{{ type }}}}' }}"),
+        ),
+    ])
+    .await;
+    let of_alice = |mut event: Event| {
+        event.owner.as_mut().unwrap().identity = Some(Identity {
+            name: "Alice Liddell".into(),
+            email: "alice@example.org".into(),
+            ..Identity::default()
+        });
+        event
+    };
+    mesh.publish(&of_alice(event(EventType::JobFailed, 1)))
+        .await;
+    // Who shows no cost waits for none.
+    mesh.wait_for_count("plain", "delivered", 1).await;
+    assert_eq!(receiver.received().len(), 1);
+    mesh.publish(&of_alice(cost(EventType::CostFinalized, 1, 4_345_000)))
+        .await;
+    wait_until("all have it", DEADLINE, async || {
+        receiver.received().len() == 5
+    })
+    .await;
+    let to = |path: &str| {
+        let received = receiver.received();
+        let all = received.iter().filter(|it| it.path.starts_with(path));
+        all.map(|it| it.json()).collect::<Vec<_>>()
+    };
+    let details = &to("/pager")[0]["payload"]["custom_details"];
+    assert_eq!(details["Cost"], "4.34 EUR", "{details}");
+    assert_eq!(details["Person"], "Alice Liddell", "{details}");
+    assert_eq!(details["E-mail"], "alice@example.org", "{details}");
+    let payload = to("/hub/")[0]["client_payload"].to_string();
+    assert!(payload.contains("4.345"), "{payload}");
+    let mut bodies = to("/body");
+    bodies.sort_by_key(|body| body["type"].to_string());
+    let expected = ["cost.finalized", "job.failed"]
+        .map(|kind| serde_json::json!({"type": kind, "total": 4.345, "person": "Alice Liddell"}));
+    assert_eq!(bodies, expected, "its own event, and the cost as it asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,10 @@ use tonic::transport::Endpoint;
 use super::{Ledger, messages};
 use crate::support::{Database, admin, bus, of_user, on_both, user};
 
-on_both!(a_webhook_endpoint_is_told_by_its_owner_and_administrators,);
+on_both!(
+    a_webhook_endpoint_is_told_by_its_owner_and_administrators,
+    a_name_alone_is_ones_own_or_the_operators,
+);
 
 impl Ledger {
     /// As the dispatcher does when an endpoint is made.
@@ -111,4 +114,32 @@ async fn a_webhook_endpoint_is_told_by_its_owner_and_administrators(database: Da
     assert_eq!(status, 503, "{answer}");
     assert!(answer["detail"].as_str().unwrap().contains("NATS"));
     ledger.nats.restart().await;
+}
+
+async fn a_name_alone_is_ones_own_or_the_operators(database: Database) {
+    let ledger = Ledger::start(database).await;
+    for (endpoint, owner) in [("ci", ""), ("alice/ci", "alice"), ("bob/ci", "bob")] {
+        ledger.endpoint(endpoint, owner).await;
+    }
+    for (caller, named, meant) in [
+        (user("alice"), "ci", Some("alice/ci")),
+        (user("alice"), "alice/ci", Some("alice/ci")),
+        (user("alice"), "bob/ci", None),
+        (user("alice"), "/ci", None),
+        (user("carol"), "ci", None),
+        (admin(), "ci", Some("ci")),
+        (admin(), "/ci", Some("ci")),
+        (admin(), "bob/ci", Some("bob/ci")),
+    ] {
+        let name = caller.name.clone();
+        let api = ledger.as_seen_by(caller).await;
+        let (status, answer) = api
+            .start(json!({"endpoint": named, "filter": {"from_seq": 1000}}))
+            .await;
+        assert_eq!(status == 201, meant.is_some(), "{name}, {named}: {answer}");
+        if meant.is_some() {
+            assert_eq!(answer["endpoint"].as_str(), meant, "{name}, {named}");
+            api.is_done(answer["id"].as_str().unwrap()).await;
+        }
+    }
 }

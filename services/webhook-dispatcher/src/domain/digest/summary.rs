@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::cost::v1::Money;
 use serde::{Deserialize, Serialize};
 
 use super::{is_failure, kind_of};
-use crate::domain::message::{Message, Severity, Text};
+use crate::domain::message::{Message, Severity, Text, person};
 use crate::domain::text;
 
 /// Causes that are named; the rest is summed up.
@@ -49,6 +49,9 @@ pub struct Summary {
     pub partition: String,
     /// E-mail of the person, if known.
     pub email: Option<String>,
+    /// Name of the person, if known.
+    #[serde(default)]
+    pub person: Option<String>,
     /// Tasks that are known.
     pub known: u64,
     /// True if these are all.
@@ -147,7 +150,8 @@ impl Summary {
         } else {
             Text::new().strong(&self.name)
         };
-        let about = name.plain(format!(" of {} in partition {}", self.user, self.partition));
+        let owner = person(self.person.as_deref(), &self.user);
+        let about = name.plain(format!(" of {owner} in partition {}", self.partition));
         let retry = if self.failed_tasks.is_empty() || self.failed_tasks.ends_with('…') {
             Text::new()
         } else {

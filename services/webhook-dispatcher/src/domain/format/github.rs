@@ -98,6 +98,12 @@ impl GitHub {
         faults
     }
 
+    /// `client_payload` has every field; inputs have what they name.
+    pub(super) fn shows_costs(&self) -> bool {
+        let mentions = |text: &String| Expression::new(text).is_ok_and(|it| it.mentions("cost"));
+        self.workflow.is_none() || self.inputs.values().any(mentions)
+    }
+
     pub(super) fn begin(&self, address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
         let Content::Event { event, cost, .. } = content else {
             return Err(Unsendable::NotAnEvent);
@@ -224,6 +230,7 @@ mod tests {
             event: &event.into(),
             cost: None,
             replay: None,
+            now: chrono::DateTime::UNIX_EPOCH,
         };
         match settings
             .begin(&Url::parse(address).unwrap(), &content)

@@ -238,6 +238,10 @@ fn payload(message: &Message, content: &Content<'_>) -> Value {
         "custom_details": details,
     });
     if let Content::Event { event, .. } = content {
+        payload["custom_details"]
+            .as_object_mut()
+            .into_iter()
+            .for_each(|details| details.extend(owner(event)));
         payload["class"] = event.r#type.as_str().into();
         payload["component"] = cut(event.entity_key(), 200).into();
         if let Some(at) = event.occurred_at.as_ref().and_then(from_timestamp) {
@@ -245,6 +249,27 @@ fn payload(message: &Message, content: &Content<'_>) -> Value {
         }
     }
     payload
+}
+
+/// Whose it is, and who they are.
+fn owner(event: &Event) -> impl Iterator<Item = (String, Value)> {
+    let owner = event.owner.as_ref();
+    let identity = owner.and_then(|owner| owner.identity.as_ref());
+    let fields = [
+        ("User", owner.map(|owner| &owner.user)),
+        ("Account", owner.map(|owner| &owner.account)),
+        ("Person", identity.map(|identity| &identity.name)),
+        ("E-mail", identity.map(|identity| &identity.email)),
+    ];
+    let given = fields.into_iter().filter_map(|(name, value)| {
+        value
+            .filter(|value| !value.is_empty())
+            .map(|value| (name, value))
+    });
+    let fields: Vec<_> = given
+        .map(|(name, value)| (name.to_owned(), cut(value, 320).into()))
+        .collect();
+    fields.into_iter()
 }
 
 /// Where it happened: a node, or the cluster.
@@ -327,6 +352,7 @@ mod tests {
             event: &event.clone().into(),
             cost: None,
             replay: None,
+            now: DateTime::UNIX_EPOCH,
         };
         let step = settings(Incident::Job)
             .begin(&address, &content, kept)

@@ -55,6 +55,11 @@ impl Template {
         faults
     }
 
+    /// A template that has the word in it for another reason waits in vain, for a few seconds.
+    pub(super) fn shows_costs(&self) -> bool {
+        self.body.contains("cost")
+    }
+
     pub(super) fn begin(&self, address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
         let Content::Event { event, cost, .. } = content else {
             return Err(Unsendable::NotAnEvent);

@@ -126,9 +126,7 @@ pub fn who(event: &Event, job: &Job) -> Text {
         .and_then(|owner| owner.identity.as_ref())
         .map(|identity| identity.name.as_str())
         .filter(|name| !name.is_empty());
-    let owner = person.map_or(shorter(user), |person| {
-        format!("{} ({})", shorter(person), shorter(user))
-    });
+    let owner = self::person(person, user);
     let name = if job.name.trim().is_empty() {
         Text::from("A job")
     } else {
@@ -138,6 +136,14 @@ pub fn who(event: &Event, job: &Job) -> Text {
         " of {owner} in partition {}",
         shorter(&job.partition)
     ))
+}
+
+/// `Alice (alice)`, or the user alone if nobody knows who that is.
+pub fn person(name: Option<&str>, user: &str) -> String {
+    match name {
+        Some(name) => format!("{} ({})", shorter(name), shorter(user)),
+        None => shorter(user),
+    }
 }
 
 /// A name, short enough to leave room for what follows.

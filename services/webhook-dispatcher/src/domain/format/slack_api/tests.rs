@@ -40,6 +40,7 @@ fn run(
         event: &event.clone().into(),
         cost: None,
         replay: None,
+        now: chrono::DateTime::UNIX_EPOCH,
     };
     let mut step = settings.begin(&address, &content, kept).unwrap();
     let mut asked = Vec::new();
@@ -142,6 +143,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
         event: &stranger.into(),
         cost: None,
         replay: None,
+        now: chrono::DateTime::UNIX_EPOCH,
     };
     let address = Url::parse("https://slack.com/api/").unwrap();
     let error = settings()
@@ -250,6 +252,7 @@ fn limits_are_waited_for() {
         event: &event.into(),
         cost: None,
         replay: None,
+        now: chrono::DateTime::UNIX_EPOCH,
     };
     let Step::Send(_, exchange) = settings().begin(&address, &content, &Kept::new()).unwrap()
     else {

@@ -1,0 +1,225 @@
+//! When a chat is told that a job is pending.
+//!
+//! pending-explainer says why a job waits almost as soon as it does, and most jobs start a moment later: told at once, people would read of
+//! every job that waits a second. So an explanation becomes a notice when the job has waited for the endpoint's `pending_threshold`, or
+//! at once if the job cannot start before somebody acts. Of each run a wait is told once, and once for each reason that needs somebody.
+//! A notice is dropped when the job starts or ends before it is sent, and when a newer explanation takes its place.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Event, EventType, RunKey, from_timestamp};
+
+use super::filter::Filter;
+
+/// What the keys of notices begin with.
+const PREFIX: &str = "pending/";
+/// Topic of a wait that ends by itself.
+const WAIT: &str = "wait";
+
+/// What an explanation becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The same for all explanations of a run.
+    pub key: String,
+    /// What is told once.
+    pub topic: String,
+    /// When it is to be told; `None`: at once.
+    pub due: Option<DateTime<Utc>>,
+}
+
+/// The notice of an explanation; `None` for other events.
+pub fn notice(event: &Event, threshold: Duration) -> Option<Notice> {
+    let Some(Payload::Queue(queue)) = &event.payload else {
+        return None;
+    };
+    let explanation = queue.explanation.as_ref()?;
+    let key = key(&event.cluster, &queue.job.as_ref()?.run);
+    // Of a reason that no table knows nobody can say who has to act.
+    let waits = matches!(explanation.actor.as_str(), "" | "wait");
+    if !waits && explanation.reason_class != "unknown" {
+        return Some(Notice {
+            key,
+            topic: format!("act:{}", explanation.reason_class),
+            due: None,
+        });
+    }
+    let threshold = TimeDelta::from_std(threshold).unwrap_or(TimeDelta::MAX);
+    Some(Notice {
+        key,
+        topic: WAIT.to_owned(),
+        due: since(event).and_then(|since| since.checked_add_signed(threshold)),
+    })
+}
+
+/// Since when the job of an explanation waits: a begin time that was asked for is no wait.
+pub fn since(event: &Event) -> Option<DateTime<Utc>> {
+    let Some(Payload::Queue(queue)) = &event.payload else {
+        return None;
+    };
+    let job = queue.job.as_ref()?;
+    let times = [&job.submit_time, &job.eligible_time];
+    let times = times.into_iter().flatten().filter_map(from_timestamp);
+    times.max()
+}
+
+/// True for the key of a notice.
+pub fn is_key(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}
+
+/// Keys of the notices that are of no use after an event. The first task of an array that starts ends the array's own wait.
+pub fn ended(kind: EventType, event: &Event) -> Vec<String> {
+    let Some(job) = event.job().filter(|_| ends(kind)) else {
+        return Vec::new();
+    };
+    let mut keys = vec![key(&event.cluster, &job.run)];
+    let run = RunKey::parse(&event.cluster, &job.run).ok();
+    if let Some(run) = run.filter(|run| run.task_id.is_some() && job.start_time.is_some()) {
+        let array = RunKey {
+            task_id: None,
+            ..run
+        };
+        keys.push(key(&event.cluster, &array.to_string()));
+    }
+    keys
+}
+
+/// Types that a chat needs so that it is not told of waits that are over. None if it is told of no waits.
+pub fn companions(filter: &Filter) -> Vec<EventType> {
+    let all = EventType::ALL.iter().copied();
+    let needed = all.filter(|kind| filter.selects(EventType::QueueExplained) && ends(*kind));
+    needed.collect()
+}
+
+fn ends(kind: EventType) -> bool {
+    kind == EventType::JobStarted || kind.is_end()
+}
+
+fn key(cluster: &str, run: &str) -> String {
+    format!("{PREFIX}{cluster}/{run}")
+}
+
+/// What was told of a run, as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topics(Vec<String>);
+
+impl Topics {
+    /// As they were kept.
+    pub fn read(text: Option<&String>) -> Self {
+        let words = text.into_iter().flat_map(|text| text.split(' '));
+        Self(words.map(str::to_owned).collect())
+    }
+
+    /// True if it was told.
+    pub fn has(&self, topic: &str) -> bool {
+        self.0.iter().any(|told| told == topic)
+    }
+
+    /// To be kept, with one more.
+    pub fn and(mut self, topic: String) -> String {
+        self.0.push(topic);
+        self.0.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::job::v1::Job;
+    use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
+    use mesh_events::timestamp;
+
+    use super::*;
+    use crate::domain::filter::TypePattern;
+    use crate::domain::sample;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::seconds(1_763_760_000 + seconds)
+    }
+
+    fn explained(actor: &str, class: &str, eligible: Option<i64>) -> Event {
+        let job = Job {
+            run: "job/7/1763760000".into(),
+            submit_time: Some(timestamp(at(0))),
+            eligible_time: eligible.map(|seconds| timestamp(at(seconds))),
+            ..Job::default()
+        };
+        Event {
+            payload: Some(Payload::Queue(QueueEvent {
+                job: Some(job),
+                explanation: Some(Explanation {
+                    actor: actor.into(),
+                    reason_class: class.into(),
+                    ..Explanation::default()
+                }),
+            })),
+            ..sample::event(EventType::QueueExplained)
+        }
+    }
+
+    #[test]
+    fn a_wait_is_due_at_the_threshold_and_at_once_where_somebody_has_to_act() {
+        let threshold = Duration::from_secs(900);
+        for (actor, class, eligible, topic, due) in [
+            ("wait", "waiting_turn", Some(1), "wait", Some(at(901))),
+            ("", "waiting_turn", None, "wait", Some(at(900))),
+            ("wait", "begin_time", Some(7_200), "wait", Some(at(8_100))),
+            ("user", "held", None, "act:held", None),
+            ("admin", "partition", Some(1), "act:partition", None),
+            ("admin", "unknown", None, "wait", Some(at(900))),
+        ] {
+            let notice = notice(&explained(actor, class, eligible), threshold).unwrap();
+            assert_eq!((notice.topic.as_str(), notice.due), (topic, due), "{class}");
+            assert_eq!(notice.key, "pending/example/job/7/1763760000");
+            assert!(is_key(&notice.key));
+        }
+        assert_eq!(
+            notice(&sample::event(EventType::JobStarted), threshold),
+            None
+        );
+    }
+
+    #[test]
+    fn a_start_ends_the_wait_of_its_run_and_of_its_array() {
+        let started = sample::event(EventType::JobStarted);
+        assert_eq!(
+            ended(EventType::JobStarted, &started),
+            [
+                "pending/example/job/1230_4/1763760000",
+                "pending/example/job/1230/1763760000"
+            ]
+        );
+        let mut cancelled = sample::event(EventType::JobCancelled);
+        if let Some(Payload::Job(payload)) = &mut cancelled.payload {
+            payload.job.as_mut().unwrap().start_time = None;
+        }
+        assert_eq!(
+            ended(EventType::JobCancelled, &cancelled),
+            ["pending/example/job/1230_4/1763760000"],
+            "the other tasks go on waiting"
+        );
+        let held = sample::event(EventType::JobHeld);
+        assert!(ended(EventType::JobHeld, &held).is_empty());
+    }
+
+    #[test]
+    fn only_who_is_told_of_waits_needs_starts_and_ends() {
+        let of = |pattern: &str| {
+            let pattern: TypePattern = pattern.parse().unwrap();
+            companions(&Filter::new(&[pattern], &[], &[]))
+        };
+        assert!(of("queue.*").contains(&EventType::JobStarted));
+        assert!(of("queue.explained").contains(&EventType::JobCancelled));
+        assert!(of("job.*").is_empty());
+    }
+
+    #[test]
+    fn what_was_told_is_known_by_its_topic() {
+        let kept = Topics::default().and("wait".to_owned());
+        let kept = Topics::read(Some(&kept)).and("act:held".to_owned());
+        let topics = Topics::read(Some(&kept));
+        assert!(topics.has("wait") && topics.has("act:held") && !topics.has("held"));
+        assert!(!Topics::read(None).has("wait"));
+    }
+}

@@ -1,0 +1,204 @@
+//! Notices about pending jobs at an endpoint for people: they wait as deliveries until they are due, and are dropped if the wait is over.
+//!
+//! What the bus has not handed out yet may say that it is: after an absence the explanation of hours ago comes before the start that
+//! followed it. So a notice is only sent when the endpoint has heard of everything up to now.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::Event;
+
+use crate::adapters::store::{Delivery, State};
+use crate::domain::names;
+use crate::domain::pending::{self, Notice, Topics};
+use crate::error::Error;
+use crate::handlers::Read;
+use crate::lane::Lane;
+
+/// Who has heard of an event that is no older than this is up to date.
+const RECENT: TimeDelta = TimeDelta::seconds(1);
+/// Until then who is not up to date waits before the next look.
+const PAUSE: TimeDelta = TimeDelta::seconds(1);
+/// Looks at the bus are no closer together: one answers for all notices.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Up to when an endpoint has heard of everything.
+#[derive(Default)]
+pub struct Heard {
+    millis: AtomicI64,
+    looked: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Heard {
+    fn up_to(&self, time: DateTime<Utc>) {
+        self.millis
+            .fetch_max(time.timestamp_millis(), Ordering::Relaxed);
+    }
+
+    fn is_recent(&self, now: DateTime<Utc>) -> bool {
+        self.millis.load(Ordering::Relaxed) >= (now - RECENT).timestamp_millis()
+    }
+}
+
+impl Lane {
+    /// Takes note of these events, before they are told: notices about waits that they end are dropped.
+    ///
+    /// # Errors
+    /// If the database does not write; the events come again.
+    pub async fn end_waits(&self, events: &[Option<&Read<'_>>]) -> Result<(), Error> {
+        if self.pending_companions.is_empty() {
+            return Ok(());
+        }
+        let news = || {
+            let read = events.iter().flatten();
+            read.filter(|read| read.replay.is_none())
+        };
+        let ended: Vec<String> = news()
+            .flat_map(|read| pending::ended(read.kind, &read.event))
+            .collect();
+        if !ended.is_empty() {
+            for key in &ended {
+                // For an explanation that is handled at the same time and stored a moment later.
+                self.costs.put(key.clone(), Vec::new(), Instant::now());
+            }
+            self.drop_notices(ended, "dropped: the job started or ended before it was due")
+                .await?;
+        }
+        if let Some(last) = news().map(|read| read.message.published).max() {
+            self.heard.up_to(last);
+        }
+        Ok(())
+    }
+
+    async fn drop_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let dropped = store
+            .drop_waiting(self.lease.epoch, name, keys, reason, Utc::now())
+            .await?;
+        if dropped > 0 {
+            tracing::debug!(endpoint = name, dropped, reason, "pending notices");
+            self.shared.outcomes.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The notice that an event becomes here.
+    pub fn notice(&self, event: &Event) -> Option<Notice> {
+        let is_delayed = !self.pending_companions.is_empty();
+        is_delayed
+            .then(|| pending::notice(event, self.endpoint.pending_threshold))
+            .flatten()
+    }
+
+    /// Lets a notice wait until it is due, unless it was told before.
+    ///
+    /// # Errors
+    /// If the database does not read or write.
+    pub async fn park_notice(&self, mut delivery: Delivery, notice: Notice) -> Result<(), Error> {
+        if self.told_topics(&notice.key).await?.has(&notice.topic) {
+            return Ok(());
+        }
+        let newer = "dropped: a newer explanation took its place";
+        self.drop_notices(vec![notice.key.clone()], newer).await?;
+        let due = notice.due.unwrap_or(delivery.created_at);
+        delivery.next_at = Some(due.max(delivery.created_at));
+        delivery.pair = Some(notice.key.clone());
+        self.store(delivery).await?;
+        if self.costs.take(&notice.key, Instant::now()).is_some() {
+            self.drop_notices(vec![notice.key], "dropped: the job started or ended")
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// What was told of the run of a notice.
+    async fn told_topics(&self, key: &str) -> Result<Topics, Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let kept = store.kept(name, vec![key.to_owned()]).await?;
+        Ok(Topics::read(kept.get(key)))
+    }
+
+    /// Whether a notice that is due is sent now; it is `None` if the endpoint has asked for none since. If it is not, it was put off or ended.
+    ///
+    /// # Errors
+    /// If the database does not read or write.
+    pub async fn may_tell_notice(
+        &self,
+        delivery: &Delivery,
+        notice: Option<&Notice>,
+    ) -> Result<bool, Error> {
+        let now = Utc::now();
+        let mut delivery = delivery.clone();
+        let needless = match notice {
+            None => Some("dropped: the endpoint does not ask for it any more"),
+            Some(notice) => {
+                let told = self.told_topics(&notice.key).await?;
+                told.has(&notice.topic).then_some("dropped: sent before")
+            }
+        };
+        if let Some(reason) = needless {
+            delivery.state = State::Expired;
+            reason.clone_into(&mut delivery.error);
+            (delivery.next_at, delivery.pair) = (None, None);
+            delivery.updated_at = now;
+            self.shared.store.save(self.lease.epoch, delivery).await?;
+            self.shared.outcomes.notify_one();
+            return Ok(false);
+        }
+        if self.is_up_to_date(now).await {
+            return Ok(true);
+        }
+        delivery.next_at = Some(now + PAUSE);
+        self.store(delivery).await?;
+        Ok(false)
+    }
+
+    /// True if nothing is on the bus that the endpoint has not heard of.
+    async fn is_up_to_date(&self, now: DateTime<Utc>) -> bool {
+        if self.heard.is_recent(now) {
+            return true;
+        }
+        let mut looked = self.heard.looked.lock().await;
+        if looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return self.heard.is_recent(now);
+        }
+        *looked = Some(Instant::now());
+        let consumer = names::consumer(&self.endpoint.name);
+        match self.shared.bus.has_endpoint_caught_up(&consumer).await {
+            Ok(true) => {
+                self.heard.up_to(now);
+                true
+            }
+            Ok(false) => false,
+            Err(error) => {
+                let error = mesh_runtime::chain(&error);
+                tracing::debug!(
+                    error,
+                    endpoint = self.endpoint.name,
+                    "notices wait for NATS"
+                );
+                false
+            }
+        }
+    }
+
+    /// What is to be kept of a notice that arrives: that it was told.
+    ///
+    /// # Errors
+    /// If the database does not read, or the stored body is no event.
+    pub async fn told_notice(
+        &self,
+        delivery: &Delivery,
+    ) -> Result<Option<(String, String)>, Error> {
+        if !delivery.pair.as_deref().is_some_and(pending::is_key) {
+            return Ok(None);
+        }
+        let event = delivery.event(&self.shared.facts)?;
+        let Some(notice) = self.notice(&event) else {
+            return Ok(None);
+        };
+        let told = self.told_topics(&notice.key).await?;
+        Ok(Some((notice.key, told.and(notice.topic))))
+    }
+}

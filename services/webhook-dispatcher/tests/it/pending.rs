@@ -1,0 +1,245 @@
+//! Chats are told of jobs that wait when the wait has lasted, or at once if somebody has to act; pipelines get every explanation.
+
+use axum::http::Method;
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, Job};
+use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
+use mesh_events::{Event, EventId, EventType, RunKey, timestamp};
+use mesh_testkit::{Receiver, build, wait_until};
+use serde_json::Value;
+
+use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, ids, on_both, signed};
+
+on_both!(
+    a_wait_is_told_once_it_has_lasted_and_holds_nothing_up,
+    a_wait_that_ended_while_the_dispatcher_was_away_is_not_told,
+);
+
+/// A job that was submitted just now, and waits.
+fn waiting(id: u32, task: Option<u32>, submitted: DateTime<Utc>) -> Job {
+    let run = RunKey {
+        task_id: task,
+        submit_time: submitted.timestamp(),
+        ..build::run(id)
+    };
+    Job {
+        run: run.to_string(),
+        display_id: id.to_string(),
+        submit_time: Some(timestamp(submitted)),
+        start_time: None,
+        ..build::job(id)
+    }
+}
+
+fn explained(job: Job, n: u64, actor: &str, class: &str) -> Event {
+    let mut event = build::job_event(EventType::QueueExplained, job.clone());
+    event.id = EventId::sampled(build::CLUSTER, &job.run, EventType::QueueExplained, n).to_string();
+    event.occurred_at = Some(timestamp(Utc::now()));
+    event.payload = Some(Payload::Queue(QueueEvent {
+        job: Some(job),
+        explanation: Some(Explanation {
+            summary: format!("Explanation {n}."),
+            reason_class: class.into(),
+            actor: actor.into(),
+            ..Explanation::default()
+        }),
+    }));
+    event
+}
+
+fn started(mut job: Job) -> Event {
+    job.start_time = Some(timestamp(Utc::now()));
+    build::job_event(EventType::JobStarted, job)
+}
+
+fn chat(receiver: &Receiver, more: &str) -> String {
+    let more = format!("format = \"slack\"\n{more}");
+    endpoint("chat", &receiver.url("/"), &more)
+}
+
+fn texts(receiver: &Receiver) -> Vec<String> {
+    let received = receiver.received();
+    received
+        .iter()
+        .map(|request| request.json()["text"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+async fn delivery(mesh: &Mesh, event: &Event) -> Value {
+    let path = format!("/v1/webhooks/chat/deliveries/{}", event.id);
+    mesh.call(Method::GET, &path).await.1
+}
+
+async fn wait_for_messages(receiver: &Receiver, count: usize) {
+    wait_until(&format!("{count} messages"), DEADLINE, async || {
+        receiver.received().len() == count
+    })
+    .await;
+}
+
+async fn a_wait_is_told_once_it_has_lasted_and_holds_nothing_up(kind: Kind) {
+    let (people, pipeline) = (Receiver::start().await, Receiver::start().await);
+    let endpoints = [
+        chat(
+            &people,
+            "types = [\"queue.explained\", \"job.failed\"]\npending_threshold = \"6s\"",
+        ),
+        signed("pipeline", &pipeline.url("/"), "types = [\"queue.*\"]"),
+    ];
+    let mesh = Mesh::start_on(kind, &endpoints).await;
+    let submitted = Utc::now();
+    let job = |id| waiting(id, None, submitted);
+    let long = explained(job(1), 1, "wait", "waiting_turn");
+    let short = explained(job(2), 1, "wait", "waiting_turn");
+    let held = explained(job(3), 1, "user", "held");
+    let mut tasks = waiting(5, None, submitted);
+    tasks.array = Some(ArrayInfo {
+        job_id: 5,
+        ..ArrayInfo::default()
+    });
+    let array = explained(tasks.clone(), 1, "wait", "waiting_turn");
+    for event in [&long, &short, &held, &array] {
+        mesh.publish(event).await;
+    }
+    mesh.publish(&event(EventType::JobFailed, 4)).await;
+    // What needs somebody, and what else there is to tell, does not wait.
+    wait_for_messages(&people, 2).await;
+    let mut now = texts(&people);
+    now.sort();
+    assert!(
+        now[0].contains("Job 3 waits") || now[1].contains("Job 3 waits"),
+        "{now:?}"
+    );
+    assert!(
+        Utc::now() - submitted < TimeDelta::seconds(6),
+        "too slow a machine"
+    );
+    wait_until("the pipeline has all", DEADLINE, async || {
+        pipeline.received().len() == 4
+    })
+    .await;
+
+    // Another reason takes the place of the first; a start ends the wait, that of a task the array's.
+    let newer = explained(job(1), 2, "wait", "limit");
+    mesh.publish(&newer).await;
+    mesh.publish(&started(job(2))).await;
+    let mut task = waiting(5, Some(1), submitted);
+    task.array = Some(ArrayInfo {
+        job_id: 5,
+        task_id: Some(1),
+        ..ArrayInfo::default()
+    });
+    mesh.publish(&started(task)).await;
+    wait_for_messages(&people, 3).await;
+    let request = &people.received()[2];
+    let waited = Utc::now() - submitted;
+    assert!(waited >= TimeDelta::seconds(5), "{waited}");
+    let blocks = request.json()["blocks"].to_string();
+    for part in ["Explanation 2.", "Waited so far"] {
+        assert!(blocks.contains(part), "{part}: {blocks}");
+    }
+    for (event, error) in [
+        (&short, "the job started or ended"),
+        (&array, "the job started or ended"),
+        (&long, "a newer explanation"),
+    ] {
+        let delivery = delivery(&mesh, event).await;
+        assert_eq!(delivery["state"], "expired", "{delivery}");
+        let said = delivery["error"].as_str().unwrap();
+        assert!(said.contains(error), "{delivery}");
+    }
+
+    // It was told; another reason that needs somebody was not.
+    mesh.publish(&explained(job(1), 3, "wait", "waiting_turn"))
+        .await;
+    mesh.publish(&explained(job(3), 2, "user", "held")).await;
+    mesh.publish(&explained(job(1), 4, "admin", "partition"))
+        .await;
+    wait_for_messages(&people, 4).await;
+    mesh.publish(&event(EventType::JobFailed, 6)).await;
+    wait_for_messages(&people, 5).await;
+    let last = people.received();
+    assert!(
+        last[3].json()["blocks"]
+            .to_string()
+            .contains("Explanation 4.")
+    );
+    mesh.wait_for_count("chat", "waiting", 0).await;
+    assert_eq!(
+        ids(&pipeline.received()).len(),
+        8,
+        "a pipeline gets each at once"
+    );
+}
+
+async fn a_wait_that_ended_while_the_dispatcher_was_away_is_not_told(kind: Kind) {
+    let people = Receiver::start().await;
+    let endpoints = [chat(&people, "pending_threshold = \"4s\"")];
+    let mut mesh = Mesh::start_on(kind, &endpoints).await;
+    let submitted = Utc::now();
+    let job = |id| waiting(id, None, submitted);
+    mesh.publish(&explained(job(1), 1, "wait", "waiting_turn"))
+        .await;
+    mesh.publish(&explained(job(2), 1, "wait", "waiting_turn"))
+        .await;
+    mesh.wait_for_count("chat", "waiting", 2).await;
+    mesh.stop().await;
+    assert_eq!(people.received().len(), 0, "too slow a machine");
+    // All of it is told at a time when every notice is due.
+    mesh.publish(&started(job(1))).await;
+    mesh.publish(&explained(job(3), 1, "wait", "waiting_turn"))
+        .await;
+    mesh.publish(&started(job(3))).await;
+    wait_until("all is due", DEADLINE, async || {
+        Utc::now() - submitted > TimeDelta::seconds(5)
+    })
+    .await;
+    mesh.run(&endpoints).await;
+    let mut told = Vec::new();
+    wait_until("both starts and one wait", DEADLINE, async || {
+        told = texts(&people);
+        told.len() >= 3
+    })
+    .await;
+    mesh.stop().await;
+    mesh.run(&endpoints).await;
+    let last = event(EventType::JobFailed, 9);
+    mesh.publish(&last).await;
+    wait_for_messages(&people, 4).await;
+    let mut told: Vec<String> = texts(&people);
+    told.retain(|text| text.contains("waits"));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("Job 2 waits"), "{told:?}");
+
+    // Who asks for no explanations any more gets none that waited.
+    let waits = explained(waiting(6, None, Utc::now()), 1, "wait", "waiting_turn");
+    mesh.publish(&waits).await;
+    mesh.wait_for_count("chat", "waiting", 1).await;
+    mesh.stop().await;
+    let failures = "types = [\"job.failed\"]\npending_threshold = \"4s\"";
+    mesh.run(&[chat(&people, failures)]).await;
+    wait_until("it is dropped", DEADLINE, async || {
+        delivery(&mesh, &waits).await["state"] == "expired"
+    })
+    .await;
+    let dropped = delivery(&mesh, &waits).await;
+    let error = dropped["error"].as_str().unwrap();
+    assert!(error.contains("does not ask for it"), "{dropped}");
+    assert_eq!(people.received().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_setting_a_wait_is_told_after_fifteen_minutes() {
+    let people = Receiver::start().await;
+    let mesh = Mesh::start(&[chat(&people, "")]).await;
+    let submitted = Utc::now() - TimeDelta::minutes(5);
+    let submitted = DateTime::from_timestamp(submitted.timestamp(), 0).unwrap();
+    let waits = explained(waiting(1, None, submitted), 1, "wait", "waiting_turn");
+    mesh.publish(&waits).await;
+    mesh.wait_for_count("chat", "waiting", 1).await;
+    let next = delivery(&mesh, &waits).await["next_at"].clone();
+    let next: DateTime<Utc> = next.as_str().unwrap().parse().unwrap();
+    assert_eq!(next - submitted, TimeDelta::minutes(15));
+    assert_eq!(people.received().len(), 0);
+}

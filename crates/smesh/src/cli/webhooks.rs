@@ -11,6 +11,7 @@ use super::time_bound;
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 A webhook of yours gets the events of your own jobs; administrators make wider ones. Those of mesh.toml are changed there.
+Names are per owner: NAME is yours, or else the operator's (/NAME in any case); administrators name another's as USER/NAME.
   smesh webhooks add next-step https://ci.example.org/slurm --type job.completed --type job.failed
   smesh webhooks add chat --format slack             asks for the address, which is a secret, and does not show it
   smesh webhooks add chat @slack.url --format slack  reads it from a file; - reads standard input
@@ -21,7 +22,8 @@ A webhook of yours gets the events of your own jobs; administrators make wider o
   smesh webhooks redeliver next-step --all --since 2days
   smesh webhooks rotate next-step                    a new secret; the old one signs beside it for a day
 Command lines are seen by everybody on the machine (ps). Addresses of chats, passwords in addresses, header values and tokens of formats belong into
-files (@FILE), into standard input or a prompt (-): ADDRESS, --header, --format and --set take them so.")]
+files (@FILE), into standard input or a prompt (-): ADDRESS, --header, --format and --set take them so.
+  smesh webhooks add bot --format '{\"type\": \"slack-api\", \"token\": \"@bot.token\", \"channel\": \"C0123\"}'")]
 pub enum Webhooks {
     /// Make an endpoint; its signing secret is shown once
     Add(WebhookAdd),
@@ -186,7 +188,7 @@ pub struct WebhookPreview {
     /// Type of what the template makes [default: application/json]
     #[arg(long, value_name = "TYPE", requires = "template")]
     pub content_type: Option<String>,
-    /// cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format
+    /// cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format; @FILE or - if a token is in it
     #[arg(long, value_name = "FORMAT", conflicts_with = "name")]
     pub format: Option<String>,
     /// An event of the ledger
@@ -216,7 +218,8 @@ pub struct WebhookEdit {
 /// Fields of an endpoint.
 #[derive(Debug, Args)]
 pub struct WebhookFields {
-    /// What is sent: cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format; @FILE or - if a token is in it
+    /// What is sent: cloudevents, slack, teams, discord, or a JSON object with `type` and the settings of the format; @FILE or -, or "@FILE" or "-" in
+    /// place of a token in it
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
     /// Types of events, as job.failed or 'job.*'; several are allowed
@@ -255,6 +258,12 @@ pub struct WebhookFields {
     /// Do not send older events, as 1h
     #[arg(long, value_name = "TIME")]
     pub max_event_age: Option<String>,
+    /// Wait for no longer than this because the receiver asks for it by Retry-After, as 30m [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    pub max_retry_after: Option<String>,
+    /// Chats: say that a job is pending once it has waited for so long, as 15m or 0s; at once if somebody has to act [default: 15m]
+    #[arg(long, value_name = "TIME")]
+    pub pending_threshold: Option<String>,
     /// Any other field of the API, as circuit_after=5 or 'accounts=["physics"]'; a value that is JSON is taken as such, FIELD=@FILE and
     /// FIELD=- are read
     #[arg(long = "set", value_name = "FIELD=VALUE")]

@@ -1,6 +1,8 @@
 //! `smesh webhooks`: what was given up is looked at and delivered again.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use mesh_testkit::{Answer, Receiver};
@@ -118,6 +120,88 @@ async fn what_was_given_up_is_looked_at_and_delivered_again() {
     assert_eq!(json(&["show", "pipeline"])["circuit"]["state"], "closed");
 }
 
+/// Refuses every request and repeats its headers, as debug pages and firewalls do.
+fn repeating_receiver() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(refuse));
+    port
+}
+
+fn refuse(stream: TcpStream) {
+    let mut stream = BufReader::new(stream);
+    let (mut repeated, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).is_err() || line.trim().is_empty() {
+            break;
+        }
+        let line = line.to_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.starts_with("x-api-key:") {
+            repeated = line;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap_or_default();
+    let answer = format!(
+        "HTTP/1.1 403 Forbidden\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{repeated}",
+        repeated.len()
+    );
+    let mut stream = stream.into_inner();
+    stream.write_all(answer.as_bytes()).unwrap_or_default();
+}
+
+/// The files below a folder in which a text is.
+fn files_with(folder: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if let Ok(content) = std::fs::read(&path)
+            && content
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_that_a_receiver_repeats_is_in_any_file_of_the_mesh() {
+    let url = format!("http://127.0.0.1:{}/", repeating_receiver());
+    let mesh = with_an_event_of_alice(|mesh| {
+        configure(mesh, &url);
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(mesh.path("mesh.toml"))
+            .unwrap();
+        writeln!(
+            file,
+            "headers = {{ x-api-key = \"s3cret-of-the-receiver\" }}"
+        )
+        .unwrap();
+    })
+    .await;
+    mesh.wait_until("it was given up", || {
+        stdout(&mesh.run(&["webhooks", "dead", "pipeline"])).contains("refused")
+    });
+    let data = mesh.path("data");
+    // The answer is in the ledger, but for the secret.
+    mesh.wait_until("the outcome is in the ledger", || {
+        let found = files_with(&data, "[redacted]");
+        found.iter().any(|file| file.contains("/ledger.db"))
+    });
+    for secret in ["s3cret-of-the-receiver", "czNjcmV0LW9mLXRoZS1yZWNlaXZl"] {
+        assert_eq!(files_with(&data, secret), Vec::<String>::new());
+    }
+}
+
 /// Runs a command that is told this on standard input.
 fn told(mut command: Command, text: &str) -> Output {
     let mut child = command
@@ -168,6 +252,7 @@ fn secrets_need_not_stand_on_the_command_line() {
     let address = "https://hooks.slack.com/services/T0001/B0002/s3cretPathOfMine";
     std::fs::write(mesh.path("slack.url"), format!("{address}\n")).unwrap();
     let bot = r#"{"type": "slack-api", "token": "xoxb-s3cret", "channel": "C1"}"#;
+    std::fs::write(mesh.path("routing.key"), "s3cret-routing-key\n").unwrap();
     let add = |name: &str, args: &[&str]| mesh.smesh(&[&["webhooks", "add", name], args].concat());
     let prompted = prompted(&mesh, address);
     let made = [
@@ -180,6 +265,26 @@ fn secrets_need_not_stand_on_the_command_line() {
             "s3cret-key\n",
         ),
         told(
+            add(
+                "pager",
+                &[
+                    "--format",
+                    r#"{"type": "pagerduty", "routing_key": "@routing.key"}"#,
+                ],
+            ),
+            "",
+        ),
+        told(
+            add(
+                "github",
+                &[
+                    "--format",
+                    r#"{"type": "github", "token": "-", "repository": "a/b"}"#,
+                ],
+            ),
+            "ghp_s3cret\n",
+        ),
+        told(
             add("set", &["--set", "url=@slack.url", "--format", "slack"]),
             "",
         ),
@@ -190,9 +295,43 @@ fn secrets_need_not_stand_on_the_command_line() {
         assert!(!said.contains("s3cret"), "{said}");
     }
     let listed = stdout(&mesh.run(&["webhooks", "list"]));
-    for name in ["prompted", "file", "stdin", "bot", "header", "set"] {
+    for name in [
+        "prompted", "file", "stdin", "bot", "header", "pager", "github", "set",
+    ] {
         assert!(listed.contains(name), "{listed}");
     }
+    let smesh = |args: &[&str]| mesh.smesh(&[&["webhooks"], args].concat());
+    let changed = [
+        told(smesh(&["edit", "file", "--address", "-"]), address),
+        told(smesh(&["edit", "bot", "--format", "-"]), bot),
+        told(
+            smesh(&["edit", "header", "--header", "x-key: @routing.key"]),
+            "",
+        ),
+        told(smesh(&["preview", "--format", "-"]), bot),
+        told(smesh(&["preview", "bot"]), ""),
+    ];
+    for output in changed {
+        assert!(output.status.success(), "{output:?}");
+        let said = stdout(&output) + &stderr(&output);
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+    // Names are per owner: this one's own has not gone with another's.
+    let alices = told(
+        add("file", &["https://example.org/", "--owner", "alice"]),
+        "",
+    );
+    assert!(alices.status.success(), "{alices:?}");
+    let shown = stdout(&mesh.run(&["webhooks", "show", "alice/file"]));
+    assert!(
+        shown.contains("alice/file") && shown.contains("owner alice"),
+        "{shown}"
+    );
+    let removed = mesh.run(&["webhooks", "remove", "alice/file"]);
+    assert!(removed.status.success(), "{removed:?}");
+    let shown = stdout(&mesh.run(&["webhooks", "show", "file"]));
+    assert!(shown.contains("root/file"), "{shown}");
+
     let failed = [
         (
             told(add("x", &["-", "--header", "a: -"]), "s3cret"),

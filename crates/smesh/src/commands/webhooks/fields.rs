@@ -8,6 +8,8 @@ use crate::secret_input::SecretInput;
 
 /// Formats whose address is a secret, and is asked for.
 const CHATS: [&str; 3] = ["slack", "teams", "discord"];
+/// Settings of formats that are secrets.
+const SECRETS: [&str; 2] = ["token", "routing_key"];
 
 /// An endpoint to be made.
 pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
@@ -67,8 +69,7 @@ fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, V
         spec.insert(key.to_owned(), value);
     }
     if let Some(format) = &args.format {
-        let format = input.value("format", format)?;
-        spec.insert("format".into(), self::format(&format)?);
+        spec.insert("format".into(), self::format(format, input)?);
     }
     for (key, values) in [
         ("types", &args.types),
@@ -86,6 +87,8 @@ fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, V
         ("timeout", &args.timeout),
         ("give_up_after", &args.give_up_after),
         ("max_event_age", &args.max_event_age),
+        ("max_retry_after", &args.max_retry_after),
+        ("pending_threshold", &args.pending_threshold),
     ] {
         if let Some(text) = text {
             spec.insert(key.into(), text.clone().into());
@@ -112,13 +115,20 @@ fn fields(args: &WebhookFields, input: &mut SecretInput) -> Result<Map<String, V
     Ok(spec)
 }
 
-/// A format: its name, or an object with settings.
-pub(super) fn format(text: &str) -> Result<Value, Error> {
-    if text.starts_with('{') {
-        serde_json::from_str(text).map_err(|error| Error::Usage(format!("--format: {error}")))
-    } else {
-        Ok(json!({ "type": text }))
+/// A format: its name, or an object with settings. All of it may be in a file or on standard input, or only the secrets among its settings.
+pub(super) fn format(written: &str, input: &mut SecretInput) -> Result<Value, Error> {
+    let text = input.value("format", written)?;
+    if !text.starts_with('{') {
+        return Ok(json!({ "type": text }));
     }
+    let mut format: Value =
+        serde_json::from_str(&text).map_err(|error| Error::Usage(format!("--format: {error}")))?;
+    for key in SECRETS {
+        if let Some(written) = format[key].as_str() {
+            format[key] = input.value(key, written)?.into();
+        }
+    }
+    Ok(format)
 }
 
 #[cfg(test)]
@@ -169,6 +179,10 @@ mod tests {
             "1d",
             "--max-event-age",
             "1h",
+            "--max-retry-after",
+            "30m",
+            "--pending-threshold",
+            "2h",
             "--set",
             "circuit_after=5",
             "--format",
@@ -179,7 +193,7 @@ mod tests {
             json!({
                 "name": "x", "url": "https://e.org/", "types": ["job.*", "node.down"], "headers": {"authorization": "hunter2"},
                 "max_attempts": 3, "timeout": "5s", "rate_limit": "10/s", "burst": 2, "success": ["202", "3xx"], "give_up_after": "1d",
-                "max_event_age": "1h", "circuit_after": 5, "format": {"type": "slack"},
+                "max_event_age": "1h", "max_retry_after": "30m", "pending_threshold": "2h", "circuit_after": 5, "format": {"type": "slack"},
             })
         );
         let edited = spec(&["edit", "x", "--unset", "types", "--description", "why"]);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::fields::format;
 use crate::cli::WebhookPreview;
 use crate::error::Error;
+use crate::secret_input::SecretInput;
 use crate::show;
 
 /// What is asked for, but for the event.
@@ -16,7 +17,7 @@ pub(super) fn draft(args: &WebhookPreview) -> Result<Value, Error> {
         draft["webhook"] = name.clone().into();
     }
     if let Some(text) = &args.format {
-        draft["format"] = format(text)?;
+        draft["format"] = format(text, &mut SecretInput::default())?;
     }
     if let Some(file) = &args.template {
         let body = template(file)?;

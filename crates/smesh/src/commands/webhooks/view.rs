@@ -102,7 +102,7 @@ pub(super) fn list(answer: &Value) -> String {
 /// An endpoint, and its deliveries if they are there.
 pub(super) fn endpoint(answer: &Value) -> String {
     let mut lines = vec![
-        show::bold(&show::value(&answer["name"])),
+        show::bold(&show::value(&answer["full_name"])),
         format!(
             "  {} to {}, types {}",
             format(answer),
@@ -161,6 +161,8 @@ fn settings(answer: &Value) -> String {
         "growth",
         "longest_wait",
         "max_event_age",
+        "max_retry_after",
+        "pending_threshold",
         "circuit_after",
         "arrays",
         "when",

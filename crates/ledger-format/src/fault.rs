@@ -59,6 +59,12 @@ pub enum Fault {
     ArchiveUnreadable,
     /// The range in the table of archives does not follow the one before it, or claims entries that are not there.
     ArchiveMisplaced,
+    /// No key of the ledger has signed that the range that begins here was archived or erased: somebody else wrote that.
+    ArchiveUnsigned,
+    /// The ids of the archived range that ends here are not those that were signed.
+    ArchivedIdsDiffer,
+    /// The file of the range that ends here is not the one that was signed.
+    ArchiveFileDiffers,
     /// The chain fits from end to end, but the columns for queries are not those of the entry's body: queries hide it or show it to others.
     IndexDiffers,
 }
@@ -79,7 +85,7 @@ impl fmt::Display for Fault {
                 "the key that signs from here on has no hand-over signed by the one before it: the table of keys was changed"
             }
             Self::SubtreeDiffers => {
-                "the entries fit, but a stored subtree that ends here does not: proofs cannot be made until `DELETE FROM subtrees` and a restart make them anew"
+                "the entries fit, but a stored subtree that ends here does not: proofs cannot be made until `smesh verify --repair` has made them anew"
             }
             Self::RewrittenUpTo(size) => {
                 return write!(
@@ -120,6 +126,15 @@ impl fmt::Display for Fault {
             }
             Self::ArchiveMisplaced => {
                 "the archive that begins here does not follow the one before it: the table of archives was changed"
+            }
+            Self::ArchiveUnsigned => {
+                "this ledger has not signed that the entries from here on were archived or erased: the table of archives was changed, and their content is missing"
+            }
+            Self::ArchivedIdsDiffer => {
+                "the ids of the archived entries up to here are not those that were signed: one was changed"
+            }
+            Self::ArchiveFileDiffers => {
+                "the file of the archive that ends here is not the one that was signed: its SHA-256 or length is another"
             }
             Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
             Self::IndexDiffers => {

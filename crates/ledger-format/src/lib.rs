@@ -7,6 +7,7 @@
 //! - [`tree`]: the subtrees that a ledger stores.
 //! - [`note`]: signed texts and the keys that sign them. C2SP's `signed-note`.
 //! - [`checkpoint`]: which tree the ledger had, as a signed note. C2SP's `tlog-checkpoint`.
+//! - [`archive`]: what is signed when content is archived or erased.
 //! - [`succession`]: which checkpoint follows which, and which key signs when.
 //! - [`verify`]: entries against the chain, the tree and checkpoints; [`fault`] names what does not fit.
 //! - [`export`]: entries as JSON lines that can be verified with nothing but a public key.
@@ -14,6 +15,7 @@
 //!
 //! Deliberately absent: databases, the network, async, clocks, and what the bodies of entries mean.
 
+pub mod archive;
 pub mod chain;
 pub mod checkpoint;
 pub mod export;

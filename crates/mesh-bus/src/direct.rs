@@ -57,7 +57,43 @@ struct DirectReader {
     looks_left: u32,
 }
 
+/// What a stream has now on a subject.
+pub struct StoredMessages(DirectReader);
+
+impl StoredMessages {
+    /// The next messages, in their order; empty after the last.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn next(&mut self) -> Result<Vec<Message>, Error> {
+        self.0.fetch().await?;
+        let messages = Vec::from(std::mem::take(&mut self.0.read));
+        if let Some(last) = messages.last() {
+            self.0.next = Next::Sequence(last.stream_sequence + 1);
+        }
+        Ok(messages)
+    }
+}
+
 impl Bus {
+    /// Every message that a stream has now on a subject, without a consumer.
+    pub fn stored_messages(&self, stream: &str, subject: String) -> StoredMessages {
+        StoredMessages(self.direct_reader(stream, vec![subject], Next::Sequence(1)))
+    }
+
+    fn direct_reader(&self, stream: &str, filters: Vec<String>, next: Next) -> DirectReader {
+        DirectReader {
+            bus: self.clone(),
+            stream: stream.to_owned(),
+            filters,
+            next,
+            created: None,
+            read: VecDeque::new(),
+            wake_ups: SelectAll::new(),
+            looks_left: 0,
+        }
+    }
+
     /// Every message of a stream on these subjects, in its order; goes on for ever. NATS may go away and come back meanwhile; a stream that
     /// was made anew is read from its beginning.
     pub(crate) async fn read_stream(
@@ -66,23 +102,16 @@ impl Bus {
         filters: Vec<String>,
         start: Start,
     ) -> Result<impl Stream<Item = Result<Message, Error>> + use<>, Error> {
-        let mut reader = DirectReader {
-            bus: self.clone(),
-            stream: stream.to_owned(),
-            filters: match filters.is_empty() {
-                true => vec![">".to_owned()],
-                false => filters,
-            },
-            next: match start {
-                Start::Sequence(sequence) => Next::Sequence(sequence.max(1)),
-                Start::Since(time) => Next::Since(time),
-                Start::New => Next::Sequence(1),
-            },
-            created: None,
-            read: VecDeque::new(),
-            wake_ups: SelectAll::new(),
-            looks_left: 0,
+        let filters = match filters.is_empty() {
+            true => vec![">".to_owned()],
+            false => filters,
         };
+        let next = match start {
+            Start::Sequence(sequence) => Next::Sequence(sequence.max(1)),
+            Start::Since(time) => Next::Since(time),
+            Start::New => Next::Sequence(1),
+        };
+        let mut reader = self.direct_reader(stream, filters, next);
         let last = reader.look_at_stream().await?;
         if matches!(start, Start::New) {
             reader.next = Next::Sequence(last + 1);

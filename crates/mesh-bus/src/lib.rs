@@ -32,6 +32,7 @@ pub use bucket::{Bucket, BucketEntry, PutError};
 pub use config::Config;
 pub use connection::Bus;
 pub use consume::{BatchHandler, Handler, Outcome};
+pub use direct::StoredMessages;
 pub use endpoint::EndpointConsumer;
 pub use follow::Start;
 pub use lease::{Candidate, Lease, Role};

@@ -378,8 +378,15 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             "slurm.*.capture.gap_closed.stream".into(),
             format!("$JS.API.STREAM.MSG.GET.{SLURM_EVENTS}"),
             format!("$JS.API.STREAM.MSG.GET.{MESH_AUDIT}"),
+            // `smesh verify` compares the ledger with all that it has published.
+            format!("$JS.API.DIRECT.GET.{MESH_CHECKPOINTS}"),
         ],
-        "webhook-dispatcher" => vec!["mesh.*.audit.>".into()],
+        // No more kinds: what the ledger tells of keys and archives is its own.
+        "webhook-dispatcher" => vec![
+            AUDITED_READS.into(),
+            "mesh.*.audit.delivery".into(),
+            "mesh.*.audit.webhook".into(),
+        ],
         // No consumers: who may create one may take another's name, and a push consumer publishes wherever its creator says.
         "reader" => READ_BY_READERS
             .iter()

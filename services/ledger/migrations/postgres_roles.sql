@@ -25,7 +25,8 @@ GRANT INSERT ON entries, payloads, event_index, event_nodes, streams, streams_ah
 GRANT INSERT, UPDATE, DELETE ON replays TO ledger_appender;
 GRANT UPDATE (seq, chain) ON head TO ledger_appender;
 GRANT UPDATE (last_sequence, last_at, created_at) ON streams TO ledger_appender;
-GRANT DELETE ON streams_ahead TO ledger_appender;
+-- Subtrees follow from the entries: wrong ones are made anew.
+GRANT DELETE ON streams_ahead, subtrees TO ledger_appender;
 GRANT EXECUTE ON FUNCTION ledger_add_partitions() TO ledger_appender;
 
 -- Notes what is archived, then takes that out, and nothing else; triggers see to it.

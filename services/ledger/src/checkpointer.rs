@@ -9,13 +9,14 @@
 
 mod key;
 mod publish;
+mod subtrees;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
 use ledger_format::chain::Hash;
-use ledger_format::merkle::{Frontier, Node, Range};
+use ledger_format::merkle::Frontier;
 use mesh_bus::Bus;
 use mesh_runtime::Condition;
 use tokio::sync::Mutex;
@@ -25,12 +26,16 @@ use crate::adapters::{KeyFile, Signed, Store};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::keys::StoredKey;
 use crate::domain::note::{PrivateKey, PublicKey};
-use crate::domain::tree::blocks;
 use crate::error::Error;
 use crate::metrics;
 
+pub use self::subtrees::repair_subtrees;
+use self::subtrees::{Subtrees, tree_at};
+
 /// How long entries may stay unsigned before a replica without the key says so.
 const UNSIGNED: Duration = Duration::from_secs(60);
+/// How often the subtrees are made anew at most.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Signs checkpoints. Cheap to clone.
 #[derive(Clone)]
@@ -56,6 +61,8 @@ struct State {
     unpublished: Option<(u64, String)>,
     /// Whether every new key has its entry in the audit.
     announced: bool,
+    /// When the subtrees were made anew last, as a proof did not come out.
+    repaired: Option<Instant>,
 }
 
 /// The tree at the moment, which fits every checkpoint.
@@ -64,7 +71,7 @@ struct Ready {
     keys: Vec<StoredKey>,
     key: PrivateKey,
     size: u64,
-    subtrees: Vec<(Node, Hash)>,
+    subtrees: Subtrees,
 }
 
 impl Checkpointer {
@@ -145,14 +152,26 @@ impl Checkpointer {
             let key = ready.key.clone();
             self.sign(&mut state, number, &[&key], ready.subtrees, None)
                 .await?;
-        } else if !ready.subtrees.is_empty() {
-            let made_anew = Signed {
-                subtrees: ready.subtrees,
-                ..Signed::default()
-            };
-            self.store.keep(&made_anew).await?;
+        } else if !ready.subtrees.made.is_empty() {
+            ready.subtrees.keep(&self.store).await?;
         }
         self.publish(&mut state).await;
+        Ok(())
+    }
+
+    /// A proof did not come out: makes the stored subtrees anew, which it was made of. At most once a minute, as it reads all leaves.
+    ///
+    /// # Errors
+    /// [`Error::Inconsistent`] if it is the entries that are wrong.
+    pub async fn repair(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        if state
+            .repaired
+            .is_none_or(|at| at.elapsed() >= REPAIR_INTERVAL)
+        {
+            state.repaired = Some(Instant::now());
+            repair_subtrees(&self.store).await?;
+        }
         Ok(())
     }
 
@@ -166,6 +185,11 @@ impl Checkpointer {
     ) -> Result<(StoredKey, Option<StoredCheckpoint>), Error> {
         let mut state = self.state.lock().await;
         let ready = self.ready(&mut state).await?;
+        if ready.size == 0 {
+            return Err(Error::NoKey(
+                "the ledger has no entries yet: there is nothing that the present key could hand over".to_owned(),
+            ));
+        }
         let new = self.new_key()?;
         self.file.write_next(&new)?;
         let row = StoredKey {
@@ -179,8 +203,11 @@ impl Checkpointer {
         let both = [&ready.key, &new];
         let signed = self
             .sign(&mut state, number, &both, ready.subtrees, Some(row.clone()))
-            .await?;
-        let Some(checkpoint) = signed else {
+            .await;
+        if matches!(signed, Err(Error::NoKey(_))) {
+            self.file.drop_next()?;
+        }
+        let Some(checkpoint) = signed? else {
             self.file.drop_next()?;
             return Err(Error::NoKey(
                 "another replica made a checkpoint at the same moment; try again".to_owned(),
@@ -240,13 +267,13 @@ impl Checkpointer {
             }
         }
 
-        let mut subtrees = Vec::new();
+        let mut subtrees = Subtrees::default();
         if !state.compared || state.tree.size() > base_size {
-            let (tree, made) = self.tree_at(base.as_ref()).await?;
+            let (tree, made) = tree_at(&self.store, base.as_ref()).await?;
             (state.tree, subtrees) = (tree, made);
             let signed = state.signed.clone();
             let earlier = signed.filter(|signed| signed.size < base_size);
-            self.tree_at(earlier.as_ref()).await?;
+            tree_at(&self.store, earlier.as_ref()).await?;
             state.compared = true;
         }
         // In steps that end where a checkpoint does.
@@ -255,11 +282,13 @@ impl Checkpointer {
         stops.sort_by_key(|checkpoint| checkpoint.size);
         for stop in stops {
             if stop.size >= state.tree.size() {
-                subtrees.extend(self.store.grow(&mut state.tree, stop.size).await?);
+                let made = self.store.grow(&mut state.tree, stop.size).await?;
+                subtrees.made.extend(made);
                 same(Some(state.tree.root()), stop)?;
             }
         }
-        subtrees.extend(self.store.grow(&mut state.tree, head).await?);
+        let made = self.store.grow(&mut state.tree, head).await?;
+        subtrees.made.extend(made);
         Ok(Ready {
             last,
             keys: stored_keys,
@@ -269,41 +298,13 @@ impl Checkpointer {
         })
     }
 
-    /// The tree of a checkpoint: out of the stored subtrees, or, if those are missing, out of all leaves, with the subtrees to store.
-    async fn tree_at(
-        &self,
-        checkpoint: Option<&Checkpoint>,
-    ) -> Result<(Frontier, Vec<(Node, Hash)>), Error> {
-        let Some(checkpoint) = checkpoint else {
-            return Ok(Default::default());
-        };
-        let whole = Range {
-            start: 0,
-            end: checkpoint.size,
-        };
-        let stored = self.store.blocks(blocks(&[whole])).await?;
-        if let Some(tree) = stored.frontier(checkpoint.size)
-            && tree.root() == checkpoint.root
-        {
-            return Ok((tree, Vec::new()));
-        }
-        tracing::warn!(
-            size = checkpoint.size,
-            "the stored subtrees do not give the newest checkpoint, computing it from all leaves"
-        );
-        let mut tree = Frontier::default();
-        let subtrees = self.store.grow(&mut tree, checkpoint.size).await?;
-        same(Some(tree.root()), checkpoint)?;
-        Ok((tree, subtrees))
-    }
-
     /// Signs the tree as it is and stores it. `None` if another replica was first.
     async fn sign(
         &self,
         state: &mut State,
         number: i64,
         keys: &[&PrivateKey],
-        subtrees: Vec<(Node, Hash)>,
+        subtrees: Subtrees,
         key: Option<StoredKey>,
     ) -> Result<Option<Option<StoredCheckpoint>>, Error> {
         let checkpoint = Checkpoint {
@@ -328,8 +329,10 @@ impl Checkpointer {
                 made_at: Utc::now().timestamp_micros(),
             })
         };
+        let anew = subtrees.anew;
         let signed = Signed {
-            subtrees,
+            subtrees: subtrees.made,
+            subtrees_anew: anew,
             key,
             checkpoint: stored.clone(),
         };
@@ -339,6 +342,9 @@ impl Checkpointer {
             return Ok(None);
         }
         state.compared = true;
+        if anew {
+            metrics::subtrees_repaired();
+        }
         if let Some(stored) = &stored {
             metrics::checkpoint(checkpoint.size);
             tracing::debug!(size = checkpoint.size, "checkpoint signed");

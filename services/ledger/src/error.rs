@@ -48,6 +48,19 @@ pub enum Error {
     /// A range could not be noted as archived, or its payloads not be taken out.
     #[error("archive old payloads of the ledger")]
     Retain(#[source] sqlx::Error),
+    /// Archiving is signed, and this process cannot.
+    #[error("archive old payloads of the ledger: {0}")]
+    Unsigned(String),
+    /// A range is noted that the ledger did not archive.
+    #[error(
+        "the table of archives says that entries {first_seq} to {last_seq} were archived or erased, which this ledger has not signed: nothing more is taken out; run `smesh verify`"
+    )]
+    ForgedArchive {
+        /// Sequence of its first entry.
+        first_seq: i64,
+        /// Sequence of its last entry.
+        last_seq: i64,
+    },
     /// The file of an archive could not be written, or is not what it should be.
     #[error("archive {}", path.display())]
     Archive {

@@ -34,8 +34,8 @@ use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
-    Class, Completion, Progress, Report, Store, Trust, Unverified, VerifyError, verify_database,
-    verify_database_with, verify_everything,
+    Class, Completion, PUBLISHED, Progress, Report, Store, Trust, Unverified, VerifyError,
+    verify_database, verify_database_with, verify_everything,
 };
 pub use config::{Config, DEFAULTS, ReplayConfig};
 pub use domain::verify::{Fault, FirstBad, Verified};
@@ -233,8 +233,9 @@ fn policy(context: &Context, config: &Config, store: &Store) -> Result<Option<Po
         None => store.location().clone(),
     };
     let folder = config.retention.archive_dir(&context.mesh.data_dir);
+    let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
     Ok(Some(Policy {
-        retention: Retention::new(store.clone(), &location),
+        retention: Retention::new(store.clone(), &location, key),
         keep,
         folder: (!config.retention.erase).then_some(folder),
     }))

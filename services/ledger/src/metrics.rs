@@ -20,6 +20,7 @@ const OPEN_HOLES_MESSAGES: &str = "ledger_holes_open_messages";
 const OPEN_HOLES_SINCE: &str = "ledger_holes_open_since_seconds";
 const RESTORED: &str = "ledger_restored_total";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
+const SUBTREES_REPAIRED: &str = "ledger_subtrees_repaired_total";
 const REPLAYED: &str = "ledger_replayed_total";
 const REPLAYS: &str = "ledger_replays_running";
 /// Why no checkpoint is signed.
@@ -79,9 +80,18 @@ pub fn describe() {
         CHECKPOINTS_REFUSED,
         "1 while no checkpoint is signed, by reason: inconsistent (it would contradict one that was signed: act), no_key, failed."
     );
+    describe_counter!(
+        SUBTREES_REPAIRED,
+        "Times the stored subtrees were not those of the entries and were made anew."
+    );
     describe_counter!(REPLAYED, "Events that were told once more.");
     describe_gauge!(REPLAYS, "Replays that this process works on.");
     describe_histogram!(SECONDS, "Time to store one batch durably, in seconds.");
+}
+
+/// Subtrees were made anew.
+pub(crate) fn subtrees_repaired() {
+    counter!(SUBTREES_REPAIRED).increment(1);
 }
 
 pub(crate) fn appended(

@@ -40,27 +40,49 @@ pub(crate) async fn keep(
     condition: &Condition,
 ) {
     let (mut told, mut due) = (0, Instant::now());
+    let (mut problem, mut said) = (None, None);
     loop {
         if let Some(policy) = policy
             && Instant::now() >= due
         {
             let next = match apply(policy).await {
                 Ok(()) => {
-                    condition.ok();
+                    problem = None;
+                    DUE
+                }
+                // The replica that has the key does it.
+                Err(error @ Error::Unsigned(_)) => {
+                    let error = mesh_runtime::chain(&error);
+                    tracing::debug!(error, "old payloads are left to another replica");
+                    problem = None;
                     DUE
                 }
                 Err(error) => {
-                    let text = mesh_runtime::chain(&error);
-                    tracing::error!(error = text, "archive old payloads, trying again");
-                    condition.fail(text);
+                    problem = Some(mesh_runtime::chain(&error));
                     AGAIN
                 }
             };
             due = Instant::now() + next;
         }
-        if let Err(error) = tell(store, bus, cluster, &mut told).await {
-            tracing::debug!(error, "tell the audit of archives, trying again");
+        let forged = match tell(store, bus, cluster, &mut told).await {
+            Ok(()) => None,
+            Err(Untold::Forged(text)) => Some(text),
+            Err(Untold::Failed(error)) => {
+                tracing::debug!(error, "tell the audit of archives, trying again");
+                None
+            }
+        };
+        let wrong = forged.or_else(|| problem.clone());
+        match &wrong {
+            None => condition.ok(),
+            Some(text) => condition.fail(text),
         }
+        if said != wrong
+            && let Some(error) = &wrong
+        {
+            tracing::error!(error, "archives of the ledger need a look");
+        }
+        said = wrong;
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -86,19 +108,25 @@ fn before(now: DateTime<Utc>, keep: Duration) -> Option<DateTime<Utc>> {
     (day > DateTime::UNIX_EPOCH + Days::new(1)).then_some(day)
 }
 
+/// Why the audit does not have everything.
+enum Untold {
+    /// A range that the ledger did not archive: to tell it would make it true.
+    Forged(String),
+    /// Something is away.
+    Failed(String),
+}
+
 /// Publishes the entries that the ledger does not have yet. `told`: the range up to which it has them.
-async fn tell(store: &Store, bus: &Bus, cluster: &str, told: &mut i64) -> Result<(), String> {
-    let failed = |error: Error| mesh_runtime::chain(&error);
-    let archives = store.archives(*told).await.map_err(failed)?;
+async fn tell(store: &Store, bus: &Bus, cluster: &str, told: &mut i64) -> Result<(), Untold> {
+    let failed = |error: Error| Untold::Failed(mesh_runtime::chain(&error));
+    let archives = store.checked_archives(*told).await.map_err(failed)?;
     metrics::archived(store.archived_to().await.map_err(failed)?);
     let mut all = true;
-    for archive in &archives {
-        if store
-            .seq_of(&archive.audit_id())
-            .await
-            .map_err(failed)?
-            .is_some()
-        {
+    for checked in &archives {
+        let archive = checked
+            .authentic()
+            .map_err(|error| Untold::Forged(mesh_runtime::chain(&error)))?;
+        if checked.audited {
             if all {
                 *told = archive.number;
             }
@@ -108,7 +136,8 @@ async fn tell(store: &Store, bus: &Bus, cluster: &str, told: &mut i64) -> Result
         let entry = archive.audit_entry(cluster);
         let subject = subject::audit(&entry.cluster, &entry.kind);
         let sent = bus.publish_raw(subject, &entry.id, entry.encode_to_vec());
-        sent.await.map_err(|error| mesh_runtime::chain(&error))?;
+        sent.await
+            .map_err(|error| Untold::Failed(mesh_runtime::chain(&error)))?;
     }
     Ok(())
 }

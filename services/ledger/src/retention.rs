@@ -1,21 +1,24 @@
 //! Taking the content of old entries out of the database. Their hashes stay, so the ledger can be verified for ever.
 //!
-//! In this order, each step durable before the next: the file is written, read again and verified; the range is noted with the file's hash; the
-//! file gets its name; the payloads are taken out, the oldest first. Killed anywhere and run again, it goes on where it was. The audit's
-//! entry is made from the note by the running ledger (`policy.rs`).
+//! In this order, each step durable before the next: the file is written, read again and verified; the range is noted with the file's hash, signed
+//! with the key that signs checkpoints; the file gets its name; the payloads are taken out, the oldest first. Killed anywhere and run again, it
+//! goes on where it was. The audit's entry is made from the note by the running ledger (`policy.rs`).
+//!
+//! What is noted without that signature somebody else wrote: nothing is taken out for it, and nothing more is archived.
 
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
+use ledger_format::chain::Hash;
 use mesh_db::Location;
 use tokio::sync::watch::Sender;
 
 use crate::adapters::archive_file::{self, ArchiveWriter, Checked, Partial};
-use crate::adapters::{Dropper, FileError, Store};
+use crate::adapters::{Dropper, FileError, KeyFile, Store};
 use crate::domain::archive::{StoredArchive, StoredFile, file_name, name};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::Line;
-use crate::domain::note::PublicKey;
+use crate::domain::note::{PrivateKey, PublicKey};
 use crate::error::Error;
 
 /// Entries of one file, unless the next checkpoint is farther.
@@ -66,13 +69,18 @@ pub struct Progress {
 pub struct Retention {
     store: Store,
     dropper: Dropper,
+    key: KeyFile,
 }
 
 impl Retention {
-    /// On a ledger that is open, with a role that may take payloads out.
-    pub fn new(store: Store, location: &Location) -> Self {
+    /// On a ledger that is open, with a role that may take payloads out, and the key that signs the ledger's checkpoints.
+    pub fn new(store: Store, location: &Location, key: KeyFile) -> Self {
         let dropper = Dropper::connect(location);
-        Self { store, dropper }
+        Self {
+            store,
+            dropper,
+            key,
+        }
     }
 
     /// What would be done.
@@ -101,9 +109,14 @@ impl Retention {
                 Some(folder) => Some(lock(folder)?),
                 None => None,
             };
-            let archives = self.store.archives(0).await?;
+            let checked = self.store.checked_archives(0).await?;
+            let archives = checked
+                .iter()
+                .map(|one| one.authentic().cloned())
+                .collect::<Result<Vec<_>, _>>()?;
             let partial = self.settle(&archives, partial).await?;
-            done.dropped += self.drop_all(progress).await?;
+            let archived_to = archives.last().map_or(0, |last| last.last_seq);
+            done.dropped += self.drop_all(archived_to, progress).await?;
             let number = archives.last().map_or(1, |last| last.number + 1);
             let from = archives.last().map_or(1, |last| last.last_seq + 1);
             let end = self
@@ -124,9 +137,14 @@ impl Retention {
                 signed_by: String::new(),
                 made_at: Utc::now().timestamp_micros(),
                 made_by: wish.made_by.clone(),
+                ids: self.store.ids_of(from, end.size).await?,
+                note: None,
             };
             let keys = self.keys().await?;
-            archive.signed_by = signer(&end, &keys)?;
+            // Asked before anything is written.
+            let key = self.signing_key(&keys)?;
+            let root;
+            (archive.signed_by, root) = signer(&end, &keys)?;
             if let Some(partial) = &partial {
                 let path = partial.path().with_file_name(name(from, end.size));
                 if path.exists() {
@@ -150,7 +168,10 @@ impl Retention {
                     bytes: checked.bytes,
                 });
             }
-            self.dropper.note(&archive).await?;
+            let note = archive.range(root).sign(&key);
+            archive.note = Some(note.map_err(|error| Error::Unsigned(error.to_string()))?);
+            let vkey = key.public().to_string();
+            self.dropper.note(&archive, &vkey).await?;
             tracing::info!(
                 first_seq = archive.first_seq,
                 last_seq = archive.last_seq,
@@ -211,13 +232,13 @@ impl Retention {
         Ok(partial)
     }
 
-    async fn drop_all(&self, progress: &Sender<Progress>) -> Result<u64, Error> {
+    async fn drop_all(&self, archived_to: i64, progress: &Sender<Progress>) -> Result<u64, Error> {
         let mut dropped = 0;
         if self.store.first_undropped().await?.is_none() {
             return Ok(dropped);
         }
         loop {
-            let some = self.dropper.drop_some().await?;
+            let some = self.dropper.drop_some(archived_to).await?;
             if some == 0 {
                 break;
             }
@@ -285,25 +306,43 @@ impl Retention {
             .collect())
     }
 
+    /// The key that signs the ledger's checkpoints now.
+    fn signing_key(&self, keys: &[PublicKey]) -> Result<PrivateKey, Error> {
+        let file = self.key.path().display();
+        let newest = keys.last().map(PublicKey::label).unwrap_or_default();
+        match self.key.read()? {
+            Some(key) if keys.last() == Some(&key.public()) => Ok(key),
+            Some(key) => Err(Error::Unsigned(format!(
+                "it is signed with the key that signs checkpoints now, {newest}, but {file} has {}",
+                key.public().label()
+            ))),
+            None => Err(Error::Unsigned(format!(
+                "it is signed with the key that signs checkpoints, {newest}, which is not in {file}: do it on the host that has it"
+            ))),
+        }
+    }
+
     /// Closes the connections it made.
     pub async fn close(&self) {
         self.dropper.close().await;
     }
 }
 
-/// The key that signed a checkpoint.
-fn signer(end: &StoredCheckpoint, keys: &[PublicKey]) -> Result<String, Error> {
+/// The key that signed a checkpoint, and its root.
+fn signer(end: &StoredCheckpoint, keys: &[PublicKey]) -> Result<(String, Hash), Error> {
     let inconsistent = |why: String| {
         Error::Inconsistent(format!(
             "the checkpoint of {} entries is not what was signed: {why}",
             end.size
         ))
     };
-    let (_, signed_by) =
+    let (checkpoint, signed_by) =
         Checkpoint::open(&end.note, keys).map_err(|error| inconsistent(error.to_string()))?;
-    Ok(signed_by
-        .first()
-        .map_or_else(String::new, |key| key.to_string()))
+    if checkpoint.size.cast_signed() != end.size {
+        return Err(inconsistent("it counts others".to_owned()));
+    }
+    let key = signed_by.first().map(|key| key.to_string());
+    Ok((key.unwrap_or_default(), checkpoint.root))
 }
 
 /// Writes values as lines, off the threads that others wait for.

@@ -121,7 +121,9 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
         .any(|name| owns(role, stream, name) || is_of_dispatcher(role, stream, name));
     match verb {
         "STREAM.INFO" => reads || consumes || reads_bucket(role, stream),
-        "DIRECT.GET" => reads || reads_bucket(role, stream),
+        "DIRECT.GET" => {
+            reads || reads_bucket(role, stream) || role == "ledger" && stream == "MESH_CHECKPOINTS"
+        }
         "STREAM.MSG.GET" => {
             reads_bucket(role, stream)
                 || role == "ledger" && ["SLURM_EVENTS", "MESH_AUDIT"].contains(&stream)

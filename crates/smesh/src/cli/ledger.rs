@@ -44,9 +44,13 @@ pub struct Verify {
     /// A checkpoint that was kept
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Vec<PathBuf>,
-    /// Folder with the archives of the ledger: verify what is archived there, too [default: only its hashes]
+    /// Folder with the archives of the ledger: verify what is archived there, too [default: compare the files that are where they were
+    /// written with the SHA-256 that was signed]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "remote"])]
     pub archive: Option<PathBuf>,
+    /// Make stored subtrees anew if nothing else is wrong: proofs are made of them, and they follow from the entries
+    #[arg(long, conflicts_with_all = ["export", "remote"])]
+    pub repair: bool,
 }
 
 /// `smesh ledger`

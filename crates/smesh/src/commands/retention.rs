@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use indicatif::{ProgressBar, ProgressStyle};
+use ledger::adapters::KeyFile;
 use ledger::domain::archive::StoredArchive;
 use ledger::retention::{Progress, Wish};
 use ledger::{Location, Retention, Store};
@@ -26,7 +27,8 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
         None => config.database(&context.mesh.data_dir).map_err(failed)?,
     };
     let store = Store::connect(&location, None, 1).map_err(failed)?;
-    let retention = Retention::new(store, &location);
+    let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
+    let retention = Retention::new(store, &location, key);
     let folder = args
         .archive_dir
         .unwrap_or_else(|| config.retention.archive_dir(&context.mesh.data_dir));
@@ -142,6 +144,7 @@ fn as_json(archive: &StoredArchive) -> Value {
         "signed_by": archive.signed_by,
         "made_at": time(archive.made_at),
         "made_by": archive.made_by,
+        "note": archive.note,
     })
 }
 

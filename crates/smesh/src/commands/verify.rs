@@ -1,5 +1,7 @@
 //! `smesh verify`: chain and tree of the ledger, computed again and compared with signed checkpoints.
 
+mod published;
+
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +11,10 @@ use ledger::adapters::KeyFile;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::note::PublicKey;
-use ledger::{Class, FirstBad, Location, Report, Trust, Verified, VerifyError, verify_everything};
+use ledger::{
+    Class, Fault, FirstBad, Location, Progress, Report, Store, Trust, Unverified, Verified,
+    VerifyError,
+};
 use ledger_format::file::{self, FileError};
 use tokio_util::sync::CancellationToken;
 
@@ -18,17 +23,11 @@ use crate::client::Query;
 use crate::error::Error;
 use crate::{settings, show};
 
+/// What an export can tell.
+const ENTRIES_ONLY: &str = "entries, chain and checkpoint";
+
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
-    let trust = trust(&args)?;
-    let bar = ProgressBar::new(0).with_style(bar_style());
-    let result = if args.remote {
-        remote(global, &trust, &bar).await
-    } else if let Some(path) = &args.export {
-        export(path, &trust, &bar)
-    } else {
-        database(global, args.database.as_deref(), trust, &bar).await
-    };
-    bar.finish_and_clear();
+    let result = verify(global, &args).await;
     if global.json
         && let Err(error) = &result
     {
@@ -38,17 +37,55 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
     report(global, &args, result?)
 }
 
+async fn verify(global: &Global, args: &cli::Verify) -> Result<Result<Report, Lie>, Error> {
+    let trust = trust(args)?;
+    let bar = ProgressBar::new(0).with_style(bar_style());
+    let result = if args.remote {
+        remote(global, &trust, &bar).await
+    } else if let Some(path) = &args.export {
+        export(path, &trust, &bar)
+    } else {
+        database(global, args, trust, &bar).await
+    };
+    bar.finish_and_clear();
+    result
+}
+
 /// What does not fit.
-enum Lie {
-    /// An entry, or what stands beside it.
-    Entry(FirstBad),
-    /// The database as a whole.
-    Database(String),
+struct Lie {
+    /// The class of what was compared.
+    class: &'static str,
+    /// The entry, if it is one, or what stands beside it.
+    seq: Option<i64>,
+    reason: String,
+}
+
+impl Lie {
+    /// `None` if it is none: something could not be read.
+    fn of(error: &VerifyError) -> Option<Self> {
+        let class = error.class()?;
+        Some(match error {
+            VerifyError::Bad(bad) => Self {
+                class,
+                seq: Some(bad.seq),
+                reason: bad.what.to_string(),
+            },
+            other => Self {
+                class,
+                seq: None,
+                reason: other.to_string(),
+            },
+        })
+    }
 }
 
 impl From<FirstBad> for Lie {
     fn from(bad: FirstBad) -> Self {
-        Self::Entry(bad)
+        Self {
+            class: ENTRIES_ONLY,
+            seq: Some(bad.seq),
+            reason: bad.what.to_string(),
+        }
     }
 }
 
@@ -57,7 +94,7 @@ fn only_entries(verified: Verified) -> Report {
     Report {
         verified,
         classes: vec![Class {
-            name: "entries, chain and checkpoint",
+            name: ENTRIES_ONLY,
             unchecked: None,
         }],
     }
@@ -65,16 +102,19 @@ fn only_entries(verified: Verified) -> Report {
 
 async fn database(
     global: &Global,
-    file: Option<&Path>,
+    args: &cli::Verify,
     mut trust: Trust,
     bar: &ProgressBar,
 ) -> Result<Result<Report, Lie>, Error> {
-    let location = match file {
-        Some(path) => Location::Sqlite(path.to_owned()),
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let (location, writable, configured) = match &args.database {
+        Some(path) => {
+            let location = Location::Sqlite(path.clone());
+            (location.clone(), location, None)
+        }
         None => {
             let context = settings::load(global, CancellationToken::new())?;
             let config: ledger::Config = context.section("ledger")?;
-            let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
             // Who may write the database may take checkpoints out of it, but not what was signed last on this host.
             let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
             if let Some(note) = key.last_note().map_err(failed)? {
@@ -84,28 +124,59 @@ async fn database(
                 })?;
                 trust.newest = Some(last);
             }
-            match config.reader().map_err(failed)? {
-                Some(reader) => reader,
-                None => config.database(&context.mesh.data_dir).map_err(failed)?,
-            }
+            let database = config.database(&context.mesh.data_dir).map_err(failed)?;
+            let reader = config.reader().map_err(failed)?;
+            let origin = config.checkpoint.origin(&context.mesh.cluster);
+            (
+                reader.unwrap_or_else(|| database.clone()),
+                database,
+                Some((context, origin)),
+            )
         }
     };
-    let result = verify_everything(&location, &trust, |progress| {
+    let unread = |error: VerifyError| {
+        let why = mesh_runtime::chain(&error);
+        Error::Failed(format!("verify {location}: {why}"))
+    };
+    let lie_or = |error: VerifyError| match Lie::of(&error) {
+        Some(lie) => Ok(Err(lie)),
+        None => Err(unread(error)),
+    };
+    let ledger = Unverified::open(&location).map_err(unread)?;
+    let progress = |progress: Progress| {
         bar.set_length(progress.of);
         bar.set_position(progress.verified);
-    })
-    .await;
-    match result {
-        Ok(report) => Ok(Ok(report)),
-        Err(VerifyError::Bad(bad)) => Ok(Err(bad.into())),
-        Err(error @ (VerifyError::NoHead | VerifyError::Schema(_) | VerifyError::Damaged(_))) => {
-            Ok(Err(Lie::Database(error.to_string())))
+    };
+    let mut result = ledger.verify_everything(&trust, progress).await;
+    if args.repair
+        && matches!(&result, Err(VerifyError::Bad(bad)) if bad.what == Fault::SubtreeDiffers)
+    {
+        repair_subtrees(&writable).await?;
+        if !global.json {
+            show::line("stored subtrees were not those of the entries: they were made anew")?;
         }
-        Err(error) => Err(Error::Failed(format!(
-            "verify {location}: {}",
-            mesh_runtime::chain(&error)
-        ))),
+        result = ledger.verify_everything(&trust, progress).await;
     }
+    let mut report = match result {
+        Ok(report) => report,
+        Err(error) => return lie_or(error),
+    };
+    if let Some((context, origin)) = &configured
+        && let Err(error) = published::compare(context, origin, &ledger, &mut report).await
+    {
+        return lie_or(error);
+    }
+    ledger.close().await;
+    Ok(Ok(report))
+}
+
+/// With the rights to write, which verifying does not take.
+async fn repair_subtrees(location: &Location) -> Result<(), Error> {
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let store = Store::connect(location, None, 1).map_err(failed)?;
+    let repaired = ledger::checkpointer::repair_subtrees(&store).await;
+    store.close().await;
+    repaired.map_err(failed)
 }
 
 fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report, Lie>, Error> {
@@ -192,7 +263,7 @@ impl<'a> Lines<'a> {
 
     fn finish(self) -> Result<Result<Report, Lie>, Error> {
         match self.verifier {
-            Some(verifier) => Ok(verifier.finish().map(only_entries).map_err(Lie::Entry)),
+            Some(verifier) => Ok(verifier.finish().map(only_entries).map_err(Lie::from)),
             None => Err(Error::Failed("verify export: it is empty".into())),
         }
     }
@@ -308,22 +379,25 @@ fn report(
             }
             Ok(ExitCode::SUCCESS)
         }
-        Err(Lie::Database(reason)) => {
+        Err(Lie { class, seq, reason }) => {
             if global.json {
-                show::line(serde_json::json!({ "verified": false, "reason": reason }))?;
+                let mut answer =
+                    serde_json::json!({ "verified": false, "class": class, "reason": reason });
+                if let Some(seq) = seq {
+                    answer["first_bad_sequence"] = seq.into();
+                }
+                show::line(answer)?;
             } else {
-                show::line(format!("the ledger was changed: {reason}"))?;
-            }
-            Ok(ExitCode::FAILURE)
-        }
-        Err(Lie::Entry(bad)) => {
-            if global.json {
-                show::line(
-                    serde_json::json!({ "verified": false, "first_bad_sequence": bad.seq, "reason": bad.what.to_string() }),
-                )?;
-            } else {
+                show::line(match seq {
+                    Some(seq) => {
+                        format!(
+                            "the ledger was changed: the first bad entry is sequence {seq}: {reason}"
+                        )
+                    }
+                    None => format!("the ledger was changed: {reason}"),
+                })?;
                 show::line(format!(
-                    "the ledger was changed: the first bad entry is {bad}"
+                    "  {class}: a lie; what comes after it was not looked at"
                 ))?;
             }
             Ok(ExitCode::FAILURE)

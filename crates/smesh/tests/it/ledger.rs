@@ -53,6 +53,24 @@ async fn an_auditor_needs_nothing_but_the_public_key() {
     verify(&["--key", "first.keys", "--checkpoint", "kept.note"], true);
     verify(&["--remote", "--key", "first.keys"], true);
 
+    // Of the configured ledger everything can be compared, also with what NATS has.
+    let whole = verify(&[], true);
+    assert_eq!(whole["unchecked"], serde_json::json!({}), "{whole}");
+    let checked = whole["checked"].as_array().unwrap();
+    assert!(checked.contains(&"published checkpoints".into()), "{whole}");
+    // Whatever goes wrong, there is an answer.
+    for wrong in [
+        &["--key", "nonsense"][..],
+        &["--export", "not-there", "--key", "first.keys"],
+        &["--checkpoint", "not-there"],
+        &["--checkpoint", "first.keys"],
+        &["--database", "not-there"],
+        &["--config", "not-there"],
+    ] {
+        let found = verify(wrong, false);
+        assert!(found["error"].is_string(), "{wrong:?}: {found}");
+    }
+
     // A changed body, and lines that are cut off.
     let export = std::fs::read_to_string(mesh.path("export.ndjson")).unwrap();
     std::fs::write(mesh.path("changed.ndjson"), with_another_body(&export)).unwrap();

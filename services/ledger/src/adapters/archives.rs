@@ -1,13 +1,14 @@
 //! The table of archives, and taking out what it names.
 
 use chrono::{DateTime, Utc};
+use ledger_format::archive::Ids;
 use mesh_db::Location;
-use mesh_db::pool::{Access, Pool};
+use mesh_db::pool::{Access, Pool, Transaction};
 use mesh_db::sql::{Row, Sql};
 
 use super::store::Store;
-use super::{postgres, sqlite};
-use crate::domain::archive::{StoredArchive, StoredFile};
+use super::{postgres, proof, sqlite};
+use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::error::Error;
 
@@ -16,7 +17,76 @@ const PAGE: u32 = 2000;
 /// Payloads that one query looks at for their age.
 const STEP: u64 = 20_000;
 
+/// A range, and what the ledger says of it.
+#[derive(Clone, Debug)]
+pub struct CheckedArchive {
+    /// Its row.
+    pub archive: StoredArchive,
+    /// Whether the ledger did it; if not, somebody wrote the row by hand.
+    pub authentic: bool,
+    /// Whether the audit has its entry.
+    pub audited: bool,
+}
+
+impl CheckedArchive {
+    /// Why nothing may be done with it.
+    ///
+    /// # Errors
+    /// If the ledger did not do it.
+    pub const fn authentic(&self) -> Result<&StoredArchive, Error> {
+        match self.authentic {
+            true => Ok(&self.archive),
+            false => Err(Error::ForgedArchive {
+                first_seq: self.archive.first_seq,
+                last_seq: self.archive.last_seq,
+            }),
+        }
+    }
+}
+
 impl Store {
+    /// The ranges after some number, and whether the ledger signed each.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn checked_archives(&self, after: i64) -> Result<Vec<CheckedArchive>, Error> {
+        let checked = async {
+            let mut connection = self.readers.acquire().await?;
+            let mut snapshot = connection.begin(Access::Snapshot).await?;
+            let checked = checked(&mut snapshot, after).await?;
+            snapshot.commit().await?;
+            Ok(checked)
+        };
+        checked.await.map_err(Error::Read)
+    }
+
+    /// What is signed of the ids of a range of entries.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn ids_of(&self, first: i64, last: i64) -> Result<Vec<u8>, Error> {
+        let (mut ids, mut after) = (Ids::default(), first - 1);
+        while after < last {
+            let sql = Sql::new("SELECT seq, ")
+                .bytes("id")
+                .push(" FROM entries WHERE seq > ")
+                .bind(after)
+                .push(" AND seq <= ")
+                .bind(last)
+                .push(" ORDER BY seq LIMIT ")
+                .bind(STEP.cast_signed());
+            let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+            for row in &rows {
+                after = row.get("seq").map_err(Error::Read)?;
+                ids.push(&row.get::<Vec<u8>>("id").map_err(Error::Read)?);
+            }
+            if rows.is_empty() {
+                return Err(Error::Corrupt { seq: after + 1 });
+            }
+        }
+        Ok(ids.finish().to_vec())
+    }
+
     /// Up to which entry payloads are archived or erased; 0 if none is.
     ///
     /// # Errors
@@ -84,7 +154,7 @@ impl Store {
             (after, enough, " ORDER BY size DESC, number DESC LIMIT 1"),
             (enough, last, " ORDER BY size, number LIMIT 1"),
         ] {
-            let sql = super::proof::checkpoints()
+            let sql = proof::checkpoints()
                 .push(" WHERE size > ")
                 .bind(from.cast_signed())
                 .push(" AND size <= ")
@@ -127,52 +197,45 @@ impl Dropper {
         Self { pool }
     }
 
-    /// Notes a range. From then on its payloads may be taken out.
+    /// Notes a range that this key has signed. From then on its payloads may be taken out.
     ///
     /// # Errors
-    /// If the database refuses: the range does not follow the last one, or the role may not.
-    pub async fn note(&self, archive: &StoredArchive) -> Result<(), Error> {
-        let file = archive.file.as_ref();
-        let mut sql = Sql::new(
-            "INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by, path, sha256, bytes) VALUES (",
-        );
-        for number in [archive.number, archive.first_seq, archive.last_seq] {
-            sql = sql.bind(number).push(", ");
-        }
-        sql = sql
-            .bind(&archive.signed_by)
-            .push(", ")
-            .bind(archive.made_at)
-            .push(", ")
-            .bind(&archive.made_by);
-        sql = match file {
-            Some(file) => sql
-                .push(", ")
-                .bind(&file.path)
-                .push(", ")
-                .bind(file.sha256.as_slice())
-                .push(", ")
-                .bind(file.bytes),
-            None => sql.push(", NULL, NULL, NULL"),
-        };
+    /// If the database refuses: the range does not follow the last one, or the role may not; or the key was replaced meanwhile.
+    pub async fn note(&self, archive: &StoredArchive, vkey: &str) -> Result<(), Error> {
+        let insert = insert(archive);
         let mut connection = self.pool.acquire().await.map_err(Error::Retain)?;
-        let inserted = connection.link().run(&sql.push(")")).await;
-        inserted.map_err(Error::Retain).map(drop)
+        let noted = async {
+            let mut transaction = connection.begin(Access::Write).await?;
+            one_at_a_time(&mut transaction).await?;
+            let newest = Sql::new("SELECT vkey FROM checkpoint_keys ORDER BY number DESC LIMIT 1");
+            let newest = transaction.link().first(&newest).await?;
+            let newest = newest.map(|row| row.get::<String>("vkey")).transpose()?;
+            if newest.as_deref() != Some(vkey) {
+                return Ok(false);
+            }
+            transaction.link().run(&insert).await?;
+            transaction.commit().await?;
+            Ok(true)
+        };
+        match noted.await.map_err(Error::Retain)? {
+            true => Ok(()),
+            false => Err(Error::Unsigned(
+                "the key that signs was replaced meanwhile; run it again".to_owned(),
+            )),
+        }
     }
 
-    /// Takes some payloads of noted ranges out, the oldest first, with their columns for queries. Returns how many; 0 if there are no more.
+    /// Takes some payloads up to an entry out, the oldest first, with their columns for queries. Returns how many; 0 if there are no more.
     ///
     /// # Errors
-    /// If the database refuses; then nothing is taken out.
-    pub async fn drop_some(&self) -> Result<u64, Error> {
-        self.try_drop_some().await.map_err(Error::Retain)
+    /// If the database refuses, as no noted range has them; then nothing is taken out.
+    pub async fn drop_some(&self, end: i64) -> Result<u64, Error> {
+        self.try_drop_some(end).await.map_err(Error::Retain)
     }
 
-    async fn try_drop_some(&self) -> Result<u64, sqlx::Error> {
+    async fn try_drop_some(&self, end: i64) -> Result<u64, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let mut transaction = connection.begin(Access::Write).await?;
-        let end = transaction.link().first(&archived_to()).await?;
-        let end = end.map_or(Ok(0), |row| row.get::<i64>("archived_to"))?;
         let oldest = Sql::new("SELECT seq FROM payloads WHERE seq <= ")
             .bind(end)
             .push(" ORDER BY seq LIMIT ")
@@ -218,29 +281,130 @@ pub(super) fn archived_to() -> Sql {
 }
 
 pub(super) fn archives(after: i64) -> Sql {
-    Sql::new(
-        "SELECT number, first_seq, last_seq, path, sha256, bytes, signed_by, made_at, made_by FROM archives WHERE number > ",
-    )
-    .bind(after)
-    .push(" ORDER BY number")
+    // Text as bytes: somebody may have put something else there.
+    let mut sql = Sql::new("SELECT number, first_seq, last_seq, sha256, bytes, made_at, ids");
+    for column in ["path", "signed_by", "made_by", "note"] {
+        sql = sql.push(", ").bytes(column);
+    }
+    sql.push(" FROM archives WHERE number > ")
+        .bind(after)
+        .push(" ORDER BY number")
 }
 
 pub(super) fn archive(row: &Row) -> Result<StoredArchive, sqlx::Error> {
-    let file = match (row.get("path")?, row.get("sha256")?, row.get("bytes")?) {
-        (Some(path), Some(sha256), Some(bytes)) => Some(StoredFile {
-            path,
-            sha256,
-            bytes,
+    let text = |column| {
+        let bytes: Option<Vec<u8>> = row.get(column)?;
+        Ok::<_, sqlx::Error>(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    };
+    let file = match (text("path")?, row.get("sha256")?, row.get("bytes")?) {
+        (None, None, None) => None,
+        // With one of them missing it is not the file that was signed.
+        (path, sha256, bytes) => Some(StoredFile {
+            path: path.unwrap_or_default(),
+            sha256: sha256.unwrap_or_default(),
+            bytes: bytes.unwrap_or_default(),
         }),
-        _ => None,
     };
     Ok(StoredArchive {
         number: row.get("number")?,
         first_seq: row.get("first_seq")?,
         last_seq: row.get("last_seq")?,
         file,
-        signed_by: row.get("signed_by")?,
+        signed_by: text("signed_by")?.unwrap_or_default(),
         made_at: row.get("made_at")?,
-        made_by: row.get("made_by")?,
+        made_by: text("made_by")?.unwrap_or_default(),
+        ids: row.get::<Option<Vec<u8>>>("ids")?.unwrap_or_default(),
+        note: text("note")?,
     })
+}
+
+fn insert(archive: &StoredArchive) -> Sql {
+    let file = archive.file.as_ref();
+    Sql::new(
+        "INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by, ids, note, path, sha256, bytes) VALUES (",
+    )
+    .list([
+        archive.number.into(),
+        archive.first_seq.into(),
+        archive.last_seq.into(),
+        (&archive.signed_by).into(),
+        archive.made_at.into(),
+        (&archive.made_by).into(),
+        archive.ids.as_slice().into(),
+        archive.note.as_deref().into(),
+        file.map(|file| file.path.as_str()).into(),
+        file.map(|file| file.sha256.as_slice()).into(),
+        file.map(|file| file.bytes).into(),
+    ])
+    .push(")")
+}
+
+/// The ranges after some number, and whether the ledger signed each, all of the same moment.
+pub(super) async fn checked(
+    snapshot: &mut Transaction<'_>,
+    after: i64,
+) -> Result<Vec<CheckedArchive>, sqlx::Error> {
+    let rows = snapshot.link().rows(&archives(after)).await?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys = snapshot.link().rows(&proof::keys()).await?;
+    let keys = keys.iter().map(proof::key).collect::<Result<Vec<_>, _>>()?;
+    let signed = Sql::new("SELECT COALESCE(MAX(size), 0) AS size FROM checkpoints");
+    let signed = snapshot.link().first(&signed).await?;
+    let signed = signed.map_or(Ok(0), |row| row.get("size"))?;
+    let mut checked = Vec::new();
+    for row in &rows {
+        let archive = archive(row)?;
+        let notes = Sql::new("SELECT ")
+            .bytes("note")
+            .push(" FROM checkpoints WHERE size = ")
+            .bind(archive.last_seq);
+        let notes = snapshot.link().rows(&notes).await?;
+        let note = |row: &Row| {
+            let note: Vec<u8> = row.get("note")?;
+            Ok(String::from_utf8_lossy(&note).into_owned())
+        };
+        let evidence = Evidence {
+            keys: keys.clone(),
+            checkpoints: notes.iter().map(note).collect::<Result<_, sqlx::Error>>()?,
+            signed,
+            audited: audited(snapshot, &archive.audit_id()).await?,
+        };
+        checked.push(CheckedArchive {
+            authentic: archive.is_authentic(&evidence),
+            audited: evidence.audited.is_some(),
+            archive,
+        });
+    }
+    Ok(checked)
+}
+
+/// The entry of an id, and what it says.
+pub(super) async fn audited(
+    snapshot: &mut Transaction<'_>,
+    id: &str,
+) -> Result<Option<Audited>, sqlx::Error> {
+    let sql = Sql::new(
+        "SELECT e.seq, p.body FROM entries e LEFT JOIN payloads p ON p.seq = e.seq WHERE e.id = ",
+    )
+    .bind(id);
+    let row = snapshot.link().first(&sql).await?;
+    row.map(|row| {
+        Ok(Audited {
+            seq: row.get("seq")?,
+            body: row.get("body")?,
+        })
+    })
+    .transpose()
+}
+
+/// Until the transaction ends, no range is noted and no key replaced by others: each range is signed by the key of its time.
+pub(super) async fn one_at_a_time(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
+    // SQLite lets one write at a time anyway.
+    let lock = Sql::default().either(
+        "SELECT 1",
+        "SELECT pg_advisory_xact_lock(hashtext('ledger_archives'))",
+    );
+    transaction.link().rows(&lock).await.map(drop)
 }

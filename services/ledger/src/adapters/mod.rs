@@ -22,7 +22,7 @@ mod verify;
 mod ways;
 
 pub use archive_file::FileError;
-pub use archives::Dropper;
+pub use archives::{CheckedArchive, Dropper};
 pub use complete::Completion;
 pub use key_file::KeyFile;
 pub use ledger_format::file::Lines;
@@ -33,8 +33,8 @@ pub use store::{LONGEST_QUERY, Store};
 pub use streams::{Batch, Position};
 pub use verify::schema;
 pub use verify::{
-    Class, Progress, Report, Trust, Unverified, VerifyError, verify_database, verify_database_with,
-    verify_everything,
+    Class, PUBLISHED, Progress, Report, Trust, Unverified, VerifyError, verify_database,
+    verify_database_with, verify_everything,
 };
 
 /// Whose the tables are, for messages.

@@ -4,15 +4,18 @@ use std::collections::BTreeSet;
 
 use ledger_format::chain::{GENESIS, Hash};
 use ledger_format::merkle::{Frontier, Node};
-use mesh_db::pool::{Access, Link};
+use mesh_db::pool::{Access, Link, Transaction};
 use mesh_db::sql::{Row, Sql};
 
+use super::archives;
 use super::store::Store;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
 use crate::domain::tree::{Block, Blocks, WIDTH, grow};
 use crate::error::Error;
 
+/// Why a key is not replaced now.
+const UNTOLD: &str = "the audit does not have all archives yet that the present key signed, which a running ledger mends within seconds once it reaches NATS; try again";
 /// Leaves that are read at once.
 const PAGE: u64 = 10_000;
 
@@ -25,6 +28,8 @@ pub struct Signed {
     pub key: Option<StoredKey>,
     /// The checkpoint; none as long as there is no entry.
     pub checkpoint: Option<StoredCheckpoint>,
+    /// Whether the subtrees take the place of all that are stored.
+    pub subtrees_anew: bool,
 }
 
 impl Store {
@@ -203,12 +208,18 @@ impl Store {
     /// Stores a checkpoint and what comes with it. False if another replica was first: then nothing is stored.
     ///
     /// # Errors
-    /// If the database refuses; nothing is stored then.
+    /// If the database refuses, or a key is replaced while the audit does not have everything that it signed; nothing is stored then.
     pub async fn keep(&self, signed: &Signed) -> Result<bool, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Sign)?;
         let mut transaction = writer.begin(Access::Write).await.map_err(Error::Sign)?;
         let mut first = true;
         if let Some(key) = &signed.key {
+            let untold = untold_archives(&mut transaction)
+                .await
+                .map_err(Error::Sign)?;
+            if untold {
+                return Err(Error::NoKey(UNTOLD.to_owned()));
+            }
             first &= insert_key(transaction.link(), key)
                 .await
                 .map_err(Error::Sign)?;
@@ -220,6 +231,10 @@ impl Store {
         }
         if !first {
             return Ok(false);
+        }
+        if signed.subtrees_anew {
+            let delete = Sql::new("DELETE FROM subtrees");
+            transaction.link().run(&delete).await.map_err(Error::Sign)?;
         }
         for (node, hash) in &signed.subtrees {
             let sql = Sql::new("INSERT INTO subtrees (level, idx, hash) VALUES (")
@@ -234,6 +249,13 @@ impl Store {
         transaction.commit().await.map_err(Error::Sign)?;
         Ok(true)
     }
+}
+
+/// Whether an archive that the ledger signed has no entry in the audit yet.
+async fn untold_archives(transaction: &mut Transaction<'_>) -> Result<bool, sqlx::Error> {
+    archives::one_at_a_time(transaction).await?;
+    let checked = archives::checked(transaction, 0).await?;
+    Ok(checked.iter().any(|one| one.authentic && !one.audited))
 }
 
 async fn insert_key(link: Link<'_>, key: &StoredKey) -> Result<bool, sqlx::Error> {
@@ -276,11 +298,13 @@ pub(super) fn checkpoints() -> Sql {
     Sql::new("SELECT number, size, root, note, made_at FROM checkpoints")
 }
 
-/// All keys.
-fn keys() -> Sql {
-    Sql::new(
-        "SELECT number, vkey, from_size, made_at, made_by FROM checkpoint_keys ORDER BY number",
-    )
+/// All keys. Text as bytes: somebody may have put something else there.
+pub(super) fn keys() -> Sql {
+    Sql::new("SELECT number, from_size, made_at, ")
+        .bytes("vkey")
+        .push(", ")
+        .bytes("made_by")
+        .push(" FROM checkpoint_keys ORDER BY number")
 }
 
 fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
@@ -293,12 +317,16 @@ fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
     })
 }
 
-fn key(row: &Row) -> Result<StoredKey, sqlx::Error> {
+pub(super) fn key(row: &Row) -> Result<StoredKey, sqlx::Error> {
+    let text = |column| {
+        let bytes: Vec<u8> = row.get(column)?;
+        Ok::<_, sqlx::Error>(String::from_utf8_lossy(&bytes).into_owned())
+    };
     Ok(StoredKey {
         number: row.get("number")?,
-        vkey: row.get("vkey")?,
+        vkey: text("vkey")?,
         from_size: row.get("from_size")?,
         made_at: row.get("made_at")?,
-        made_by: row.get("made_by")?,
+        made_by: text("made_by")?,
     })
 }

@@ -1,30 +1,31 @@
 //! Verifying a database: reads page by page, so memory does not grow with the ledger.
 
+mod archives;
+mod checkpoints;
+mod classes;
 mod database;
 mod pages;
 mod records;
 mod rows;
 pub mod schema;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 
-use ledger_format::chain::Hash;
 use mesh_db::Location;
 use mesh_db::pool::{Connection, Pool};
 use mesh_db::sql::Sql;
 
+use self::archives::{ArchivedIds, Archives};
+use self::checkpoints::Checkpoints;
+pub use self::classes::{Class, PUBLISHED};
 use self::database::Integrity;
 use self::pages::{PAGE, Pages};
 pub(super) use self::rows::payload;
-use self::rows::{archived_to, stored_archives, stored_keys, stray, unaudited};
+use self::rows::{stored_archives, stored_keys, stray};
 use super::archive_file::{ArchivedPayloads, Unread};
 use super::{NAME, postgres, sqlite};
-use crate::domain::archive::{StoredArchive, misplaced};
-use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::keys::StoredKey;
+use crate::domain::checkpoint::Checkpoint;
 use crate::domain::note::PublicKey;
-use crate::domain::succession::Succession;
 use crate::domain::verify::{Content, Fault, FirstBad, Mark, Verified, Verifier};
 use crate::error::Error;
 
@@ -73,21 +74,11 @@ pub struct Trust {
     pub keys: Vec<PublicKey>,
     /// Checkpoints that were kept elsewhere.
     pub kept: Vec<Checkpoint>,
-    /// Checkpoints that the ledger has published, so they must be stored.
-    pub published: Vec<Checkpoint>,
     /// The newest one that was signed on this host: it or a later one must be stored.
     pub newest: Option<Checkpoint>,
-    /// Folder with the files of archives, whose content is verified too.
+    /// Folder with the files of archives, whose content is verified too. None: those that are where they were written are compared with
+    /// their SHA-256.
     pub archives: Option<PathBuf>,
-}
-
-/// One class of what was compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class {
-    /// Its name.
-    pub name: &'static str,
-    /// Why nothing could be compared; `None` if it fits.
-    pub unchecked: Option<String>,
 }
 
 /// A ledger that fits together, and what that means.
@@ -167,8 +158,31 @@ impl Unverified {
         trust: &Trust,
         progress: impl FnMut(Progress),
     ) -> Result<Verified, VerifyError> {
-        let report = verify(&self.pool, &self.location, trust, progress).await?;
+        let report = self.verify_everything(trust, progress).await?;
         Ok(report.verified)
+    }
+
+    /// As [`Self::verify`], and says what was compared.
+    ///
+    /// # Errors
+    /// The first entry that does not fit, or why the ledger cannot be read.
+    pub async fn verify_everything(
+        &self,
+        trust: &Trust,
+        progress: impl FnMut(Progress),
+    ) -> Result<Report, VerifyError> {
+        verify(&self.pool, &self.location, trust, progress).await
+    }
+
+    /// Whether the ledger still has checkpoints that it published, to the byte.
+    ///
+    /// # Errors
+    /// The smallest that it does not have, or why the ledger cannot be read.
+    pub async fn has_published(&self, notes: Vec<String>) -> Result<(), VerifyError> {
+        let missing = records::unknown_note(&self.pool, notes).await?;
+        missing.map_or(Ok(()), |size| {
+            Err(bad(size.cast_signed(), Fault::CheckpointMissing(size)))
+        })
     }
 
     /// Ends its connection.
@@ -181,7 +195,7 @@ async fn verify(
     pool: &Pool,
     location: &Location,
     trust: &Trust,
-    mut progress: impl FnMut(Progress),
+    progress: impl FnMut(Progress),
 ) -> Result<Report, VerifyError> {
     let open = |source| mesh_db::Error::Open {
         name: NAME,
@@ -191,29 +205,43 @@ async fn verify(
     let acquired = pool.acquire().await.map_err(open);
     let mut connection = acquired.map_err(Error::Database)?;
     is_a_ledger(&mut connection, location).await?;
-    let (stored_keys, known_checkpoints) =
-        stored_keys(&mut connection).await.map_err(Error::Read)?;
+    let verified = verify_rows(&mut connection, trust, progress).await;
+    if let Err(VerifyError::Read(Error::Read(_))) = &verified {
+        // A column of another type cannot even be read.
+        let difference = schema::difference(&mut connection).await;
+        if let Ok(Some(difference)) = difference {
+            return Err(VerifyError::Schema(difference));
+        }
+    }
+    verified
+}
+
+async fn verify_rows(
+    connection: &mut Connection,
+    trust: &Trust,
+    mut progress: impl FnMut(Progress),
+) -> Result<Report, VerifyError> {
+    let (stored_keys, known_checkpoints) = stored_keys(connection).await.map_err(Error::Read)?;
     let mut signed = Checkpoints::new(stored_keys, known_checkpoints, trust);
     let mut verifier = Verifier::default();
-    for kept in trust
-        .kept
-        .iter()
-        .chain(&trust.published)
-        .chain(&trust.newest)
-    {
+    for kept in trust.kept.iter().chain(&trust.newest) {
         verifier.expect(Mark::kept(kept));
     }
     let mut subtrees = Vec::new();
     let mut files = trust.archives.clone().map(ArchivedPayloads::new);
-    let mut known = Vec::new();
+    let mut archives = Archives::default();
+    let mut archived_ids = ArchivedIds::default();
     let mut index_differs = None;
     let mut pages = Pages::default();
     loop {
-        let page = pages.next(&mut connection).await.map_err(Error::Read)?;
-        if page.archived_to > archived_to(&known) {
-            known = stored_archives(&mut connection).await?;
+        let page = pages.next(connection).await.map_err(Error::Read)?;
+        if page.archived_to > archives.to() {
+            archives = Archives::of(stored_archives(connection).await?);
+            if verifier.last() == 0 {
+                archived_ids = ArchivedIds::of(&archives);
+            }
             if let Some(files) = &mut files {
-                files.know(known.clone());
+                files.know(archives.authentic.clone());
             }
         }
         let head = page.head.ok_or(VerifyError::NoHead)?;
@@ -223,7 +251,7 @@ async fn verify(
         }
         for mut read in page.entries {
             let seq = read.hashed.seq;
-            let archived = seq <= page.archived_to;
+            let archived = seq <= archives.to();
             if archived && let (Some(files), Some(entry)) = (&mut files, &mut read.without_payload)
             {
                 entry.payload = files.payload(entry)?;
@@ -234,6 +262,9 @@ async fn verify(
                 false => verifier.next_hashed(&read.hashed),
             }
             .map_err(VerifyError::Bad)?;
+            if let Some(id) = &read.archived_id {
+                archived_ids.next(seq, id).map_err(VerifyError::Bad)?;
+            }
             if read.payload_twice {
                 return Err(bad(seq, Fault::Extra));
             }
@@ -251,15 +282,13 @@ async fn verify(
         }
         let end = verifier.last();
         let mut verified = verifier.finish(&head).map_err(VerifyError::Bad)?;
-        if let Some(archive) = misplaced(&known, end) {
-            return Err(bad(archive.first_seq, Fault::ArchiveMisplaced));
-        }
-        if let Some(bad) = records::archives(&mut connection, &known).await? {
+        signed.finish().map_err(VerifyError::Bad)?;
+        archives.check(end).map_err(VerifyError::Bad)?;
+        if let Some(bad) = records::keys(connection).await? {
             return Err(VerifyError::Bad(bad));
         }
-        signed.finish().map_err(VerifyError::Bad)?;
-        verified.unaudited = unaudited(&mut connection, &known).await?;
-        if let Some(seq) = stray(&mut connection, "payloads", end).await? {
+        verified.unaudited = archives.unaudited;
+        if let Some(seq) = stray(connection, "payloads", end).await? {
             return Err(bad(seq, Fault::Extra));
         }
         // Named last: what is searched matters less than what is proved.
@@ -267,134 +296,26 @@ async fn verify(
             return Err(bad(seq, Fault::IndexDiffers));
         }
         for table in ["event_index", "event_nodes"] {
-            if let Some(seq) = stray(&mut connection, table, end).await? {
+            if let Some(seq) = stray(connection, table, end).await? {
                 return Err(bad(seq, Fault::IndexDiffers));
             }
         }
         let computed = std::mem::take(&mut subtrees);
-        if let Some(bad) = records::subtrees(&mut connection, computed, verified.count).await? {
+        if let Some(bad) = records::subtrees(connection, computed, verified.count).await? {
             return Err(VerifyError::Bad(bad));
         }
-        if let Some(difference) = schema::difference(&mut connection).await? {
+        if let Some(difference) = schema::difference(connection).await? {
             return Err(VerifyError::Schema(difference));
         }
-        let unasked = match database::integrity(&mut connection).await? {
+        let unasked = match database::integrity(connection).await? {
             Integrity::Whole => None,
             Integrity::Damaged(what) => return Err(VerifyError::Damaged(what)),
             Integrity::Unasked(why) => Some(why),
         };
         return Ok(Report {
             verified,
-            classes: classes(trust, &known, unasked),
+            classes: classes::checked(trust, archives.unread_files(trust)?, unasked),
         });
-    }
-}
-
-/// What was compared, once all of it fits.
-fn classes(trust: &Trust, archives: &[StoredArchive], integrity: Option<String>) -> Vec<Class> {
-    let unless = |given: bool, why: &str| (!given).then(|| why.to_owned());
-    let content = unless(
-        trust.archives.is_some() || archives.iter().all(|archive| archive.file.is_none()),
-        "no folder was given: their hashes only",
-    );
-    let published = unless(
-        !trust.published.is_empty() || !trust.kept.is_empty() || trust.newest.is_some(),
-        "none was given",
-    );
-    [
-        ("entries, chain and head", None),
-        ("columns for queries", None),
-        ("checkpoints and keys", None),
-        ("checkpoints kept elsewhere", published),
-        ("subtrees", None),
-        ("archives", None),
-        ("content of archives", content),
-        ("tables, indexes, triggers", None),
-        ("integrity of the database", integrity),
-    ]
-    .map(|(name, unchecked)| Class { name, unchecked })
-    .into()
-}
-
-/// The stored checkpoints on their way through the verification.
-struct Checkpoints {
-    /// Every key that may have signed: those that the ledger names, and those that are trusted.
-    keys: Vec<PublicKey>,
-    /// Those that count.
-    trusted: HashSet<String>,
-    succession: Result<Succession, FirstBad>,
-    /// Published ones that were not met yet.
-    missing: HashSet<(u64, Hash)>,
-    newest: Option<u64>,
-    largest: u64,
-}
-
-impl Checkpoints {
-    fn new(stored: Vec<StoredKey>, known: i64, trust: &Trust) -> Self {
-        let mut keys: Vec<PublicKey> = stored
-            .iter()
-            .filter_map(|key| key.vkey.parse().ok())
-            .collect();
-        let trusted = match trust.keys.as_slice() {
-            [] => &keys,
-            given => given,
-        };
-        let trusted: HashSet<String> = trusted.iter().map(ToString::to_string).collect();
-        for key in &trust.keys {
-            if !keys.contains(key) {
-                keys.push(key.clone());
-            }
-        }
-        Self {
-            keys,
-            trusted,
-            succession: Ok(Succession::new(stored, known)),
-            missing: trust.published.iter().map(|c| (c.size, c.root)).collect(),
-            newest: trust.newest.as_ref().map(|newest| newest.size),
-            largest: 0,
-        }
-    }
-
-    /// Takes the next. Nothing about it is trusted.
-    fn take(&mut self, row: &StoredCheckpoint) -> Mark {
-        let size = u64::try_from(row.size).unwrap_or_default();
-        let opened = Checkpoint::open(&row.note, &self.keys).ok();
-        let opened = opened.filter(|(checkpoint, _)| {
-            checkpoint.size == size && checkpoint.root == row.root.as_slice()
-        });
-        let signed_by = opened
-            .as_ref()
-            .map_or(&[][..], |(_, signed_by)| signed_by.as_slice());
-        if let Ok(succession) = &mut self.succession
-            && let Err(bad) = succession.next(row, signed_by)
-        {
-            self.succession = Err(bad);
-        }
-        let trusted = signed_by
-            .iter()
-            .any(|key| self.trusted.contains(&key.to_string()));
-        let claim = match opened {
-            Some((checkpoint, _)) if trusted => {
-                self.missing.remove(&(size, checkpoint.root));
-                self.largest = self.largest.max(size);
-                Ok(checkpoint.root)
-            }
-            _ => Err(Fault::CheckpointForged),
-        };
-        Mark::claimed(size, claim)
-    }
-
-    /// Whether one is missing, or a key has no hand-over.
-    fn finish(self) -> Result<(), FirstBad> {
-        let missing = self.missing.into_iter().map(|(size, _)| size).min();
-        let newest = self.newest.filter(|newest| *newest > self.largest);
-        if let Some(size) = missing.or(newest) {
-            return Err(FirstBad {
-                seq: size.cast_signed(),
-                what: Fault::CheckpointMissing(size),
-            });
-        }
-        self.succession?.finish()
     }
 }
 

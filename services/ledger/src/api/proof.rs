@@ -137,11 +137,50 @@ impl Proofs {
         wanted: Wanted,
         size: Option<u64>,
     ) -> Result<Inclusion, ProofError> {
+        match self.try_inclusion(caller, &wanted, size).await {
+            Err(ProofError::Broken) if self.repaired().await => {
+                self.try_inclusion(caller, &wanted, size).await
+            }
+            result => result,
+        }
+    }
+
+    async fn prove_consistency(
+        &self,
+        from: u64,
+        to: Option<u64>,
+    ) -> Result<Consistency, ProofError> {
+        match self.try_consistency(from, to).await {
+            Err(ProofError::Broken) if self.repaired().await => {
+                self.try_consistency(from, to).await
+            }
+            result => result,
+        }
+    }
+
+    /// What a proof is made of is made anew, as it did not come out. False if that is not possible: then entries or checkpoints are wrong.
+    async fn repaired(&self) -> bool {
+        match self.checkpointer.repair().await {
+            Ok(()) => true,
+            Err(error) => {
+                let error = mesh_runtime::chain(&error);
+                tracing::error!(error, "a proof does not come out, run smesh verify");
+                false
+            }
+        }
+    }
+
+    async fn try_inclusion(
+        &self,
+        caller: &Caller,
+        wanted: &Wanted,
+        size: Option<u64>,
+    ) -> Result<Inclusion, ProofError> {
         let size = self.size("size", size).await?;
         let seq = match wanted {
-            Wanted::Seq(seq) => seq,
+            Wanted::Seq(seq) => *seq,
             Wanted::Id(id) => {
-                let seq = self.store.visible_seq_of(&id, &caller.sight()).await?;
+                let seq = self.store.visible_seq_of(id, &caller.sight()).await?;
                 seq.ok_or_else(|| {
                     ProofError::NotFound(format!("no entry with id {id}, or it is not yours"))
                 })?
@@ -171,11 +210,7 @@ impl Proofs {
         })
     }
 
-    async fn prove_consistency(
-        &self,
-        from: u64,
-        to: Option<u64>,
-    ) -> Result<Consistency, ProofError> {
+    async fn try_consistency(&self, from: u64, to: Option<u64>) -> Result<Consistency, ProofError> {
         let to = self.size("to", to).await?;
         let beyond = || {
             invalid(

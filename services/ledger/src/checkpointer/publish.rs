@@ -6,6 +6,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Checkpointer, State};
 use crate::domain::keys;
+use crate::error::Error;
+
+/// Checkpoints of one size, of which there are more if keys are replaced while no entry comes.
+const MOST_OF_ONE_SIZE: u32 = 100;
 
 impl Checkpointer {
     /// Gives NATS the newest checkpoint, and the audit its entries. What fails is tried again with the next checkpoint or tick.
@@ -36,16 +40,29 @@ impl Checkpointer {
         }
     }
 
-    /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm.
+    /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm. A key that
+    /// the one before it has not signed for somebody wrote into the table: to tell it would make it one of the ledger's.
     async fn announce_keys(&self) -> Result<(), String> {
-        let keys = self.store.checkpoint_keys().await;
-        let keys = keys.map_err(|error| mesh_runtime::chain(&error))?;
-        for entry in keys::audit_entries(&keys, &self.cluster) {
-            let known = self.store.seq_of(&entry.id).await;
-            if known
-                .map_err(|error| mesh_runtime::chain(&error))?
-                .is_none()
-            {
+        let failed = |error: Error| mesh_runtime::chain(&error);
+        let keys = self.store.checkpoint_keys().await.map_err(failed)?;
+        let entries = keys::audit_entries(&keys, &self.cluster);
+        for (pair, entry) in keys.windows(2).zip(entries) {
+            let known = self.store.seq_of(&entry.id).await.map_err(failed)?;
+            if known.is_none() {
+                let size = pair[1].from_size.unsigned_abs();
+                let notes = self.store.checkpoints(size, MOST_OF_ONE_SIZE).await;
+                let notes = notes.map_err(failed)?;
+                if !notes
+                    .iter()
+                    .any(|stored| keys::handed_over(&stored.note, pair))
+                {
+                    let vkey = &pair[1].vkey;
+                    tracing::error!(
+                        vkey,
+                        "a key has no hand-over by the one before it and is not told to the audit, run smesh verify"
+                    );
+                    continue;
+                }
                 let subject = subject::audit(&entry.cluster, &entry.kind);
                 let sent = self
                     .bus

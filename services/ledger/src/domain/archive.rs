@@ -6,10 +6,17 @@
 use std::path::Path;
 
 use chrono::DateTime;
+use ledger_format::archive::{ArchivedFile, ArchivedRange};
+use ledger_format::chain::Hash;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, PayloadsDropped};
 use mesh_events::timestamp;
+use prost::Message as _;
 use sha2::{Digest as _, Sha256};
+
+use super::checkpoint::Checkpoint;
+use super::keys::{StoredKey, in_charge};
+use super::note::PublicKey;
 
 /// Kind of the audit entries about archives.
 pub const KIND: &str = "retention";
@@ -31,6 +38,10 @@ pub struct StoredArchive {
     pub made_at: i64,
     /// Who had it made; empty for the policy.
     pub made_by: String,
+    /// SHA-256 over the ids of its entries; empty as long as there is no note.
+    pub ids: Vec<u8>,
+    /// The signed note that says all this; `None` if a version made it that signed none.
+    pub note: Option<String>,
 }
 
 /// The file of a range.
@@ -44,7 +55,86 @@ pub struct StoredFile {
     pub bytes: i64,
 }
 
+/// What the ledger has of a range besides its row.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// The ledger's keys, in their order.
+    pub keys: Vec<StoredKey>,
+    /// Notes of the checkpoints that end where the range does.
+    pub checkpoints: Vec<String>,
+    /// How many entries checkpoints count.
+    pub signed: i64,
+    /// The range's entry in the audit; `None` if the ledger does not have it yet.
+    pub audited: Option<Audited>,
+}
+
+/// The entry in the audit of a range.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    /// Its sequence.
+    pub seq: i64,
+    /// What it says; `None` if that was archived, too.
+    pub body: Option<Vec<u8>>,
+}
+
 impl StoredArchive {
+    /// What is signed about it.
+    pub fn range(&self, root: Hash) -> ArchivedRange<'_> {
+        ArchivedRange {
+            first: self.first_seq,
+            last: self.last_seq,
+            root,
+            ids: &self.ids,
+            file: self.file.as_ref().map(|file| ArchivedFile {
+                path: &file.path,
+                sha256: &file.sha256,
+                bytes: file.bytes,
+            }),
+            made_at: self.made_at,
+            made_by: &self.made_by,
+        }
+    }
+
+    /// The root of the tree that its last entry completes, by a checkpoint that its key has signed; `None` if there is none.
+    pub fn root(&self, evidence: &Evidence) -> Option<Hash> {
+        let known = |key: &&StoredKey| key.vkey == self.signed_by;
+        let key: PublicKey = evidence.keys.iter().find(known)?.vkey.parse().ok()?;
+        let opened = evidence.checkpoints.iter().find_map(|note| {
+            let (checkpoint, _) = Checkpoint::open(note, std::slice::from_ref(&key)).ok()?;
+            Some(checkpoint)
+        })?;
+        (opened.size.cast_signed() == self.last_seq).then_some(opened.root)
+    }
+
+    /// Whether the ledger did it. Its note must be signed by the key that was in charge when the audit got its entry; as long as it has none,
+    /// by the newest: a key that was replaced proves nothing new. Without a note an earlier version made it, which told the audit at once.
+    pub fn is_authentic(&self, evidence: &Evidence) -> bool {
+        let Some(root) = self.root(evidence) else {
+            return false;
+        };
+        let audited = evidence.audited.as_ref();
+        let Some(note) = &self.note else {
+            return audited
+                .is_some_and(|audited| audited.seq <= evidence.signed && self.is_told_by(audited));
+        };
+        let key = match audited {
+            Some(audited) => in_charge(&evidence.keys, audited.seq),
+            None => evidence.keys.last(),
+        };
+        key.and_then(|key| key.vkey.parse().ok())
+            .is_some_and(|key| self.range(root).is_signed(note, &key))
+    }
+
+    /// Whether the audit says the same, as far as it is still there.
+    fn is_told_by(&self, audited: &Audited) -> bool {
+        let Some(body) = &audited.body else {
+            return true;
+        };
+        let expected = self.audit_entry("");
+        AuditEntry::decode(body.as_slice())
+            .is_ok_and(|told| (told.at, told.act) == (expected.at, expected.act))
+    }
+
     /// How many entries it has.
     pub const fn entries(&self) -> u64 {
         (self.last_seq - self.first_seq + 1).unsigned_abs()
@@ -96,13 +186,16 @@ impl StoredArchive {
 /// The first of some ranges that is not one that follows the one before it, or claims entries that are not there.
 pub fn misplaced(archives: &[StoredArchive], count: i64) -> Option<&StoredArchive> {
     let mut end = 0;
-    archives.iter().find(|archive| {
-        let fits = archive.first_seq == end + 1
+    let mut numbered = archives.iter().zip(1..);
+    let misplaced = numbered.find(|(archive, number)| {
+        let fits = archive.number == *number
+            && archive.first_seq == end + 1
             && archive.last_seq >= archive.first_seq
             && archive.last_seq <= count;
         end = archive.last_seq;
         !fits
-    })
+    });
+    misplaced.map(|(archive, _)| archive)
 }
 
 /// Name of the file of a range; files sort as their entries do.
@@ -119,6 +212,7 @@ pub fn file_name(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::note::PrivateKey;
 
     fn archive(number: i64, first_seq: i64, last_seq: i64) -> StoredArchive {
         StoredArchive {
@@ -133,7 +227,103 @@ mod tests {
             signed_by: String::new(),
             made_at: 1_763_760_000_000_000,
             made_by: String::new(),
+            ids: Vec::new(),
+            note: None,
         }
+    }
+
+    /// Two keys, the second from 20 entries on, and a range of 10 entries with the checkpoint that the first signed.
+    fn signed() -> (StoredArchive, Evidence) {
+        let root = [3; 32];
+        let vkey = |seed| key(seed).public().to_string();
+        let stored = |number, from_size| StoredKey {
+            number,
+            vkey: vkey(number as u8),
+            from_size,
+            made_at: 0,
+            made_by: String::new(),
+        };
+        let checkpoint = Checkpoint {
+            origin: "o".into(),
+            size: 10,
+            root,
+        };
+        let mut archive = archive(1, 1, 10);
+        archive.signed_by = vkey(1);
+        let evidence = Evidence {
+            keys: vec![stored(1, 0), stored(2, 20)],
+            checkpoints: vec![checkpoint.sign(&[&key(1)]).unwrap()],
+            signed: 30,
+            audited: None,
+        };
+        (archive, evidence)
+    }
+
+    fn key(seed: u8) -> PrivateKey {
+        PrivateKey::new("o", &[seed; 32]).unwrap()
+    }
+
+    fn noted(archive: &StoredArchive, seed: u8) -> StoredArchive {
+        let note = archive.range([3; 32]).sign(&key(seed)).unwrap();
+        StoredArchive {
+            note: Some(note),
+            ..archive.clone()
+        }
+    }
+
+    fn audited(archive: &StoredArchive, seq: i64) -> Option<Audited> {
+        let body = Some(archive.audit_entry("c").encode_to_vec());
+        Some(Audited { seq, body })
+    }
+
+    #[test]
+    fn a_range_counts_if_the_key_in_charge_signed_it() {
+        let (archive, evidence) = signed();
+        let at = |seq| Evidence {
+            audited: audited(&archive, seq),
+            ..evidence.clone()
+        };
+        let (by_first, by_second) = (noted(&archive, 1), noted(&archive, 2));
+        // A key that was replaced does not vouch for what nobody has heard of.
+        assert!(!by_first.is_authentic(&evidence) && by_second.is_authentic(&evidence));
+        assert!(by_first.is_authentic(&at(20)) && !by_second.is_authentic(&at(20)));
+        assert!(!by_first.is_authentic(&at(21)) && by_second.is_authentic(&at(21)));
+        assert!(!noted(&archive, 3).is_authentic(&evidence));
+        let changed = StoredArchive {
+            made_by: "mallory".into(),
+            ..by_second.clone()
+        };
+        assert!(!changed.is_authentic(&evidence));
+        // Of another checkpoint, or none.
+        let none = Evidence {
+            checkpoints: Vec::new(),
+            ..evidence.clone()
+        };
+        assert!(!by_second.is_authentic(&none));
+        let other = StoredArchive {
+            signed_by: key(2).public().to_string(),
+            ..archive
+        };
+        assert!(!noted(&other, 2).is_authentic(&evidence));
+    }
+
+    #[test]
+    fn one_without_a_note_counts_if_the_audit_had_it_before_a_checkpoint() {
+        let (archive, evidence) = signed();
+        assert!(!archive.is_authentic(&evidence));
+        let with = |audited| Evidence {
+            audited,
+            ..evidence.clone()
+        };
+        assert!(archive.is_authentic(&with(audited(&archive, 30))));
+        assert!(!archive.is_authentic(&with(audited(&archive, 31))));
+        let unread = Some(Audited { seq: 5, body: None });
+        assert!(archive.is_authentic(&with(unread)));
+        let changed = StoredArchive {
+            made_by: "mallory".into(),
+            ..archive.clone()
+        };
+        assert!(!changed.is_authentic(&with(audited(&archive, 5))));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use mesh_events::proto::mesh::audit::v1::{AuditEntry, SigningKeyMade};
 use mesh_events::timestamp;
 use sha2::{Digest as _, Sha256};
 
+use super::checkpoint::Checkpoint;
 use super::note::PublicKey;
 pub use ledger_format::succession::StoredKey;
 
@@ -57,6 +58,25 @@ pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Us
             last.vkey
         )),
     }
+}
+
+/// Whether a checkpoint hands over from the one key to the other: both have signed it, and it counts as many entries as the other begins with.
+pub fn handed_over(note: &str, keys: &[StoredKey]) -> bool {
+    let public: Vec<PublicKey> = keys
+        .iter()
+        .filter_map(|key| key.vkey.parse().ok())
+        .collect();
+    Checkpoint::open(note, &public).is_ok_and(|(checkpoint, signed_by)| {
+        signed_by.len() == keys.len()
+            && keys
+                .last()
+                .is_some_and(|key| key.from_size.unsigned_abs() == checkpoint.size)
+    })
+}
+
+/// The key that signs the first checkpoint that counts an entry: it signs up to the hand-over to the next, that included.
+pub fn in_charge(keys: &[StoredKey], seq: i64) -> Option<&StoredKey> {
+    keys.iter().rev().find(|key| key.from_size < seq)
 }
 
 /// The audit's entries about the ledger's keys: one for each that replaced another.

@@ -1,8 +1,10 @@
 //! Somebody with every right on the file changes it behind the ledger's back: verification names the first bad sequence.
 
+mod campaign;
 mod database;
-mod random;
 mod records;
+
+use std::path::PathBuf;
 
 use ledger::adapters::Signed;
 use ledger::domain::checkpoint::{Checkpoint, StoredCheckpoint};
@@ -47,6 +49,18 @@ struct Victim {
     guarded: bool,
     /// What was signed last is known from elsewhere.
     trust: Trust,
+    /// Notes of the checkpoints that were published.
+    published: Vec<String>,
+    /// Of a ledger that is attacked again and again: what was done to it, and the statements that undo it.
+    done: Vec<String>,
+    undo: Vec<String>,
+    /// The file of its archive, and what that holds.
+    archive: Option<(PathBuf, Vec<u8>)>,
+    /// The tree of what was archived.
+    edge: Frontier,
+    /// Its file as it was, and how often it was copied.
+    pristine: Option<Vec<u8>>,
+    copies: u64,
 }
 
 impl Victim {
@@ -64,6 +78,14 @@ impl Victim {
         store.append("S", 60, facts.collect()).await.unwrap();
         let newest = sign_in_thirds(&store, count).await;
         store.close().await;
+        let trust = Trust {
+            newest: Some(newest),
+            ..Trust::default()
+        };
+        Self::attacked(database, trust).await
+    }
+
+    async fn attacked(database: Database, trust: Trust) -> Self {
         let mut outsider = database.outsider().await;
         for table in TABLES.iter().chain(&RECORDS) {
             // Seen by nobody else.
@@ -82,10 +104,14 @@ impl Victim {
             outsider,
             guards,
             guarded: true,
-            trust: Trust {
-                newest: Some(newest),
-                ..Trust::default()
-            },
+            trust,
+            published: Vec::new(),
+            done: Vec::new(),
+            undo: Vec::new(),
+            archive: None,
+            edge: Frontier::default(),
+            pristine: None,
+            copies: 0,
         }
     }
 
@@ -130,7 +156,9 @@ impl Victim {
 
     async fn verify(&mut self) -> Result<Verified, VerifyError> {
         self.guard().await;
-        self.ledger.verify(&self.trust, |_| ()).await
+        let verified = self.ledger.verify(&self.trust, |_| ()).await?;
+        self.ledger.has_published(self.published.clone()).await?;
+        Ok(verified)
     }
 
     async fn first_bad(&mut self) -> FirstBad {
@@ -174,6 +202,7 @@ async fn sign_in_thirds(store: &Store, count: i64) -> Checkpoint {
         };
         let signed = Signed {
             subtrees,
+            subtrees_anew: false,
             key: new.map(|(number, from_size): (u8, u64)| StoredKey {
                 number: number.into(),
                 vkey: key(number).public().to_string(),

@@ -93,6 +93,8 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
         "DROP INDEX event_index_category",
         "CREATE INDEX event_index_category ON event_index (category, seq)",
         "CREATE INDEX event_index_run ON event_index (run, seq) WHERE run IS NOT NULL",
+        "ALTER TABLE archives DROP COLUMN note",
+        "ALTER TABLE archives DROP COLUMN ids",
         "DELETE FROM _sqlx_migrations WHERE version >= 14",
     ] {
         outsider.execute(statement).await;

@@ -28,6 +28,8 @@ pub(super) struct Page {
 
 pub(super) struct Read {
     pub hashed: Hashed,
+    /// The id, if payloads may be gone: no leaf proves it then.
+    pub archived_id: Option<Vec<u8>>,
     /// The entry, if it has no payload.
     pub without_payload: Option<Stored>,
     /// Where payloads are partitioned, their sequence alone is not unique.
@@ -164,6 +166,7 @@ impl Fetched {
 
     fn compare(self) -> Result<Page, sqlx::Error> {
         let beside = Beside {
+            archived_to: self.archived_to,
             payloads: BySeq::of(self.payloads)?,
             index: BySeq::of(self.index)?,
             nodes: BySeq::of(self.nodes)?,
@@ -194,6 +197,7 @@ impl Fetched {
 
 /// What stands beside entries.
 struct Beside {
+    archived_to: i64,
     payloads: BySeq,
     index: BySeq,
     nodes: BySeq,
@@ -226,6 +230,7 @@ impl Beside {
         };
         Ok(Read {
             hashed: entry.hashed(),
+            archived_id: (seq <= self.archived_to).then(|| entry.id.to_vec()),
             without_payload: payload.is_none().then(|| entry.to_stored()),
             payload_twice: payloads.len() > 1,
             index_fits,

@@ -1,16 +1,18 @@
-//! What is stored beside the entries and follows from them, or from checkpoints: subtrees and archives.
+//! What is stored beside the entries and follows from them, or is told by them: subtrees and keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use ledger_format::chain::Hash;
 use ledger_format::merkle::Node;
-use mesh_db::pool::Connection;
+use mesh_db::pool::{Access, Connection, Pool};
 use mesh_db::sql::Sql;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use prost::Message as _;
 
-use crate::adapters::proof;
-use crate::domain::archive::StoredArchive;
+use crate::adapters::{archives, proof};
+use crate::domain::archive::Audited;
 use crate::domain::checkpoint::Checkpoint;
-use crate::domain::note::PublicKey;
+use crate::domain::keys::{StoredKey, audit_entries};
 use crate::domain::verify::{Fault, FirstBad};
 use crate::error::Error;
 
@@ -90,28 +92,48 @@ fn differs(place: (i64, i64)) -> FirstBad {
     }
 }
 
-/// The first range that does not end with a stored checkpoint that its key has signed.
-pub async fn archives(
-    connection: &mut Connection,
-    archives: &[StoredArchive],
-) -> Result<Option<FirstBad>, Error> {
-    for archive in archives {
-        let sql = proof::checkpoints()
-            .push(" WHERE size = ")
-            .bind(archive.last_seq);
-        let rows = connection.link().rows(&sql).await.map_err(Error::Read)?;
-        let key: Option<PublicKey> = archive.signed_by.parse().ok();
-        let mut signed = false;
-        for row in &rows {
-            let note: String = row.get("note").map_err(Error::Read)?;
-            signed |= Checkpoint::open(&note, key.as_slice()).is_ok();
+/// The first key that was not handed over to, or of which the audit says something else.
+pub async fn keys(connection: &mut Connection) -> Result<Option<FirstBad>, Error> {
+    let told = async {
+        let mut snapshot = connection.begin(Access::Snapshot).await?;
+        let keys = snapshot.link().rows(&proof::keys()).await?;
+        let keys: Vec<StoredKey> = keys.iter().map(proof::key).collect::<Result<_, _>>()?;
+        for (key, entry) in keys.iter().skip(1).zip(audit_entries(&keys, "")) {
+            let fits = match archives::audited(&mut snapshot, &entry.id).await? {
+                Some(Audited {
+                    body: Some(body), ..
+                }) => AuditEntry::decode(body.as_slice())
+                    .is_ok_and(|told| (told.at, told.act) == (entry.at, entry.act)),
+                Some(Audited { body: None, .. }) => true,
+                // Earlier versions replaced keys before there was an entry that both could sign for, and told the audit of it.
+                None => key.from_size > 0,
+            };
+            if !fits {
+                return Ok(Some(FirstBad {
+                    seq: key.from_size,
+                    what: Fault::KeysChanged,
+                }));
+            }
         }
-        if !signed {
-            return Ok(Some(FirstBad {
-                seq: archive.first_seq,
-                what: Fault::ArchiveMisplaced,
-            }));
-        }
-    }
-    Ok(None)
+        snapshot.commit().await?;
+        Ok(None)
+    };
+    told.await.map_err(Error::Read)
+}
+
+/// The size of the smallest of these checkpoints that is not stored.
+pub async fn unknown_note(pool: &Pool, notes: Vec<String>) -> Result<Option<u64>, Error> {
+    let stored = Sql::new("SELECT note FROM checkpoints WHERE note").any_of(notes.clone());
+    let rows = pool.rows(&stored).await.map_err(Error::Read)?;
+    let stored: HashSet<String> = rows
+        .iter()
+        .map(|row| row.get("note"))
+        .collect::<Result<_, _>>()
+        .map_err(Error::Read)?;
+    let unknown = notes.iter().filter(|note| !stored.contains(*note));
+    // What is no checkpoint proves nothing.
+    Ok(unknown
+        .filter_map(|note| Checkpoint::unverified(note).ok())
+        .map(|checkpoint| checkpoint.size)
+        .min())
 }

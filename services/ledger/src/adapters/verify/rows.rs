@@ -3,8 +3,8 @@
 use mesh_db::pool::{Access, Connection};
 use mesh_db::sql::{Row, Sql};
 
-use crate::adapters::archives::{self, archive};
-use crate::domain::archive::StoredArchive;
+use crate::adapters::archives::{self, CheckedArchive};
+use crate::adapters::proof;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
 use crate::domain::verify::Payload;
@@ -27,25 +27,12 @@ pub(super) async fn stored_keys(
     connection: &mut Connection,
 ) -> Result<(Vec<StoredKey>, i64), sqlx::Error> {
     let mut snapshot = connection.begin(Access::Snapshot).await?;
-    let keys = Sql::new("SELECT number, from_size, ")
-        .bytes("vkey")
-        .push(" FROM checkpoint_keys ORDER BY number");
-    let rows = snapshot.link().rows(&keys).await?;
+    let rows = snapshot.link().rows(&proof::keys()).await?;
     let newest = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM checkpoints");
     let newest = snapshot.link().first(&newest).await?;
     snapshot.commit().await?;
-    let key = |row: &Row| {
-        let vkey: Vec<u8> = row.get("vkey")?;
-        Ok(StoredKey {
-            number: row.get("number")?,
-            // One that is none is nobody's: what it signed counts as forged.
-            vkey: String::from_utf8_lossy(&vkey).into_owned(),
-            from_size: row.get("from_size")?,
-            made_at: 0,
-            made_by: String::new(),
-        })
-    };
-    let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(key).collect();
+    // One that is no text is nobody's: what it signed counts as forged.
+    let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(proof::key).collect();
     Ok((keys?, newest.map_or(Ok(0), |row| row.get("number"))?))
 }
 
@@ -57,30 +44,17 @@ pub(in crate::adapters) fn payload(row: &Row) -> Result<Payload, sqlx::Error> {
     })
 }
 
-pub(super) fn archived_to(archives: &[StoredArchive]) -> i64 {
-    archives.last().map_or(0, |archive| archive.last_seq)
-}
-
+/// The ranges that are noted, in order.
 pub(super) async fn stored_archives(
     connection: &mut Connection,
-) -> Result<Vec<StoredArchive>, Error> {
-    let rows = connection.link().rows(&archives::archives(0)).await;
-    let rows = rows.map_err(Error::Read)?;
-    let rows: Result<Vec<_>, _> = rows.iter().map(archive).collect();
-    rows.map_err(Error::Read)
-}
-
-/// How many of them have no entry in the audit.
-pub(super) async fn unaudited(
-    connection: &mut Connection,
-    archives: &[StoredArchive],
-) -> Result<u64, Error> {
-    let ids: Vec<String> = archives.iter().map(StoredArchive::audit_id).collect();
-    let count = ids.len() as u64;
-    let known = Sql::new("SELECT COUNT(*) AS known FROM entries WHERE id").any_of(ids);
-    let row = connection.link().first(&known).await.map_err(Error::Read)?;
-    let known = row.map_or(Ok(0), |row| row.get::<i64>("known"));
-    Ok(count.saturating_sub(known.map_err(Error::Read)?.unsigned_abs()))
+) -> Result<Vec<CheckedArchive>, Error> {
+    let checked = async {
+        let mut snapshot = connection.begin(Access::Snapshot).await?;
+        let checked = archives::checked(&mut snapshot, 0).await?;
+        snapshot.commit().await?;
+        Ok(checked)
+    };
+    checked.await.map_err(Error::Read)
 }
 
 /// A row that no entry has would be shown by nothing else.

@@ -97,10 +97,7 @@ async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database
     }
     of_long_ago(&ledger.database).await;
     let nats = NatsServer::start().await;
-    let policy = format!(
-        "[ledger.retention]\nkeep = \"30days\"\narchive_dir = {:?}",
-        ledger.archives()
-    );
+    let policy = ledger.policy();
     let mut process = Process::spawn(&nats, &ledger.database.url, &policy);
     let mut kills = 0;
     while ledger.count("payloads WHERE seq <= 4000").await > 0 {

@@ -1,6 +1,6 @@
 //! Lies in what stands beside the entries: checkpoints, keys, archives, subtrees.
 
-use ledger::domain::checkpoint::Checkpoint;
+use ledger::checkpointer::repair_subtrees;
 use ledger::domain::verify::Fault;
 use ledger::{Trust, VerifyError};
 
@@ -12,6 +12,8 @@ on_both!(
     an_altered_key_is_found,
     an_archive_that_nobody_signed_is_found,
     an_altered_subtree_is_found,
+    altered_subtrees_are_made_anew,
+    a_key_that_nobody_handed_over_to_is_found,
     two_rows_for_one_sequence_are_found,
 );
 
@@ -40,7 +42,6 @@ async fn a_checkpoint_that_was_deleted_is_missed(database: Database) {
     // One that was published has to be stored, even where the numbers fit again.
     let note = "SELECT note FROM copy_of_checkpoints WHERE number = 1";
     let note = victim.outsider.texts(note).await.remove(0);
-    let published = Checkpoint::unverified(&note).unwrap();
     for sql in [
         "DELETE FROM checkpoints WHERE number = 1",
         "UPDATE checkpoints SET number = 1 WHERE number = 2",
@@ -49,10 +50,13 @@ async fn a_checkpoint_that_was_deleted_is_missed(database: Database) {
         victim.execute(sql).await;
     }
     victim.verify().await.unwrap();
-    victim.trust.published = vec![published];
-    let found = victim.first_bad().await.what;
-    assert_eq!(found, Fault::CheckpointMissing(COUNT as u64 / 3));
+    let found = victim.ledger.has_published(vec![note.clone()]).await;
+    assert!(
+        matches!(&found, Err(VerifyError::Bad(bad)) if bad.what == Fault::CheckpointMissing(COUNT as u64 / 3)),
+        "{found:?}"
+    );
     victim.restore().await;
+    victim.ledger.has_published(vec![note]).await.unwrap();
     victim.verify().await.unwrap();
 }
 
@@ -80,17 +84,23 @@ async fn an_archive_that_nobody_signed_is_found(database: Database) {
         )
     };
     let vkey = super::key(1).public().to_string();
-    for forged in [archive(COUNT / 3 + 1, &vkey), archive(COUNT / 3, "k")] {
+    for forged in [
+        archive(COUNT / 3, &vkey),
+        archive(COUNT / 3 + 1, &vkey),
+        archive(COUNT / 3, "k"),
+    ] {
+        victim.check(&[&forged], 1, Fault::ArchiveUnsigned).await;
+        // What is not archived is missing, whatever the table says.
         victim
             .check(
                 &[
                     &forged,
-                    "DELETE FROM event_nodes WHERE seq = 1",
-                    "DELETE FROM event_index WHERE seq = 1",
-                    "DELETE FROM payloads WHERE seq = 1",
+                    "DELETE FROM event_nodes WHERE seq = 3",
+                    "DELETE FROM event_index WHERE seq = 3",
+                    "DELETE FROM payloads WHERE seq = 3",
                 ],
-                1,
-                Fault::ArchiveMisplaced,
+                3,
+                Fault::PayloadMissing,
             )
             .await;
     }
@@ -106,6 +116,53 @@ async fn an_altered_subtree_is_found(database: Database) {
     }
     let stray = "INSERT INTO subtrees (level, idx, hash) VALUES (3, 0, zeroblob(32))";
     victim.check(&[stray], 8, Fault::SubtreeDiffers).await;
+}
+
+/// The tree cannot be told from them, so nothing is lost by making them anew.
+async fn altered_subtrees_are_made_anew(database: Database) {
+    let mut victim = Victim::of(database, 600).await;
+    for change in [
+        "UPDATE subtrees SET hash = zeroblob(32) WHERE idx = 0",
+        "DELETE FROM subtrees WHERE idx = 1",
+        "INSERT INTO subtrees (level, idx, hash) VALUES (3, 0, zeroblob(32))",
+    ] {
+        victim.execute(change).await;
+        assert_eq!(victim.first_bad().await.what, Fault::SubtreeDiffers);
+        let store = victim.database.store().await;
+        repair_subtrees(&store).await.unwrap();
+        store.close().await;
+        victim.verify().await.unwrap();
+    }
+    // Wrong entries are not made right by it.
+    victim
+        .execute("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 300")
+        .await;
+    victim.guard().await;
+    let store = victim.database.store().await;
+    let refused = repair_subtrees(&store).await;
+    store.close().await;
+    assert!(
+        matches!(refused, Err(ledger::Error::Inconsistent(_))),
+        "{refused:?}"
+    );
+}
+
+async fn a_key_that_nobody_handed_over_to_is_found(database: Database) {
+    let mut victim = Victim::new(database).await;
+    let stranger = super::key(9).public();
+    // As if it had been replaced before there was an entry: no checkpoint speaks against that.
+    for sql in [
+        "UPDATE checkpoint_keys SET number = number + 10".to_owned(),
+        format!(
+            "INSERT INTO checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (1, '{stranger}', 0, 1, '')"
+        ),
+        "UPDATE checkpoint_keys SET number = number - 9 WHERE number > 10".to_owned(),
+    ] {
+        victim.execute(&sql).await;
+    }
+    assert_eq!(victim.first_bad().await.what, Fault::KeysChanged);
+    victim.restore().await;
+    victim.verify().await.unwrap();
 }
 
 async fn two_rows_for_one_sequence_are_found(database: Database) {

@@ -1,0 +1,88 @@
+//! What the ledger has published: whoever writes the database cannot take that back.
+
+use std::time::Duration;
+
+use ledger::{LedgerService, PUBLISHED, Report, Unverified, VerifyError};
+use mesh_bus::Bus;
+use mesh_events::catalogue::MESH_CHECKPOINTS;
+use mesh_events::subject;
+use mesh_runtime::{Context, Service};
+use tokio::time::timeout;
+
+/// How long NATS may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of a mesh with a nats-server of its own: who reads.
+const READER: &str = "reader";
+
+/// Compares every published checkpoint with the ledger. Without NATS it says that it could not.
+pub(super) async fn compare(
+    context: &Context,
+    origin: &str,
+    ledger: &Unverified,
+    report: &mut Report,
+) -> Result<(), VerifyError> {
+    let unchecked = match bus(context).await {
+        Ok(bus) => {
+            let compared = all(&bus, origin, ledger).await;
+            bus.close().await;
+            compared?
+        }
+        Err(why) => Some(why),
+    };
+    report.classes.push(ledger::Class {
+        name: PUBLISHED,
+        unchecked,
+    });
+    Ok(())
+}
+
+/// Why it could not be done; `None` if all of them are stored.
+async fn all(bus: &Bus, origin: &str, ledger: &Unverified) -> Result<Option<String>, VerifyError> {
+    let mut stored = bus.stored_messages(MESH_CHECKPOINTS, subject::checkpoint(origin));
+    let mut compared = false;
+    loop {
+        let messages = match stored.next().await {
+            Ok(messages) => messages,
+            Err(error) => return Ok(Some(mesh_runtime::chain(&error))),
+        };
+        if messages.is_empty() {
+            return Ok((!compared).then(|| format!("{MESH_CHECKPOINTS} has none of {origin}")));
+        }
+        compared = true;
+        let notes = messages.iter();
+        let notes = notes.map(|message| String::from_utf8_lossy(&message.body).into_owned());
+        ledger.has_published(notes.collect()).await?;
+    }
+}
+
+/// Connects as the configuration says, or as a reader to the nats-server of `smesh up`.
+async fn bus(context: &Context) -> Result<Bus, String> {
+    let mut config = context.mesh.nats.clone();
+    let mut role = <LedgerService as Service>::NAME;
+    if config.url.is_empty() {
+        let private = context.mesh.data_dir.join("private");
+        let port = std::fs::read_to_string(private.join("nats.port"))
+            .map_err(|_| "no NATS is known: mesh.nats.url is not set, and no `smesh up` runs")?;
+        let password = private.join("nats-passwords").join(READER);
+        config.url = format!("nats://127.0.0.1:{}", port.trim());
+        config.user = Some(READER.to_owned());
+        config.password_file = Some(password);
+        role = READER;
+    }
+    config.provision = false;
+    let url = config.shown_url();
+    let bus = Bus::connect(&config, role)
+        .await
+        .map_err(|error| mesh_runtime::chain(&error))?;
+    let connected = async {
+        while !bus.connected() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    match timeout(ANSWER_TIMEOUT, connected).await {
+        Ok(()) => Ok(bus),
+        Err(_) => Err(bus
+            .problem()
+            .unwrap_or_else(|| format!("NATS at {url} does not answer"))),
+    }
+}

@@ -1,0 +1,86 @@
+//! The stored checkpoints, as they are met on the way through the entries.
+
+use std::collections::HashSet;
+
+use super::Trust;
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::keys::StoredKey;
+use crate::domain::note::PublicKey;
+use crate::domain::succession::Succession;
+use crate::domain::verify::{Fault, FirstBad, Mark};
+
+/// The stored checkpoints on their way through the verification.
+pub(super) struct Checkpoints {
+    /// Every key that may have signed: those that the ledger names, and those that are trusted.
+    keys: Vec<PublicKey>,
+    /// Those that count.
+    trusted: HashSet<String>,
+    succession: Result<Succession, FirstBad>,
+    newest: Option<u64>,
+    largest: u64,
+}
+
+impl Checkpoints {
+    pub fn new(stored: Vec<StoredKey>, known: i64, trust: &Trust) -> Self {
+        let mut keys: Vec<PublicKey> = stored
+            .iter()
+            .filter_map(|key| key.vkey.parse().ok())
+            .collect();
+        let trusted = match trust.keys.as_slice() {
+            [] => &keys,
+            given => given,
+        };
+        let trusted: HashSet<String> = trusted.iter().map(ToString::to_string).collect();
+        for key in &trust.keys {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        Self {
+            keys,
+            trusted,
+            succession: Ok(Succession::new(stored, known)),
+            newest: trust.newest.as_ref().map(|newest| newest.size),
+            largest: 0,
+        }
+    }
+
+    /// Takes the next. Nothing about it is trusted.
+    pub fn take(&mut self, row: &StoredCheckpoint) -> Mark {
+        let size = u64::try_from(row.size).unwrap_or_default();
+        let opened = Checkpoint::open(&row.note, &self.keys).ok();
+        let opened = opened.filter(|(checkpoint, _)| {
+            checkpoint.size == size && checkpoint.root == row.root.as_slice()
+        });
+        let signed_by = opened
+            .as_ref()
+            .map_or(&[][..], |(_, signed_by)| signed_by.as_slice());
+        if let Ok(succession) = &mut self.succession
+            && let Err(bad) = succession.next(row, signed_by)
+        {
+            self.succession = Err(bad);
+        }
+        let trusted = signed_by
+            .iter()
+            .any(|key| self.trusted.contains(&key.to_string()));
+        let claim = match opened {
+            Some((checkpoint, _)) if trusted => {
+                self.largest = self.largest.max(size);
+                Ok(checkpoint.root)
+            }
+            _ => Err(Fault::CheckpointForged),
+        };
+        Mark::claimed(size, claim)
+    }
+
+    /// Whether the newest is missing, or a key has no hand-over.
+    pub fn finish(self) -> Result<(), FirstBad> {
+        if let Some(size) = self.newest.filter(|newest| *newest > self.largest) {
+            return Err(FirstBad {
+                seq: size.cast_signed(),
+                what: Fault::CheckpointMissing(size),
+            });
+        }
+        self.succession?.finish()
+    }
+}

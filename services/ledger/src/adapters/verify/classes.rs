@@ -1,0 +1,90 @@
+//! The classes of what is compared: each is named, whether it fits, lies, or could not be compared.
+
+use super::{Trust, VerifyError};
+use crate::domain::verify::Fault;
+
+/// One class of what was compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub name: &'static str,
+    /// Why nothing could be compared; `None` if it fits.
+    pub unchecked: Option<String>,
+}
+
+const ENTRIES: &str = "entries, chain and head";
+const INDEX: &str = "columns for queries";
+const CHECKPOINTS: &str = "checkpoints";
+const KEYS: &str = "keys and hand-overs";
+const KEPT: &str = "checkpoints kept elsewhere";
+/// Compared by who can ask NATS: [`super::Unverified::has_published`].
+pub const PUBLISHED: &str = "published checkpoints";
+const SUBTREES: &str = "subtrees";
+const ARCHIVES: &str = "archives";
+const FILES: &str = "files of archives";
+const SCHEMA: &str = "tables, indexes, triggers";
+const INTEGRITY: &str = "integrity of the database";
+
+/// What was compared, once all of it fits. `unread`: how many files of archives could not be; `unasked`: why the database did not check itself.
+pub(super) fn checked(trust: &Trust, unread: usize, unasked: Option<String>) -> Vec<Class> {
+    let kept = trust.kept.is_empty() && trust.newest.is_none();
+    let kept = kept.then(|| "none was given".to_owned());
+    let files = match unread {
+        0 => None,
+        unread => Some(format!(
+            "{unread} are not where they were written: --archive DIR names where they are"
+        )),
+    };
+    [
+        (ENTRIES, None),
+        (INDEX, None),
+        (CHECKPOINTS, None),
+        (KEYS, None),
+        (KEPT, kept),
+        (SUBTREES, None),
+        (ARCHIVES, None),
+        (FILES, files),
+        (SCHEMA, None),
+        (INTEGRITY, unasked),
+    ]
+    .map(|(name, unchecked)| Class { name, unchecked })
+    .into()
+}
+
+impl VerifyError {
+    /// In which class the lie is; `None` if it could not be read to its end.
+    pub const fn class(&self) -> Option<&'static str> {
+        match self {
+            Self::Bad(bad) => Some(of(bad.what)),
+            Self::NoHead => Some(ENTRIES),
+            Self::Schema(_) => Some(SCHEMA),
+            Self::Damaged(_) => Some(INTEGRITY),
+            Self::Archive { .. } | Self::Read(_) => None,
+        }
+    }
+}
+
+const fn of(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Missing
+        | Fault::PayloadMissing
+        | Fault::ContentChanged
+        | Fault::LeafChanged
+        | Fault::ChainBroken
+        | Fault::Replaced
+        | Fault::CutOff
+        | Fault::Extra
+        | Fault::HeadChanged
+        | Fault::Unreadable => ENTRIES,
+        Fault::RewrittenUpTo(_)
+        | Fault::CheckpointForged
+        | Fault::CheckpointOrder
+        | Fault::CheckpointMissing(_) => CHECKPOINTS,
+        Fault::ForkedUpTo(_) => KEPT,
+        Fault::KeysChanged => KEYS,
+        Fault::SubtreeDiffers => SUBTREES,
+        Fault::ArchiveMisplaced | Fault::ArchiveUnsigned | Fault::ArchivedIdsDiffer => ARCHIVES,
+        Fault::ArchiveUnreadable | Fault::ArchiveFileDiffers => FILES,
+        Fault::IndexDiffers => INDEX,
+    }
+}

@@ -1,0 +1,145 @@
+//! Somebody with every right on the database takes content out and notes that it was archived: nobody makes that true.
+
+use ledger::domain::note::PrivateKey;
+use ledger::{Error, Fault, VerifyError};
+use mesh_testkit::build::CLUSTER;
+use mesh_testkit::{NatsServer, wait_until};
+
+use super::Ledger;
+use super::interrupted::of_long_ago;
+use crate::support::{Database, Process, audit_fact, on_both};
+
+on_both!(
+    what_nobody_signed_is_neither_told_nor_continued,
+    a_range_of_an_earlier_version_counts_if_the_audit_has_it,
+    a_key_is_replaced_once_the_audit_has_what_it_signed,
+);
+
+impl Ledger {
+    /// The first entry that does not fit.
+    async fn first_bad(&self) -> (i64, Fault) {
+        match self.verify(false).await {
+            Err(VerifyError::Bad(bad)) => (bad.seq, bad.what),
+            other => panic!("expected a fault, got {other:?}"),
+        }
+    }
+
+    /// The audit has its entries about all ranges.
+    async fn tell_audit(&self) {
+        let archives = self.store.archives(0).await.unwrap();
+        let told = archives
+            .iter()
+            .map(|archive| audit_fact(&archive.audit_entry(CLUSTER)));
+        self.store.append("A", 1, told.collect()).await.unwrap();
+    }
+}
+
+async fn what_nobody_signed_is_neither_told_nor_continued(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 40).await;
+    ledger.append("alice", 20).await;
+    of_long_ago(&ledger.database).await;
+    let vkey = ledger.keys().await[0].to_string();
+    let mut outsider = ledger.database.outsider().await;
+    // As the ledger itself would note it, even signed, but by a key of their own.
+    let note = format!(
+        "INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by) VALUES (1, 1, 40, '{vkey}', 1, 'root')"
+    );
+    outsider.execute(&note).await;
+    let stored = ledger.store.archives(0).await.unwrap().remove(0);
+    let root = ledger.store.checkpoint_of(40).await.unwrap().unwrap().root;
+    let range = stored.range(root.try_into().unwrap());
+    let stranger = PrivateKey::new("example.org/l", &[9; 32]).unwrap();
+    let signed = range.sign(&stranger).unwrap();
+    for table in ["event_nodes", "event_index", "payloads"] {
+        let destroy = format!("DELETE FROM {table} WHERE seq <= 10");
+        outsider.execute(&destroy).await;
+    }
+    for forged in ["NULL".to_owned(), format!("'{signed}'")] {
+        let guards = outsider.guards().await;
+        outsider.drop_guards().await;
+        outsider
+            .execute(&format!("UPDATE archives SET note = {forged}"))
+            .await;
+        outsider.put_guards(&guards).await;
+        assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
+        // By hand.
+        let refused = ledger.archive_all().await;
+        assert!(
+            matches!(
+                refused,
+                Err(Error::ForgedArchive {
+                    first_seq: 1,
+                    last_seq: 40
+                })
+            ),
+            "{refused:?}"
+        );
+        // By the service, for longer than it takes to look for what is to be told.
+        let nats = NatsServer::start().await;
+        let mut process = Process::spawn(&nats, &ledger.database.url, &ledger.policy());
+        wait_until("it says so", crate::support::DEADLINE, async || {
+            process.log().contains("which this ledger has not signed")
+        })
+        .await;
+        tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+        let ready = process.request("/readyz").send().await.unwrap();
+        let text = ready.text().await.unwrap();
+        assert!(text.contains("ledger.retention"), "{text}");
+        process.stop().await;
+        let told = "entries WHERE id = ".to_owned() + &format!("'{}'", stored.audit_id());
+        assert_eq!(ledger.count(&told).await, 0, "the audit has it");
+        assert_eq!(ledger.count("payloads WHERE seq <= 40").await, 30);
+        assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
+    }
+}
+
+async fn a_range_of_an_earlier_version_counts_if_the_audit_has_it(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 20).await;
+    ledger.archive_all().await.unwrap();
+    assert_eq!(ledger.verify(false).await.unwrap().archived, 20);
+    // Earlier versions signed nothing.
+    let mut outsider = ledger.database.outsider().await;
+    let guards = outsider.guards().await;
+    outsider.drop_guards().await;
+    outsider.execute("UPDATE archives SET note = NULL").await;
+    outsider.put_guards(&guards).await;
+    assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
+    // Nor does it count before a checkpoint has what the audit says.
+    ledger.tell_audit().await;
+    assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
+    ledger.checkpointer.sign_if_new().await.unwrap();
+    let verified = ledger.verify(false).await.unwrap();
+    assert_eq!((verified.archived, verified.unaudited), (20, 0));
+    // It goes on from there, signed now.
+    ledger.append("alice", 10).await;
+    ledger.archive_all().await.unwrap();
+    let archives = ledger.store.archives(0).await.unwrap();
+    let signed: Vec<bool> = archives
+        .iter()
+        .map(|archive| archive.note.is_some())
+        .collect();
+    assert_eq!(signed, [false, true]);
+    assert_eq!(ledger.verify(false).await.unwrap().archived, 31);
+}
+
+async fn a_key_is_replaced_once_the_audit_has_what_it_signed(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    assert!(matches!(
+        ledger.checkpointer.rotate("root").await,
+        Err(Error::NoKey(_))
+    ));
+    ledger.append("alice", 20).await;
+    ledger.archive_all().await.unwrap();
+    let refused = ledger.checkpointer.rotate("root").await;
+    assert!(matches!(refused, Err(Error::NoKey(why)) if why.contains("the audit")));
+    ledger.checkpointer.sign_if_new().await.unwrap();
+    ledger.tell_audit().await;
+    ledger.checkpointer.rotate("root").await.unwrap();
+    ledger.append("alice", 20).await;
+    let done = ledger.archive_all().await.unwrap();
+    assert_eq!(done.archives.len(), 1);
+    let verified = ledger.verify(false).await.unwrap();
+    assert_eq!((verified.archived, verified.unaudited), (41, 1));
+}

@@ -1,0 +1,151 @@
+//! Somebody with every right tampers at random, thousands of times, in every way of a table: each act is found. `TAMPERINGS=10000` for more.
+
+mod acts;
+mod classes;
+mod ledger_to_attack;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ledger::VerifyError;
+
+use self::acts::Done;
+use self::classes::{CLASSES, Class};
+use super::Victim;
+use crate::support::{Database, on_both};
+
+on_both!(
+    every_class_of_tampering_is_found,
+    every_column_is_altered_or_proves_nothing,
+);
+
+/// Ledgers that are tampered with at the same time.
+const AT_ONCE: usize = 4;
+/// Without `TAMPERINGS`.
+const FEW: usize = 400;
+
+#[expect(
+    clippy::print_stderr,
+    reason = "whoever asks for more wants the numbers"
+)]
+async fn every_class_of_tampering_is_found(database: Database) {
+    let cases = match std::env::var("TAMPERINGS") {
+        Ok(cases) => cases.parse().unwrap(),
+        Err(_) => FEW,
+    };
+    let sqlite = database.is_sqlite();
+    let classes: Vec<&'static Class> = CLASSES
+        .iter()
+        .filter(|class| class.is_for(sqlite))
+        .collect();
+    assert!(CLASSES.len() >= 49, "{}", CLASSES.len());
+    // Each in its turn, so that none is left out.
+    let next = std::sync::Arc::new(AtomicUsize::new(0));
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let database = match sqlite {
+            true => Database::sqlite(),
+            false => Database::postgres().await,
+        };
+        let (next, classes) = (std::sync::Arc::clone(&next), classes.clone());
+        workers.spawn(async move {
+            let mut found = BTreeMap::new();
+            let mut victim = Victim::with_everything(database).await;
+            loop {
+                let turn = next.fetch_add(1, Ordering::Relaxed);
+                if turn >= cases {
+                    victim.verify().await.unwrap();
+                    return found;
+                }
+                let class = classes[turn % classes.len()];
+                attack(&mut victim, class).await;
+                *found.entry(class.name).or_insert(0) += 1;
+            }
+        });
+    }
+    let mut found: BTreeMap<&str, u32> = BTreeMap::new();
+    while let Some(of_worker) = workers.join_next().await {
+        for (class, times) in of_worker.unwrap() {
+            *found.entry(class).or_default() += times;
+        }
+    }
+    assert_eq!(found.len(), classes.len(), "each class was tried");
+    assert_eq!(found.values().sum::<u32>() as usize, cases);
+    if std::env::var_os("TAMPERINGS").is_some() {
+        let which = if sqlite { "SQLite" } else { "PostgreSQL" };
+        eprintln!(
+            "{cases} of {} classes found on {which}: {found:?}",
+            found.len()
+        );
+    }
+}
+
+/// Until the database has let something happen: constraints refuse some, which then are not tried.
+async fn attack(victim: &mut Victim, class: &Class) {
+    for _ in 0..1000 {
+        let expected = match class.perform(victim).await {
+            Done::Refused => {
+                victim.undo().await;
+                continue;
+            }
+            Done::At(seq) => Some(seq),
+            Done::Somewhere => None,
+        };
+        let found = victim.verify().await;
+        let is = match (&found, expected) {
+            (Err(VerifyError::Bad(bad)), Some(seq)) => bad.seq == seq,
+            (Err(error), None) => error.class().is_some(),
+            _ => false,
+        };
+        let name = class.name;
+        assert!(
+            is,
+            "{name}, expected at {expected:?}: {found:?}\n{:#?}",
+            victim.done
+        );
+        victim.undo().await;
+        return;
+    }
+    panic!("{} is always refused", class.name);
+}
+
+/// Columns that nothing proves, and which nobody should rely on.
+const UNPROVED: &[(&str, &str)] = &[
+    ("head.only_row", "a constant"),
+    ("checkpoints.made_at", "no part of the note"),
+    // Progress and work of the service itself: what follows from it is in the entries.
+    ("streams", "how far streams were taken in"),
+    ("streams_ahead", "the same"),
+    ("holes", "told as capture.gap_opened, which is an entry"),
+    ("replays", "work in progress, told in the audit"),
+];
+
+async fn every_column_is_altered_or_proves_nothing(database: Database) {
+    database.store().await.close().await;
+    let mut outsider = database.outsider().await;
+    let columns = match database.is_sqlite() {
+        true => {
+            "SELECT s.name || '.' || c.name FROM sqlite_schema s, pragma_table_info(s.name) c WHERE s.type = 'table'
+             AND s.name NOT LIKE '\\_sqlx%' ESCAPE '\\' AND s.name NOT LIKE 'sqlite%'"
+        }
+        false => {
+            "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = current_schema()
+             AND table_name NOT LIKE '\\_sqlx%' AND table_name NOT LIKE 'payloads\\_%'"
+        }
+    };
+    let columns = outsider.texts(columns).await;
+    assert!(columns.len() > 40, "{columns:?}");
+    for column in columns {
+        let (table, _) = column.split_once('.').unwrap();
+        let unproved = UNPROVED
+            .iter()
+            .any(|(name, _)| *name == column || *name == table);
+        assert!(
+            unproved
+                ^ acts::COLUMNS
+                    .iter()
+                    .any(|(of, name, _)| format!("{of}.{name}") == column),
+            "{column}"
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! A small ledger that has everything: two keys, checkpoints, subtrees, an archive in a file, a range that was erased, and what the audit says of them.
+
+use std::path::PathBuf;
+
+use chrono::{TimeDelta, Utc};
+use ledger::adapters::{KeyFile, Signed};
+use ledger::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use ledger::domain::keys::{StoredKey, audit_entries};
+use ledger::retention::{Progress, Retention, Wish};
+use ledger::{Location, Store, Trust, Unverified};
+use ledger_format::merkle::Frontier;
+use mesh_events::EventType;
+use mesh_testkit::build::{self, CLUSTER};
+use tokio::sync::watch::Sender;
+
+use crate::proof::ORIGIN;
+use crate::support::{Database, audit_fact, fact};
+use crate::tampering::{Victim, key};
+
+/// Entries: few with content, as all are verified every time.
+pub const COUNT: i64 = 268;
+/// The first whose content was not archived: behind the first subtree that is stored.
+pub const FIRST: i64 = 257;
+/// Where the second key takes over.
+pub const HANDED_OVER: i64 = 260;
+/// The first of the jobs at the end, and where the last checkpoint but one ends.
+pub const JOBS: i64 = 262;
+pub const LAST_BUT_ONE: i64 = 264;
+
+struct Growing {
+    store: Store,
+    tree: Frontier,
+    keys: Vec<StoredKey>,
+    checkpoints: Vec<StoredCheckpoint>,
+}
+
+impl Growing {
+    async fn jobs(&self, count: i64) {
+        let head = self.store.head().await.unwrap().seq;
+        let jobs = head + 1..=head + count.unsigned_abs();
+        let facts = jobs.map(|id| {
+            let job = build::job(id.try_into().unwrap());
+            fact(&build::job_event(EventType::JobSubmitted, job))
+        });
+        self.store
+            .append("S", head + 1, facts.collect())
+            .await
+            .unwrap();
+    }
+
+    async fn sign(&mut self, keys: &[u8], new: Option<StoredKey>) {
+        let size = self.store.head().await.unwrap().seq;
+        let subtrees = self.store.grow(&mut self.tree, size).await.unwrap();
+        let checkpoint = Checkpoint {
+            origin: ORIGIN.into(),
+            size,
+            root: self.tree.root(),
+        };
+        let keys: Vec<_> = keys.iter().map(|seed| key(*seed)).collect();
+        let stored = StoredCheckpoint {
+            number: self.checkpoints.len() as i64 + 1,
+            size: size.cast_signed(),
+            root: checkpoint.root.to_vec(),
+            note: checkpoint.sign(&keys.iter().collect::<Vec<_>>()).unwrap(),
+            made_at: 1,
+        };
+        self.keys.extend(new.clone());
+        self.checkpoints.push(stored.clone());
+        let signed = Signed {
+            subtrees,
+            key: new,
+            checkpoint: Some(stored),
+            ..Signed::default()
+        };
+        assert!(self.store.keep(&signed).await.unwrap());
+    }
+
+    async fn retain(&self, database: &Database, erase: bool) {
+        let file = KeyFile::new(database.folder.path().join("ledger.key"));
+        file.write_next(&key(1)).unwrap();
+        file.use_next().unwrap();
+        let retention = Retention::new(self.store.clone(), &database.location(), file);
+        let wish = Wish {
+            before: Utc::now() + TimeDelta::hours(1),
+            folder: (!erase).then(|| database.folder.path().join("archive")),
+            made_by: "root".into(),
+        };
+        let progress = Sender::new(Progress::default());
+        let done = retention.run(&wish, &progress).await.unwrap();
+        assert_eq!(done.archives.len(), 1);
+        retention.close().await;
+    }
+}
+
+fn stored_key(number: i64, from_size: i64) -> StoredKey {
+    StoredKey {
+        number,
+        vkey: key(number.try_into().unwrap()).public().to_string(),
+        from_size,
+        made_at: 1_763_760_000_000_000,
+        made_by: "root".into(),
+    }
+}
+
+impl Victim {
+    /// A ledger to be attacked again and again.
+    pub async fn with_everything(database: Database) -> Self {
+        let mut ledger = Growing {
+            store: database.store().await,
+            tree: Frontier::default(),
+            keys: Vec::new(),
+            checkpoints: Vec::new(),
+        };
+        ledger.jobs(4).await;
+        ledger.sign(&[1], Some(stored_key(1, 0))).await;
+        ledger.retain(&database, false).await;
+        ledger.jobs(FIRST - 5).await;
+        ledger.sign(&[1], None).await;
+        ledger.retain(&database, true).await;
+        let edge = ledger.tree.clone();
+        let archives = ledger.store.archives(0).await.unwrap();
+        let told = archives
+            .iter()
+            .map(|one| audit_fact(&one.audit_entry(CLUSTER)));
+        ledger.store.append("A", 1, told.collect()).await.unwrap();
+        ledger.jobs(2).await;
+        ledger.sign(&[1, 2], Some(stored_key(2, HANDED_OVER))).await;
+        let told = audit_entries(&ledger.keys, CLUSTER);
+        let told = told.iter().map(audit_fact).collect();
+        ledger.store.append("A", 2, told).await.unwrap();
+        ledger.jobs(3).await;
+        ledger.sign(&[2], None).await;
+        ledger.jobs(4).await;
+        ledger.sign(&[2], None).await;
+        assert_eq!(ledger.store.head().await.unwrap().seq, COUNT.unsigned_abs());
+        ledger.store.close().await;
+
+        let file = archives[0].file.clone().unwrap();
+        let bytes = std::fs::read(&file.path).unwrap();
+        let newest = Checkpoint::unverified(&ledger.checkpoints[4].note).unwrap();
+        let mut victim = Self::attacked(
+            database,
+            Trust {
+                newest: Some(newest),
+                ..Trust::default()
+            },
+        )
+        .await;
+        victim.edge = edge;
+        victim.archive = Some((file.path.into(), bytes));
+        victim.published = ledger.checkpoints.into_iter().map(|one| one.note).collect();
+        if victim.database.is_sqlite() {
+            let path = victim.database.folder.path().join("ledger.db");
+            victim.pristine = Some(std::fs::read(path).unwrap());
+            victim.undo().await;
+        } else {
+            victim.outsider.execute("CREATE EXTENSION amcheck").await;
+        }
+        victim.verify().await.unwrap();
+        victim
+    }
+
+    /// Puts back what was: a file as a whole, tables row by row.
+    pub async fn undo(&mut self) {
+        self.done.clear();
+        if let Some((path, bytes)) = &self.archive {
+            std::fs::write(path, bytes).unwrap();
+        }
+        if let Some(pristine) = &self.pristine {
+            // Another file, as somebody may still have the former open.
+            let former = self.path();
+            self.copies += 1;
+            self.database.url = format!(
+                "sqlite:{}/{}.db",
+                self.database.folder.path().display(),
+                self.copies
+            );
+            std::fs::write(self.path(), pristine).unwrap();
+            self.outsider = self.database.outsider().await;
+            for suffix in ["db", "db-wal", "db-shm"] {
+                drop(std::fs::remove_file(former.with_extension(suffix)));
+            }
+            self.outsider.execute("PRAGMA synchronous = OFF").await;
+            self.outsider
+                .execute("PRAGMA ignore_check_constraints = ON")
+                .await;
+            self.guarded = true;
+            self.ledger = Unverified::open(&self.database.location()).unwrap();
+            return;
+        }
+        for sql in std::mem::take(&mut self.undo) {
+            self.outsider.execute(&sql).await;
+        }
+        self.restore().await;
+    }
+
+    fn path(&self) -> PathBuf {
+        match self.database.location() {
+            Location::Sqlite(path) => path,
+            Location::Postgres(_) => unreachable!("a file"),
+        }
+    }
+}

@@ -21,7 +21,7 @@ REFUSED = [
     ({"cluster": ""}, "cluster"),
     ({"services": {"ledger": {"replicas": 2}}}, "services.ledger.replicas"),
     ({"services": {"ingest": {"replicsa": 2}}}, "replicsa"),
-    ({"services": {"cost-engine": {"database": {"kind": "postgres"}}}}, "kind"),
+    ({"services": {"cost-engine": {"database": {"kind": "postgres"}}}}, "existingSecret"),
     ({"services": {"ledger": {"database": {"kind": "postgres"}}}}, "existingSecret"),
     ({"services": {"ledger": {"persistence": {"storageClass": "nfs-client"}}}}, "storageClass"),
     ({"nats": {"url": "nats://x:4222"}}, "nats.url"),

@@ -164,7 +164,6 @@ impl EventType {
         !matches!(
             self,
             Self::CostAccrued
-                | Self::CostAdjusted
                 | Self::UserQuotaHigh
                 | Self::UserQuotaExceeded
                 | Self::UserQuotaCleared

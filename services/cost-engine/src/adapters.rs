@@ -1,10 +1,14 @@
 //! The IO side: the database, without decisions.
 
+mod costs;
 mod outbox;
 mod price_books;
 mod queries;
-mod sqlite;
+mod runs;
+mod store;
 
+pub use costs::{AdjustmentRow, CostRow, FinalCost};
 pub use outbox::Unpublished;
 pub use queries::{By, Filter, OpenRun, SumRow};
-pub use sqlite::{CostRow, Store, Transaction};
+pub use runs::Transaction;
+pub use store::Store;

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mesh_db::Location;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 
 /// `[cost-engine]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The price book, relative to the configuration file. Empty: no costs are computed.
@@ -17,10 +19,34 @@ pub struct Config {
     /// How often the price book is looked at for changes.
     #[serde(with = "humantime_serde")]
     pub reload_interval: Duration,
-    /// `sqlite:<path>`; empty for `cost-engine.db` in the data directory.
-    pub database_url: String,
     /// How many messages at most are handled in one transaction.
     pub batch_size: usize,
+    /// Where costs are stored.
+    pub db: Database,
+    /// The former name of `db.url`.
+    database_url: Option<IgnoredAny>,
+}
+
+/// `[cost-engine.db]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Database {
+    /// `sqlite:<path>` or `postgres://…`; empty for `cost-engine.db` in the data directory.
+    pub url: String,
+}
+
+impl Database {
+    /// Where the database is; a path is relative to the data directory.
+    ///
+    /// # Errors
+    /// What is wrong with it. The text may hold a password, so it is not repeated.
+    pub fn location(&self, data_dir: &Path) -> Result<Location, String> {
+        let url = match self.url.as_str() {
+            "" => "sqlite:cost-engine.db",
+            url => url,
+        };
+        Location::parse(url, data_dir).map_err(|fault| format!("cost-engine.db.url: {fault}"))
+    }
 }
 
 impl Default for Config {
@@ -28,8 +54,9 @@ impl Default for Config {
         Self {
             price_book: PathBuf::new(),
             reload_interval: Duration::from_secs(2),
-            database_url: String::new(),
             batch_size: 256,
+            db: Database::default(),
+            database_url: None,
         }
     }
 }
@@ -48,24 +75,14 @@ impl Config {
         {
             faults.push("cost-engine.reload_interval: not between 100ms and 1h".to_owned());
         }
-        if self.database(Path::new("")).is_none() {
-            // The text may hold a password, so it is not repeated.
+        if self.database_url.is_some() {
             faults.push(
-                "cost-engine.database_url: not of the form sqlite:<path of a file>".to_owned(),
+                "cost-engine.database_url: is called cost-engine.db.url now (`[cost-engine.db] url`)"
+                    .to_owned(),
             );
         }
+        faults.extend(self.db.location(Path::new("")).err());
         faults
-    }
-
-    /// The database file; `None` if the URL is of another kind.
-    pub fn database(&self, data_dir: &Path) -> Option<PathBuf> {
-        if self.database_url.is_empty() {
-            return Some(data_dir.join("cost-engine.db"));
-        }
-        let path = self.database_url.strip_prefix("sqlite:")?;
-        let path = path.strip_prefix("//").unwrap_or(path);
-        let is_file = !path.is_empty() && !path.starts_with(':') && !path.contains('?');
-        is_file.then(|| data_dir.join(path))
     }
 }
 
@@ -87,7 +104,9 @@ mod tests {
         let config = Config {
             batch_size: 0,
             reload_interval: Duration::ZERO,
-            database_url: "postgres://u:secret@h/db".into(),
+            db: Database {
+                url: "mysql://u:secret@h/db".into(),
+            },
             ..Config::default()
         };
         let faults = config.faults();
@@ -96,17 +115,26 @@ mod tests {
     }
 
     #[test]
-    fn the_database_is_below_the_data_directory_unless_absolute() {
-        let path = |url: &str| {
-            Config {
-                database_url: url.into(),
-                ..Config::default()
-            }
-            .database(Path::new("/data"))
+    fn the_former_key_of_the_database_names_the_new_one() {
+        let config: Config = toml::from_str("database_url = \"sqlite:c.db\"").unwrap();
+        let faults = config.faults();
+        assert_eq!(faults.len(), 1);
+        assert!(faults[0].contains("cost-engine.db.url"), "{faults:?}");
+    }
+
+    #[test]
+    fn the_database_is_below_the_data_directory_unless_it_says_otherwise() {
+        let shown = |url: &str| {
+            let db = Database { url: url.into() };
+            db.location(Path::new("/data"))
+                .map(|location| location.to_string())
         };
-        assert_eq!(path(""), Some("/data/cost-engine.db".into()));
-        assert_eq!(path("sqlite:c.db"), Some("/data/c.db".into()));
-        assert_eq!(path("sqlite:///srv/c.db"), Some("/srv/c.db".into()));
-        assert_eq!(path("sqlite::memory:"), None);
+        assert_eq!(shown(""), Ok("/data/cost-engine.db".into()));
+        assert_eq!(shown("sqlite:c.db"), Ok("/data/c.db".into()));
+        assert_eq!(
+            shown("postgres://mesh@db.example.org/costs"),
+            Ok("postgres://db.example.org:5432/costs".into())
+        );
+        assert!(shown("sqlite::memory:").is_err());
     }
 }

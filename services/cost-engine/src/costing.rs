@@ -2,15 +2,15 @@
 
 use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, CostLine, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Correlation, Source};
+use mesh_events::proto::mesh::event::v1::{Correlation, IdSource, Source};
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, Slot};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
 use slurm_types::HostList;
 
 use crate::domain::money::fraction;
 use crate::domain::{Class, Micros, PriceError, billing, burn, price};
 use crate::price_book::{Charge, PriceBook};
-use crate::usage::{Memory, Usage, seconds, usage};
+use crate::usage::{RunHistory, Usage, seconds, usage};
 
 /// What a run has cost up to some moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,10 +38,15 @@ pub struct Rate {
 /// If there is no price.
 pub fn rate(book: &PriceBook, job: &Job) -> Result<Rate, PriceError> {
     let at = seconds(job.start_time.as_ref()).unwrap_or_default();
+    rate_at(book, job, at)
+}
+
+/// The same at a later moment of the run; the estimate is that of the whole time limit at this rate.
+fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<Rate, PriceError> {
     let limit = job
         .time_limit_minutes
         .map(|minutes| u64::from(minutes) * 60);
-    let usage = usage(&Memory::default(), job, at);
+    let usage = usage(&RunHistory::default(), job, at);
     match &book.charge {
         Charge::Nodes(mode) => {
             let held = usage
@@ -79,11 +84,11 @@ pub fn rate(book: &PriceBook, job: &Job) -> Result<Rate, PriceError> {
 /// If there is no price for some part of it.
 pub fn spent(
     book: &PriceBook,
-    memory: &Memory,
+    history: &RunHistory,
     newest: &Job,
     end: i64,
 ) -> Result<Spent, PriceError> {
-    let usage = usage(memory, newest, end);
+    let usage = usage(history, newest, end);
     let start = usage.run.start.unwrap_or(end);
     match &book.charge {
         Charge::Nodes(mode) => {
@@ -158,13 +163,42 @@ pub fn estimated(book: &PriceBook, job: &Job) -> CostEvent {
     payload
 }
 
+/// The payload of the `cost.estimated` that follows a resize: the new burn rate, and what the run costs with everything before the resize
+/// if it goes on until its time limit. `job` is the run after the resize, which is in the history already.
+pub fn estimated_after_resize(
+    book: &PriceBook,
+    history: &RunHistory,
+    job: &Job,
+    at: i64,
+) -> CostEvent {
+    let mut payload = CostEvent {
+        job: Some(job.clone()),
+        class: CostClass::Open.into(),
+        ..described(book)
+    };
+    let start = seconds(job.start_time.as_ref()).unwrap_or(at);
+    let until = |minutes: u32| start + i64::from(minutes) * 60;
+    let estimate =
+        |minutes| spent(book, history, job, until(minutes).max(at)).map(|spent| spent.cost);
+    let priced = rate_at(book, job, at)
+        .and_then(|rate| Ok((rate.burn, job.time_limit_minutes.map(estimate).transpose()?)));
+    match priced {
+        Ok((burn, estimate)) => {
+            payload.burn_rate = Some(money(book, burn));
+            payload.estimated = estimate.map(|estimate| money(book, estimate));
+        }
+        Err(error) => payload.problem = error.problem(),
+    }
+    payload
+}
+
 /// The payload of `cost.finalized`. Without a price it says why, and has no amount.
 ///
 /// # Errors
 /// [`PriceError::EndBeforeStart`]: no event can be made of a record that contradicts itself.
 pub fn finalized(
     book: &PriceBook,
-    memory: &Memory,
+    history: &RunHistory,
     job: &Job,
     end: i64,
     class: Class,
@@ -179,7 +213,7 @@ pub fn finalized(
         class: class.into(),
         ..described(book)
     };
-    match spent(book, memory, job, end) {
+    match spent(book, history, job, end) {
         Ok(spent) => {
             payload.total = Some(money(book, spent.cost));
             payload.charged_seconds = spent.seconds;
@@ -189,6 +223,57 @@ pub fn finalized(
         Err(error) => payload.problem = error.problem(),
     }
     Ok(payload)
+}
+
+/// The payload of `cost.adjusted`, from a history with its end, or `None` if nothing has changed, or there is no price now. `cause` is the job
+/// as the late event has it; what pricing needs is of the end's record.
+///
+/// # Errors
+/// If the end is before the start, or the change does not fit 64 bits.
+pub fn adjusted(
+    book: &PriceBook,
+    history: &RunHistory,
+    cause: &Job,
+    before: (Option<Micros>, Class),
+    class: Class,
+) -> Result<Option<CostEvent>, PriceError> {
+    let Some((end, record)) = &history.end else {
+        return Ok(None);
+    };
+    let mut payload = finalized(book, history, record, *end, class)?;
+    let (previous, class_before) = before;
+    let Some(total) = payload.total.as_ref().map(|total| Micros(total.micros)) else {
+        return Ok(None);
+    };
+    if previous == Some(total) && class_before == class {
+        return Ok(None);
+    }
+    let delta = total
+        .0
+        .checked_sub(previous.map_or(0, |previous| previous.0));
+    let delta = Micros(delta.ok_or(PriceError::TooLarge)?);
+    payload.previous = previous.map(|previous| money(book, previous));
+    payload.delta = Some(money(book, delta));
+    payload.reason = LATE_FACT.to_owned();
+    payload.job = Some(as_it_ended(cause, record));
+    Ok(Some(payload))
+}
+
+/// The only reason of an adjustment until now: a fact of the run came after its final cost.
+const LATE_FACT: &str = "late_fact";
+
+/// Names, paths and comments of one snapshot with the facts of the end's record.
+fn as_it_ended(snapshot: &Job, record: &Job) -> Job {
+    Job {
+        state: record.state.clone(),
+        start_time: record.start_time,
+        end_time: record.end_time,
+        suspended_seconds: record.suspended_seconds,
+        nodes: record.nodes.clone(),
+        alloc_tres: record.alloc_tres.clone(),
+        allocations: record.allocations.clone(),
+        ..snapshot.clone()
+    }
 }
 
 fn described(book: &PriceBook) -> CostEvent {
@@ -207,16 +292,15 @@ fn money(book: &PriceBook, amount: Micros) -> Money {
 }
 
 /// The event around a payload. Everything else comes from the job event, so nothing in it depends on when or where it is made.
-pub fn event(run: &RunKey, kind: EventType, cause: &Event, payload: CostEvent) -> Event {
-    let slot = if kind == EventType::CostEstimated {
-        Slot::CostEstimated
-    } else {
-        Slot::CostFinalized
-    };
+pub fn event(
+    (id, id_source): (EventId, Option<IdSource>),
+    kind: EventType,
+    cause: &Event,
+    payload: CostEvent,
+) -> Event {
     Event {
-        id: EventId::recorded(run, slot).to_string(),
-        // The type says the slot.
-        id_source: None,
+        id: id.to_string(),
+        id_source,
         cluster: cause.cluster.clone(),
         r#type: kind.to_string(),
         occurred_at: cause.occurred_at,
@@ -277,7 +361,7 @@ mod tests {
             suspended_seconds: 1800,
             ..job()
         };
-        let spent = spent(&book, &Memory::default(), &suspended, 86_400 + 1800).unwrap();
+        let spent = spent(&book, &RunHistory::default(), &suspended, 86_400 + 1800).unwrap();
         assert_eq!(
             (spent.cost, spent.seconds),
             (Micros(100_000 + 200_000), 3600)
@@ -310,7 +394,7 @@ mod tests {
         };
         let payload = finalized(
             &book,
-            &Memory::default(),
+            &RunHistory::default(),
             &nowhere,
             86_400,
             Class::Completed,
@@ -320,7 +404,8 @@ mod tests {
             payload.problem.starts_with("allocation_missing: ") && payload.total.is_none(),
             "{payload:?}"
         );
-        let error = finalized(&book, &Memory::default(), &job(), 0, Class::Completed).unwrap_err();
+        let error =
+            finalized(&book, &RunHistory::default(), &job(), 0, Class::Completed).unwrap_err();
         assert_eq!(error.code(), "end_before_start");
     }
 }

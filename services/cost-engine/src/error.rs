@@ -1,6 +1,6 @@
 //! What can go wrong in this service.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::price_book::PriceBookError;
 
@@ -10,24 +10,12 @@ pub enum Error {
     /// The price book cannot be used.
     #[error("cost-engine.price_book")]
     PriceBook(#[from] PriceBookError),
-    /// The database file cannot be made or opened.
-    #[error("open cost database {path}", path = path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The tables cannot be brought to this version.
-    #[error("prepare cost database {path}", path = path.display())]
-    Migrate {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        #[source]
-        source: sqlx::migrate::MigrateError,
-    },
+    /// The database cannot be opened or brought to this version.
+    #[error(transparent)]
+    Open(#[from] mesh_db::Error),
+    /// The database took too long to store a batch.
+    #[error("write costs: no answer within {0:?}; is the database reachable?")]
+    TooSlow(Duration),
     /// The database refuses to do something.
     #[error("{action}")]
     Database {
@@ -51,6 +39,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if the database may be there again by itself: it restarts, or the way to it is cut.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Self::Open(error) => error.is_away(),
+            Self::TooSlow(_) => true,
+            Self::Database { source, .. } => mesh_db::is_away(source),
+            Self::PriceBook(_) | Self::Damaged { .. } => false,
+        }
+    }
+
     pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |source| Self::Database { action, source }
     }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! job.started, job.baseline ─► burn rate, estimate ─► cost.estimated
-//! job.suspended, job.resumed, job.resized ─► remembered until the run ends
+//! job.suspended, job.resumed, job.resized ─► stored; after a resize ─► new burn rate and estimate ─► cost.estimated
 //! the end of a run ─► exact cost, rounded once ─► cost.finalized
+//! any of these, or job.corrected, after that ─► exact cost again ─► cost.adjusted
 //! ```
 //!
 //! - [`domain`]: the formulas, pure.
@@ -12,7 +13,7 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`api`]: `/v1/costs/live` and `/v1/costs`.
 //!
-//! Deliberately absent: budgets, adjustments of final costs and accrual events; they come later.
+//! Deliberately absent: budgets and accrual events; they come later.
 
 pub mod adapters;
 pub mod api;
@@ -30,10 +31,12 @@ pub mod usage;
 mod vectors;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mesh_bus::Bus;
+use mesh_db::Location;
 use mesh_events::catalogue::SLURM_EVENTS;
-use mesh_runtime::{BoxError, Context, Service, Started};
+use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, DEFAULTS};
@@ -43,6 +46,9 @@ use adapters::Store;
 use handlers::JobEvents;
 use outbox::Outbox;
 use reload::Follower;
+
+/// How long to wait before a database that is away is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A price book that shows every form; a start for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -60,22 +66,36 @@ impl Service for CostEngineService {
     }
 
     fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
-        configuration(context).map(|(_, path, _)| Some(path))
+        Ok(match configuration(context)?.1 {
+            Location::Sqlite(path) => Some(path),
+            Location::Postgres(_) => None,
+        })
     }
 
     async fn start(context: Context) -> Result<Started, BoxError> {
-        let (config, database, prices) = configuration(&context)?;
+        let (config, location, prices) = configuration(&context)?;
         metrics::describe();
+        // Named before anybody can ask: not ready until the database is open.
+        let database = context.health.condition("cost-engine.database");
         if let Some(follower) = &prices {
             tracing::info!(
                 price_book = follower.book.borrow().label(),
                 "price book read"
             );
         }
-        let store = Store::open(&database).await?;
-        if let Some(follower) = &prices {
-            follower.admit(&store).await?;
-        }
+        let store = Store::connect(&location)?;
+        let prepared = match prepare(&store, prices.as_ref()).await {
+            Ok(()) => true,
+            // The other services need not wait for it: `run` does.
+            Err(error) if store.is_shared() && error.is_away() => {
+                tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    "database is not there yet"
+                );
+                false
+            }
+            Err(error) => return Err(error.into()),
+        };
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
@@ -89,6 +109,8 @@ impl Service for CostEngineService {
         let engine = Engine {
             config,
             store: store.clone(),
+            prepared,
+            database,
             bus,
             shutdown: context.shutdown,
         };
@@ -109,19 +131,17 @@ impl Service for CostEngineService {
 /// # Errors
 /// If it cannot be written.
 pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
-    Store::open(&path).await?.close().await;
+    Store::open(&Location::Sqlite(path)).await?.close().await;
     Ok(())
 }
 
 /// The section, where the database is, and the price book if there is one.
-fn configuration(context: &Context) -> Result<(Config, PathBuf, Option<Follower>), BoxError> {
+fn configuration(context: &Context) -> Result<(Config, Location, Option<Follower>), BoxError> {
     let config: Config = context.section(CostEngineService::NAME)?;
     let faults = config.faults();
-    let Some(database) = config
-        .database(&context.mesh.data_dir)
-        .filter(|_| faults.is_empty())
-    else {
-        return Err(context.faults(&faults).into());
+    let location = match config.db.location(&context.mesh.data_dir) {
+        Ok(location) if faults.is_empty() => location,
+        _ => return Err(context.faults(&faults).into()),
     };
     let prices = if config.price_book.as_os_str().is_empty() {
         None
@@ -129,12 +149,23 @@ fn configuration(context: &Context) -> Result<(Config, PathBuf, Option<Follower>
         let path = context.relative(&config.price_book);
         Some(Follower::new(path).map_err(error::Error::from)?)
     };
-    Ok((config, database, prices))
+    Ok((config, location, prices))
+}
+
+/// Brings the tables to this version and notes which prices the book stands for.
+async fn prepare(store: &Store, prices: Option<&Follower>) -> Result<(), error::Error> {
+    store.prepare().await?;
+    match prices {
+        Some(follower) => follower.admit(store).await,
+        None => Ok(()),
+    }
 }
 
 struct Engine {
     config: Config,
     store: Store,
+    prepared: bool,
+    database: Condition,
     bus: Bus,
     shutdown: CancellationToken,
 }
@@ -144,9 +175,15 @@ impl Engine {
         let Self {
             config,
             store,
+            prepared,
+            database,
             bus,
             shutdown,
         } = self;
+        if !prepared && !open(&store, prices.as_ref(), &database, &shutdown).await? {
+            return Ok(());
+        }
+        database.ok();
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
         }
@@ -158,6 +195,7 @@ impl Engine {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 outbox,
+                database,
             };
             let consume = bus.consume_batches(
                 SLURM_EVENTS,
@@ -175,5 +213,25 @@ impl Engine {
         }
         bus.close().await;
         Ok(())
+    }
+}
+
+/// Waits for the database. False when told to stop before.
+async fn open(
+    store: &Store,
+    prices: Option<&Follower>,
+    database: &Condition,
+    shutdown: &CancellationToken,
+) -> Result<bool, error::Error> {
+    loop {
+        match prepare(store, prices).await {
+            Ok(()) => return Ok(true),
+            Err(error) if error.is_away() => database.fail(mesh_runtime::chain(&error)),
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(false),
+            () = tokio::time::sleep(RETRY_INTERVAL) => {}
+        }
     }
 }

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::Utc;
 use mesh_bus::{Bus, trace};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -17,21 +16,21 @@ use crate::metrics;
 
 /// Events published at a time.
 const BATCH: u32 = 256;
-/// Looked at again after this time even if nobody rang.
+/// Looked at again after this time even if nobody notified it.
 const IDLE: Duration = Duration::from_secs(30);
 /// After an error that is not NATS being away.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Rings when there is something to publish. Cheap to clone.
+/// Notified when there is something to publish. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Outbox {
-    ring: Arc<Notify>,
+    added: Arc<Notify>,
 }
 
 impl Outbox {
     /// Events were committed.
-    pub fn ring(&self) {
-        self.ring.notify_one();
+    pub fn notify(&self) {
+        self.added.notify_one();
     }
 
     /// Publishes until told to stop.
@@ -42,7 +41,7 @@ impl Outbox {
                 Ok(false) => {
                     tokio::select! {
                         () = shutdown.cancelled() => {}
-                        () = self.ring.notified() => {}
+                        () = self.added.notified() => {}
                         () = tokio::time::sleep(IDLE) => {}
                     }
                 }
@@ -75,7 +74,6 @@ impl Outbox {
             .iter()
             .map(|waiting| waiting.event.id.clone())
             .collect();
-        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         let traced = waiting
             .into_iter()
             .map(|waiting| (span(&waiting), waiting.event))
@@ -83,15 +81,16 @@ impl Outbox {
             .collect();
         match bus.publish_all_traced(traced, shutdown).await {
             Ok(()) => {
-                store.settle(&ids, Some(Utc::now().timestamp())).await?;
-                metrics::published("stored", ids.len());
+                let count = ids.len();
+                store.remove_published(ids).await?;
+                metrics::published("stored", count);
                 Ok(true)
             }
             Err(mesh_bus::Error::Cancelled) => Ok(true),
             Err(mesh_bus::Error::Invalid { id, reason }) => {
                 // The cost stays in the database; only its event can never be told.
                 tracing::error!(event.id = id, reason, "cost event cannot be published");
-                store.settle(&[id.as_str()], None).await?;
+                store.remove_published(vec![id]).await?;
                 metrics::published("refused", 1);
                 Ok(true)
             }

@@ -100,6 +100,8 @@ pub struct PriceBook {
     pub charge: Charge,
     /// SHA-256 of the content, in hexadecimal digits; comments and layout do not count.
     pub digest: String,
+    /// The text it was read from.
+    pub content: String,
     node_types: Vec<NodeType>,
     partition_prices: BTreeMap<(String, String), Prices>,
     spot: Vec<Where>,

@@ -117,12 +117,16 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use mesh_db::Location;
+
     use super::*;
 
     #[tokio::test]
     async fn a_faulty_book_is_refused_and_the_last_good_one_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("costs.db")).await.unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
+            .await
+            .unwrap();
         let path = folder.path().join("prices.toml");
         let good = include_str!("../examples/price-book.toml");
         std::fs::write(&path, good).unwrap();

@@ -12,15 +12,17 @@ use crate::domain::billing::BillingSegment;
 use crate::domain::suspension::{self, Mark};
 use crate::domain::{Amounts, Exact, NodeAmounts, Run, Segment};
 
-/// What is remembered of a run until it ends.
+/// What is known of a run, from its events.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Memory {
+pub struct RunHistory {
     /// The job when its run was first seen running.
     pub start: Option<Job>,
     /// Suspensions and resumptions.
     pub marks: Vec<(i64, Mark)>,
     /// Resizes: when, and the job afterwards.
     pub resizes: Vec<(i64, Job)>,
+    /// When it ended (Unix seconds), and the record of that.
+    pub end: Option<(i64, Job)>,
 }
 
 /// What the run held; nobody can price a run without it.
@@ -32,6 +34,27 @@ pub struct Usage {
     pub billing: Vec<BillingSegment>,
     /// The partition it ran in.
     pub partition: String,
+}
+
+/// What pricing and lists of running jobs need of a job, some 200 bytes for an ordinary one: it is stored for every run, for ever.
+pub fn pricing_facts(job: &Job) -> Job {
+    Job {
+        job_id: job.job_id,
+        display_id: job.display_id.clone(),
+        run: job.run.clone(),
+        name: job.name.clone(),
+        partition: job.partition.clone(),
+        state: job.state.clone(),
+        start_time: job.start_time,
+        end_time: job.end_time,
+        time_limit_minutes: job.time_limit_minutes,
+        suspended_seconds: job.suspended_seconds,
+        nodes: job.nodes.clone(),
+        alloc_tres: job.alloc_tres.clone(),
+        allocations: job.allocations.clone(),
+        exclusive: job.exclusive,
+        ..Job::default()
+    }
 }
 
 /// True if the run got an allocation: Slurm fills in a start time for some jobs that were cancelled while they waited, but no nodes.
@@ -107,15 +130,15 @@ pub fn billing_units(job: &Job) -> Option<u64> {
     Tres::parse_lossy(&job.alloc_tres).0.billing()
 }
 
-/// The usage of a run from what is remembered and its newest snapshot, up to `end`.
-pub fn usage(memory: &Memory, newest: &Job, end: i64) -> Usage {
+/// The usage of a run from its history and its newest snapshot, up to `end`.
+pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
     // The newest record knows the start best: Slurm sets it anew when cloud nodes have booted.
     let start = seconds(newest.start_time.as_ref())
-        .or_else(|| seconds(memory.start.as_ref()?.start_time.as_ref()));
-    let mut resizes: Vec<_> = memory.resizes.iter().map(|(at, job)| (*at, job)).collect();
+        .or_else(|| seconds(history.start.as_ref()?.start_time.as_ref()));
+    let mut resizes: Vec<_> = history.resizes.iter().map(|(at, job)| (*at, job)).collect();
     resizes.sort_by_key(|(at, _)| *at);
     // Accounting forgets what each node gave, so the first snapshot is the better one if it knows.
-    let first = memory
+    let first = history
         .start
         .as_ref()
         .filter(|job| !allocation(job).is_empty())
@@ -132,7 +155,7 @@ pub fn usage(memory: &Memory, newest: &Job, end: i64) -> Usage {
         .zip(ends)
         .map(|(&(from, job), to)| (from, to, job))
         .collect();
-    let mut known = suspension::intervals(&memory.marks, end);
+    let mut known = suspension::intervals(&history.marks, end);
     // While it runs the sum is without the suspension that goes on, and of some sources there is none.
     if newest.end_time.is_some() && newest.suspended_seconds > 0 {
         known = suspension::at_most(known, newest.suspended_seconds);
@@ -247,12 +270,12 @@ mod tests {
             alloc_tres: "cpu=2,billing=2".into(),
             ..job()
         };
-        let memory = Memory {
+        let history = RunHistory {
             start: Some(job()),
             resizes: vec![(150, smaller.clone())],
-            ..Memory::default()
+            ..RunHistory::default()
         };
-        let usage = usage(&memory, &smaller, 200);
+        let usage = usage(&history, &smaller, 200);
         let segments: Vec<_> = usage
             .run
             .segments
@@ -270,7 +293,7 @@ mod tests {
             suspended_seconds: 30,
             ..job()
         };
-        let usage = usage(&Memory::default(), &ended, 200);
+        let usage = usage(&RunHistory::default(), &ended, 200);
         assert_eq!(usage.run.start, Some(100));
         assert_eq!(usage.run.suspensions, [(170, 200)]);
         assert_eq!(usage.run.segments[0].allocation.len(), 2);
@@ -278,9 +301,9 @@ mod tests {
 
     #[test]
     fn a_run_that_went_on_unseen_is_charged_for_it() {
-        let memory = Memory {
+        let history = RunHistory {
             marks: vec![(130, Mark::Suspended), (190, Mark::Resumed)],
-            ..Memory::default()
+            ..RunHistory::default()
         };
         let end_time = Some(Timestamp {
             seconds: 200,
@@ -292,7 +315,7 @@ mod tests {
                 end_time,
                 ..job()
             };
-            usage(&memory, &newest, 200).run.suspensions
+            usage(&history, &newest, 200).run.suspensions
         };
         assert_eq!(suspensions(40, end_time), [(130, 170)]);
         // While it runs, and where no source has the sum.
@@ -309,10 +332,10 @@ mod tests {
             }),
             ..job()
         };
-        let memory = Memory {
+        let history = RunHistory {
             start: Some(job()),
-            ..Memory::default()
+            ..RunHistory::default()
         };
-        assert_eq!(usage(&memory, &booted, 200).run.start, Some(130));
+        assert_eq!(usage(&history, &booted, 200).run.start, Some(130));
     }
 }

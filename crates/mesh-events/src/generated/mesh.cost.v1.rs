@@ -38,6 +38,16 @@ pub struct CostEvent {
     /// Why there is no price (`price_missing: ...`). Empty when there is one.
     #[prost(string, tag = "12")]
     pub problem: ::prost::alloc::string::String,
+    /// Of `adjusted`: the cost before. Absent if the run had no price until then.
+    #[prost(message, optional, tag = "13")]
+    pub previous: ::core::option::Option<Money>,
+    /// Of `adjusted`: `total` less `previous`, negative if the run costs less now. The cost of `finalized` and all deltas of a run add up to its
+    /// cost. Zero where only the class changed. Absent otherwise.
+    #[prost(message, optional, tag = "14")]
+    pub delta: ::core::option::Option<Money>,
+    /// Of `adjusted`: why. `late_fact`: a suspension, resumption, resize, start or correction of the run came after its final cost. Empty otherwise.
+    #[prost(string, tag = "15")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// An amount of money.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -229,6 +239,15 @@ impl serde::Serialize for CostEvent {
         if !self.problem.is_empty() {
             len += 1;
         }
+        if self.previous.is_some() {
+            len += 1;
+        }
+        if self.delta.is_some() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.CostEvent", len)?;
         if let Some(v) = self.job.as_ref() {
             struct_ser.serialize_field("job", v)?;
@@ -270,6 +289,15 @@ impl serde::Serialize for CostEvent {
         if !self.problem.is_empty() {
             struct_ser.serialize_field("problem", &self.problem)?;
         }
+        if let Some(v) = self.previous.as_ref() {
+            struct_ser.serialize_field("previous", v)?;
+        }
+        if let Some(v) = self.delta.as_ref() {
+            struct_ser.serialize_field("delta", v)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
         struct_ser.end()
     }
 }
@@ -296,6 +324,9 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             "as_of",
             "asOf",
             "problem",
+            "previous",
+            "delta",
+            "reason",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -312,6 +343,9 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             Lines,
             AsOf,
             Problem,
+            Previous,
+            Delta,
+            Reason,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -345,6 +379,9 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             "lines" => Ok(GeneratedField::Lines),
                             "asOf" | "as_of" => Ok(GeneratedField::AsOf),
                             "problem" => Ok(GeneratedField::Problem),
+                            "previous" => Ok(GeneratedField::Previous),
+                            "delta" => Ok(GeneratedField::Delta),
+                            "reason" => Ok(GeneratedField::Reason),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -376,6 +413,9 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                 let mut lines__ = None;
                 let mut as_of__ = None;
                 let mut problem__ = None;
+                let mut previous__ = None;
+                let mut delta__ = None;
+                let mut reason__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Job => {
@@ -452,6 +492,24 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             }
                             problem__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Previous => {
+                            if previous__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("previous"));
+                            }
+                            previous__ = map_.next_value()?;
+                        }
+                        GeneratedField::Delta => {
+                            if delta__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("delta"));
+                            }
+                            delta__ = map_.next_value()?;
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(CostEvent {
@@ -467,6 +525,9 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                     lines: lines__.unwrap_or_default(),
                     as_of: as_of__,
                     problem: problem__.unwrap_or_default(),
+                    previous: previous__,
+                    delta: delta__,
+                    reason: reason__.unwrap_or_default(),
                 })
             }
         }

@@ -1,10 +1,18 @@
 //! The outbox: cost events that JetStream does not have yet.
 
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_db::pool::Access;
+use mesh_db::sql::{Row, Sql};
 use mesh_events::Event;
 use prost::Message as _;
 
 use super::Store;
 use crate::error::Error;
+
+/// What another process has made is published after this time: that process has ended, or is cut off from NATS.
+const TAKE_OVER_AFTER: Duration = Duration::from_secs(10);
 
 /// An event of the outbox.
 #[derive(Clone, Debug)]
@@ -16,21 +24,33 @@ pub struct Unpublished {
 }
 
 impl Store {
-    /// The oldest unpublished events, in the order they were made.
+    /// The oldest unpublished events, in the order they were made: this process's own, and what others have left. If two take the same one,
+    /// JetStream knows it by its id.
     ///
     /// # Errors
     /// If the database refuses or holds something else.
-    pub async fn unpublished(&self, most: u32) -> Result<Vec<Unpublished>, Error> {
-        let rows: Vec<(String, Vec<u8>, String)> =
-            sqlx::query_as("SELECT event_id, body, traceparent FROM outbox ORDER BY seq LIMIT $1")
-                .bind(most)
-                .fetch_all(&self.readers)
-                .await
-                .map_err(Error::database("read outbox"))?;
-        rows.into_iter()
-            .map(|(id, body, traceparent)| {
+    pub async fn unpublished(&self, limit: u32) -> Result<Vec<Unpublished>, Error> {
+        const ACTION: &str = "read outbox";
+        let before = Utc::now() - TAKE_OVER_AFTER;
+        let sql = Sql::new("SELECT event_id, body, traceparent FROM outbox WHERE made_by = ")
+            .bind(&*self.instance)
+            .push(" OR made_at < ")
+            .bind(before.timestamp_millis())
+            .push(" ORDER BY seq LIMIT ")
+            .bind(limit);
+        let read = |row: &Row| -> Result<(String, Vec<u8>, String), sqlx::Error> {
+            Ok((
+                row.get("event_id")?,
+                row.get("body")?,
+                row.get("traceparent")?,
+            ))
+        };
+        let rows = self.rows(ACTION, &sql).await?;
+        rows.iter()
+            .map(|row| {
+                let (id, body, traceparent) = read(row).map_err(Error::database(ACTION))?;
                 let event = Event::decode(body.as_slice()).map_err(|source| Error::Damaged {
-                    action: "read outbox",
+                    action: ACTION,
                     run: id,
                     source,
                 })?;
@@ -39,28 +59,24 @@ impl Store {
             .collect()
     }
 
-    /// Takes events out of the outbox: JetStream has them, at this time (Unix seconds), or never will (`None`).
+    /// Takes events out of the outbox: JetStream has them, or never will.
     ///
     /// # Errors
     /// If the database refuses; they will be published once more then, with the same ids.
-    pub async fn settle(&self, ids: &[&str], published_at: Option<i64>) -> Result<(), Error> {
-        let mut transaction = self.begin_immediate().await?;
-        for id in ids {
-            sqlx::query("DELETE FROM outbox WHERE event_id = $1")
-                .bind(id)
-                .execute(&mut *transaction)
-                .await
-                .map_err(Error::database("empty outbox"))?;
-            sqlx::query("UPDATE costs SET published_at = $2 WHERE event_id = $1")
-                .bind(id)
-                .bind(published_at)
-                .execute(&mut *transaction)
-                .await
-                .map_err(Error::database("note that cost is published"))?;
+    pub async fn remove_published(&self, ids: Vec<String>) -> Result<(), Error> {
+        const ACTION: &str = "empty outbox";
+        let mut writer = self.writer().await?;
+        let removed = async {
+            let mut transaction = writer.begin(Access::Write).await?;
+            let sql = Sql::new("DELETE FROM outbox WHERE event_id").any_of(ids);
+            transaction.link().run(&sql).await?;
+            transaction.commit().await
         }
-        transaction
-            .commit()
-            .await
-            .map_err(Error::database("commit outbox"))
+        .await;
+        if removed.is_err() {
+            // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, begins none on this connection any more.
+            writer.close_on_drop();
+        }
+        removed.map_err(Error::database(ACTION))
     }
 }

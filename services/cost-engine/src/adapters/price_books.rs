@@ -1,6 +1,8 @@
 //! Which prices each name and version of a price book stands for.
 
-use super::sqlite::Store;
+use mesh_db::sql::Sql;
+
+use super::Store;
 use crate::error::Error;
 use crate::price_book::PriceBook;
 
@@ -10,20 +12,23 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn admit(&self, book: &PriceBook) -> Result<bool, Error> {
-        const ADMIT: &str = "admit price book";
-        sqlx::query(
-            "INSERT INTO price_books (label, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-        )
-        .bind(book.label())
-        .bind(&book.digest)
-        .execute(&self.writer)
-        .await
-        .map_err(Error::database(ADMIT))?;
-        let known: String = sqlx::query_scalar("SELECT digest FROM price_books WHERE label = $1")
-            .bind(book.label())
-            .fetch_one(&self.writer)
-            .await
-            .map_err(Error::database(ADMIT))?;
-        Ok(known == book.digest)
+        const ACTION: &str = "admit price book";
+        let label = book.label();
+        let mut writer = self.writer().await?;
+        let sql = Sql::new("INSERT INTO price_books (label, digest, content) VALUES (")
+            .list([
+                (&label).into(),
+                (&book.digest).into(),
+                (&book.content).into(),
+            ])
+            // A book from before its text was stored gets it.
+            .push(") ON CONFLICT (label) DO UPDATE SET content = excluded.content WHERE price_books.digest = excluded.digest AND price_books.content IS NULL");
+        let noted = writer.link().run(&sql).await;
+        noted.map_err(Error::database(ACTION))?;
+        let sql = Sql::new("SELECT digest FROM price_books WHERE label = ").bind(&label);
+        let row = writer.link().first(&sql).await;
+        let row = row.map_err(Error::database(ACTION))?;
+        let known = row.map(|row| row.get::<String>("digest")).transpose();
+        Ok(known.map_err(Error::database(ACTION))?.as_ref() == Some(&book.digest))
     }
 }

@@ -1,13 +1,16 @@
 //! Questions to the tables: sums of final costs, and the runs that still go on.
 
+use std::collections::HashMap;
+
+use mesh_db::pool::Access;
+use mesh_db::sql::{Row, Sql};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_runtime::api::Sight;
-use sqlx::{QueryBuilder, Sqlite};
 
 use super::Store;
-use super::sqlite::memory;
+use super::runs::history;
 use crate::error::Error;
-use crate::usage::Memory;
+use crate::usage::RunHistory;
 
 /// What sums are taken by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -53,7 +56,7 @@ pub struct Filter {
 }
 
 /// Sums of final costs.
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SumRow {
     /// Cluster.
     pub cluster: String,
@@ -85,7 +88,7 @@ pub struct OpenRun {
     /// The job as its first event had it.
     pub job: Job,
     /// What happened since.
-    pub memory: Memory,
+    pub history: RunHistory,
 }
 
 impl Store {
@@ -94,41 +97,44 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn sums(&self, by: By, filter: &Filter) -> Result<Vec<SumRow>, Error> {
+        const ACTION: &str = "sum costs";
         let key = by.column();
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT cluster, ");
-        query.push(key);
-        query.push(
+        let mut sql = Sql::new("SELECT cluster, ").push(key).push(
             " AS key, currency, COUNT(*) AS runs,
-              CAST(SUM(CASE WHEN total_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
-              CAST(SUM(CASE WHEN class = 'completed' THEN COALESCE(total_micros, 0) ELSE 0 END) AS BIGINT) AS completed,
-              CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(total_micros, 0) END) AS BIGINT) AS not_completed,
+              CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
+              CAST(SUM(CASE WHEN class = 'completed' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS completed,
+              CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(current_micros, 0) END) AS BIGINT) AS not_completed,
               CAST(SUM(charged_seconds) AS BIGINT) AS seconds
               FROM costs WHERE kind = 'finalized'",
         );
-        visible(&mut query, &filter.sight);
-        if let Some(cluster) = &filter.cluster {
-            query.push(" AND cluster = ").push_bind(cluster);
-        }
-        if let Some(user) = &filter.user {
-            query.push(" AND user_name = ").push_bind(user);
-        }
+        sql = filtered(sql, filter);
         if let Some(since) = filter.since {
-            query.push(" AND at >= ").push_bind(since);
+            sql = sql.push(" AND at >= ").bind(since);
         }
         if let Some(until) = filter.until {
-            query.push(" AND at < ").push_bind(until);
+            sql = sql.push(" AND at < ").bind(until);
         }
-        query
+        sql = sql
             .push(" GROUP BY cluster, ")
             .push(key)
             .push(", currency ORDER BY cluster, ")
             .push(key)
             .push(", currency");
-        query
-            .build_query_as()
-            .fetch_all(&self.readers)
-            .await
-            .map_err(Error::database("sum costs"))
+        let read = |row: &Row| {
+            Ok(SumRow {
+                cluster: row.get("cluster")?,
+                key: row.get("key")?,
+                currency: row.get("currency")?,
+                runs: row.get("runs")?,
+                unpriced: row.get("unpriced")?,
+                completed: row.get("completed")?,
+                not_completed: row.get("not_completed")?,
+                seconds: row.get("seconds")?,
+            })
+        };
+        let rows = self.rows(ACTION, &sql).await?;
+        let sums: Result<_, sqlx::Error> = rows.iter().map(read).collect();
+        sums.map_err(Error::database(ACTION))
     }
 
     /// The runs that go on, oldest job first; of one cluster or user if the filter says so.
@@ -136,76 +142,79 @@ impl Store {
     /// # Errors
     /// If the database refuses or holds something else.
     pub async fn open_runs(&self, filter: &Filter) -> Result<Vec<OpenRun>, Error> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT cluster, run, user_name, account, job FROM runs WHERE 1 = 1",
+        const ACTION: &str = "read open runs";
+        let runs = Sql::new(
+            "SELECT cluster, run, user_name, account, start_job, end_job, ended_at FROM runs WHERE state = 'open'",
         );
-        visible(&mut query, &filter.sight);
-        if let Some(cluster) = &filter.cluster {
-            query.push(" AND cluster = ").push_bind(cluster);
-        }
-        if let Some(user) = &filter.user {
-            query.push(" AND user_name = ").push_bind(user);
-        }
-        query.push(" ORDER BY cluster, run");
+        let runs = filtered(runs, filter).push(" ORDER BY cluster, run");
+        let marks = Sql::new(
+            "SELECT m.cluster, m.run, m.kind, m.at, m.job FROM marks m JOIN runs r ON r.cluster = m.cluster AND r.run = m.run
+             WHERE r.state = 'open' ORDER BY m.at",
+        );
         // Both reads see the same state.
-        let mut transaction = self
-            .readers
-            .begin()
-            .await
-            .map_err(Error::database("read open runs"))?;
-        let rows: Vec<(String, String, String, String, Vec<u8>)> = query
-            .build_query_as()
-            .fetch_all(&mut *transaction)
-            .await
-            .map_err(Error::database("read open runs"))?;
+        let mut reader = self.reader(ACTION).await?;
+        let (rows, marks) = async {
+            let mut snapshot = reader.begin(Access::Snapshot).await?;
+            let rows = snapshot.link().rows(&runs).await?;
+            Ok((rows, snapshot.link().rows(&marks).await?))
+        }
+        .await
+        .map_err(Error::database(ACTION))?;
+        let mut marks_of: HashMap<(String, String), Vec<Row>> = HashMap::new();
+        for mark in marks {
+            let run = run_of(&mark).map_err(Error::database(ACTION))?;
+            marks_of.entry(run).or_default().push(mark);
+        }
         let mut open = Vec::with_capacity(rows.len());
-        for (cluster, run, user, account, job) in rows {
-            let marks: Vec<(String, i64, Option<Vec<u8>>)> = sqlx::query_as(
-                "SELECT kind, at, job FROM marks WHERE cluster = $1 AND run = $2 ORDER BY at",
-            )
-            .bind(&cluster)
-            .bind(&run)
-            .fetch_all(&mut *transaction)
-            .await
-            .map_err(Error::database("read marks of run"))?;
-            let memory = memory(&run, Some(&job), &marks)?;
-            // The start was just decoded, so it is there.
-            let Some(job) = memory.start.clone() else {
+        for row in rows {
+            let key = run_of(&row).map_err(Error::database(ACTION))?;
+            let marks = marks_of.remove(&key).unwrap_or_default();
+            let history = history(&key.1, Some(&row), &marks)?;
+            // An open run has a start: it is what opened it.
+            let Some(job) = history.start.clone() else {
                 continue;
             };
             open.push(OpenRun {
-                cluster,
-                user,
-                account,
+                cluster: key.0,
+                user: row.get("user_name").map_err(Error::database(ACTION))?,
+                account: row.get("account").map_err(Error::database(ACTION))?,
                 job,
-                memory,
+                history,
             });
         }
         Ok(open)
     }
 }
 
-fn visible(query: &mut QueryBuilder<Sqlite>, sight: &Sight) {
+fn run_of(row: &Row) -> Result<(String, String), sqlx::Error> {
+    Ok((row.get("cluster")?, row.get("run")?))
+}
+
+/// What the caller may see, and asks for.
+fn filtered(sql: Sql, filter: &Filter) -> Sql {
+    let mut sql = visible(sql, &filter.sight);
+    if let Some(cluster) = &filter.cluster {
+        sql = sql.push(" AND cluster = ").bind(cluster);
+    }
+    if let Some(user) = &filter.user {
+        sql = sql.push(" AND user_name = ").bind(user);
+    }
+    sql
+}
+
+fn visible(sql: Sql, sight: &Sight) -> Sql {
     let Sight::Of { users, accounts } = sight else {
-        return;
+        return sql;
     };
-    query.push(" AND (user_name IN (");
-    let mut list = query.separated(", ");
-    for user in users {
-        list.push_bind(user.clone());
-    }
-    query.push(")");
+    let users: Vec<String> = users.iter().cloned().collect();
+    let mut sql = sql.push(" AND (user_name").any_of(users);
     for (cluster, accounts) in accounts {
-        query.push(" OR (account IN (");
-        let mut list = query.separated(", ");
-        for account in accounts {
-            list.push_bind(account.clone());
-        }
-        query.push(")");
+        let accounts: Vec<String> = accounts.iter().cloned().collect();
+        sql = sql.push(" OR (account").any_of(accounts);
         if let Some(cluster) = cluster {
-            query.push(" AND cluster = ").push_bind(cluster.clone());
+            sql = sql.push(" AND cluster = ").bind(cluster);
         }
-        query.push(")");
+        sql = sql.push(")");
     }
-    query.push(")");
+    sql.push(")")
 }

@@ -156,7 +156,7 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
         },
         PriceError::problem,
     );
-    let suspended = suspension::intervals(&open.memory.marks, i64::MAX)
+    let suspended = suspension::intervals(&open.history.marks, i64::MAX)
         .last()
         .is_some_and(|(_, to)| *to == i64::MAX);
     let rate = rate.and_then(Result::ok);
@@ -169,7 +169,7 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
         account: open.account,
         partition: open.job.partition,
         nodes: open
-            .memory
+            .history
             .resizes
             .last()
             .map_or(open.job.nodes, |(_, job)| job.nodes.clone()),
@@ -201,13 +201,13 @@ fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), 
     let limit = open
         .job
         .time_limit_minutes
-        .filter(|_| open.memory.marks.is_empty() && open.job.suspended_seconds == 0)
+        .filter(|_| open.history.marks.is_empty() && open.job.suspended_seconds == 0)
         .map(|minutes| start + i64::from(minutes) * 60);
     let until = match limit {
         Some(limit) if now > limit + AFTER_LIMIT => limit,
         _ => now,
     };
-    costing::spent(book, &open.memory, &open.job, until.max(start))
+    costing::spent(book, &open.history, &open.job, until.max(start))
         .map(|spent| (spent.cost, spent.seconds))
 }
 

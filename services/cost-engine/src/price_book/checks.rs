@@ -14,7 +14,7 @@ use super::value::Faults;
 use super::{Fault, PriceBook, list};
 use crate::costing::{Spent, spent};
 use crate::domain::{Micros, PriceError};
-use crate::usage::Memory;
+use crate::usage::RunHistory;
 
 /// The word for a job that must have no price.
 const NONE: &str = "none";
@@ -82,7 +82,7 @@ impl PriceCheck {
     /// # Errors
     /// If it has no price; the error says why.
     pub fn cost(&self, book: &PriceBook) -> Result<Spent, PriceError> {
-        spent(book, &Memory::default(), &self.job, self.end)
+        spent(book, &RunHistory::default(), &self.job, self.end)
     }
 
     /// Whether that is what it must cost.

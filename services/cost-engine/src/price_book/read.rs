@@ -26,6 +26,7 @@ pub(super) fn read(text: &str) -> Result<PriceBook, Vec<Fault>> {
     };
     let book = PriceBook {
         digest: digest(text),
+        content: text.to_owned(),
         ..book(file, &mut faults)
     };
     if faults.found.is_empty() {
@@ -75,6 +76,7 @@ fn book(file: BookFile, faults: &mut Faults<'_>) -> PriceBook {
         currency: file.currency.into_inner(),
         charge,
         digest: String::new(),
+        content: String::new(),
         node_types,
         partition_prices,
         spot,

@@ -9,8 +9,10 @@ use mesh_testkit::{NatsServer, wait_until};
 
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, dead_letter};
 
+const OPEN_RUNS: &str = "SELECT run, start_job FROM runs WHERE state = 'open'";
+
 /// An event at some seconds after the job's start.
-fn at(kind: EventType, job: Job, seconds: i64) -> Event {
+pub fn at(kind: EventType, job: Job, seconds: i64) -> Event {
     let time = submit_time() + chrono::TimeDelta::seconds(10 + seconds);
     let key = RunKey::parse(CLUSTER, &job.run).unwrap();
     let slot = match kind {
@@ -98,8 +100,8 @@ async fn a_job_gets_its_estimate_and_its_final_cost() {
     .await;
     engine.stop().await;
     assert!(
-        site.rows("SELECT run, job FROM runs").await.is_empty(),
-        "an ended run is forgotten"
+        site.rows(OPEN_RUNS).await.is_empty(),
+        "an ended run does not go on"
     );
 }
 
@@ -227,9 +229,18 @@ async fn a_smaller_allocation_costs_less_from_its_second_on() {
             ended(job(9), "COMPLETED", 3600),
         ))
         .await;
-    let costs = outside.costs(2).await;
-    assert_eq!(amounts(&costs[0].1).0, Some(680_000));
-    assert_eq!(amounts(&costs[1].1).2, Some(340_000 + 170_000));
+    let costs = outside.costs(3).await;
+    assert_eq!(
+        amounts(&costs[0].1),
+        (Some(680_000), Some(680_000), None),
+        "two nodes for an hour"
+    );
+    assert_eq!(
+        amounts(&costs[1].1),
+        (Some(340_000), Some(340_000 + 170_000), None),
+        "one node for the other half of it"
+    );
+    assert_eq!(amounts(&costs[2].1).2, Some(340_000 + 170_000));
     engine.stop().await;
 }
 
@@ -291,7 +302,7 @@ async fn the_order_of_job_events_does_not_change_the_costs() {
     assert_eq!(amounts(&costs[1].1).0, Some(340_000));
     engine.stop().await;
     assert!(
-        site.rows("SELECT run, job FROM runs").await.is_empty(),
+        site.rows(OPEN_RUNS).await.is_empty(),
         "a run that has ended does not go on"
     );
 }

@@ -1,9 +1,11 @@
-//! The cost engine on a real nats-server and a real SQLite file.
+//! The cost engine on a real nats-server, a real SQLite file and a real PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
 
 mod api;
 mod costs;
 mod crash;
+mod late;
 mod price_book;
+mod shared;
 mod support;

@@ -21,15 +21,42 @@ use tokio_util::sync::CancellationToken;
 pub const DEADLINE: Duration = Duration::from_secs(120);
 pub const EXAMPLE: &str = include_str!("../../examples/price-book.toml");
 
+/// A test on a file and on a server.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {$(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn on_sqlite() {
+                super::$name(crate::support::Site::new(crate::support::EXAMPLE)).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn on_postgres() {
+                let url = mesh_testkit::Postgres::shared().await.create_database();
+                super::$name(crate::support::Site::at(crate::support::EXAMPLE, url)).await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_both;
+
 /// A folder with a configuration, a price book and, later, a database.
 pub struct Site {
     folder: TempDir,
+    /// Empty: a file in the folder.
+    database_url: String,
 }
 
 impl Site {
     pub fn new(book: &str) -> Self {
+        Self::at(book, String::new())
+    }
+
+    /// With a database of its own on a server.
+    pub fn at(book: &str, database_url: String) -> Self {
         let site = Self {
             folder: tempfile::tempdir().unwrap(),
+            database_url,
         };
         site.write_book(book);
         site
@@ -47,8 +74,9 @@ impl Site {
 
     pub async fn start(&self, nats: &str) -> Result<Engine, BoxError> {
         let text = format!(
-            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n",
-            self.folder.path()
+            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n[cost-engine.db]\nurl = {:?}\n",
+            self.folder.path(),
+            self.database_url
         );
         std::fs::write(self.path("mesh.toml"), text)?;
         let config = ConfigFile::load(&[DEFAULTS], Some(&self.path("mesh.toml")))?;
@@ -63,6 +91,12 @@ impl Site {
 
     /// Rows of the database, as it is on disk.
     pub async fn rows(&self, query: &'static str) -> Vec<(String, Vec<u8>)> {
+        if !self.database_url.is_empty() {
+            let pool = sqlx::PgPool::connect(&self.database_url).await.unwrap();
+            let rows = sqlx::query_as(query).fetch_all(&pool).await.unwrap();
+            pool.close().await;
+            return rows;
+        }
         let options = sqlx::sqlite::SqliteConnectOptions::new()
             .filename(self.path("cost-engine.db"))
             .read_only(true);
@@ -141,6 +175,32 @@ impl Outside {
         found.unwrap_or_else(|_| panic!("not {count} messages on {filter} within {DEADLINE:?}"))
     }
 
+    /// All costs up to that of a job, whose start was published last.
+    pub async fn costs_until(&self, job_id: u32) -> Vec<(Event, CostEvent)> {
+        let stream = self
+            .bus
+            .follow(vec!["slurm.*.cost.>".to_owned()], Start::Sequence(1))
+            .await
+            .unwrap();
+        let mut stream = std::pin::pin!(stream);
+        let mut costs = Vec::new();
+        let all = async {
+            while let Some(message) = stream.next().await {
+                let event = message.unwrap().event().unwrap();
+                let cost = payload(event.clone());
+                let is_last = cost.job.as_ref().unwrap().job_id == job_id;
+                costs.push((event, cost));
+                if is_last {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, all)
+            .await
+            .expect("the costs in time");
+        costs
+    }
+
     pub async fn costs(&self, count: usize) -> Vec<(Event, CostEvent)> {
         let messages = self.messages("slurm.*.cost.>", count).await;
         messages
@@ -196,4 +256,17 @@ pub fn amounts(cost: &CostEvent) -> (Option<i64>, Option<i64>, Option<i64>) {
         micros(&cost.estimated),
         micros(&cost.total),
     )
+}
+
+/// What a run costs by all its events: the final cost and every adjustment of it.
+pub fn sum(costs: &[(Event, CostEvent)], job_id: u32) -> i64 {
+    let of_run = costs
+        .iter()
+        .filter(|(_, cost)| cost.job.as_ref().unwrap().job_id == job_id);
+    let amount = |(event, cost): &(Event, CostEvent)| match event.r#type.as_str() {
+        "cost.finalized" => cost.total.as_ref().unwrap().micros,
+        "cost.adjusted" => cost.delta.as_ref().unwrap().micros,
+        _ => 0,
+    };
+    of_run.map(amount).sum()
 }

@@ -1,0 +1,262 @@
+//! Costs and their adjustments: what a batch of job events reads and writes of them.
+
+use chrono::{DateTime, Utc};
+use mesh_db::sql::{Row, Sql};
+use mesh_events::proto::mesh::job::v1::Job;
+
+use super::runs::Transaction;
+use crate::domain::{Class, Micros};
+use crate::error::Error;
+
+/// What is stored of a cost event, apart from its bytes.
+#[derive(Clone, Debug)]
+pub struct CostRow<'a> {
+    /// Cluster.
+    pub cluster: &'a str,
+    /// Entity key of the run.
+    pub run: &'a str,
+    /// `estimated` or `finalized`.
+    pub kind: &'static str,
+    /// Id of the event.
+    pub event_id: &'a str,
+    /// Id of the job event it was computed from.
+    pub cause_id: &'a str,
+    /// Job.
+    pub job: &'a Job,
+    /// Owner's Unix user name.
+    pub user: &'a str,
+    /// Account.
+    pub account: &'a str,
+    /// Class.
+    pub class: Class,
+    /// Currency of the price book, also without a price.
+    pub currency: &'a str,
+    /// Total; `None` without a price, and before the end.
+    pub total: Option<Micros>,
+    /// Seconds that were charged.
+    pub charged_seconds: u64,
+    /// Price book.
+    pub price_book: &'a str,
+    /// Why there is no price.
+    pub problem: &'a str,
+    /// Start or end.
+    pub at: DateTime<Utc>,
+}
+
+/// A final cost as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinalCost {
+    /// After all adjustments; `None` without a price.
+    pub current: Option<Micros>,
+    class: String,
+    /// Name and version of the price book.
+    pub price_book: String,
+}
+
+impl FinalCost {
+    /// Class.
+    pub fn class(&self) -> Class {
+        if self.class == Class::Completed.as_str() {
+            Class::Completed
+        } else {
+            Class::NotCompleted
+        }
+    }
+}
+
+/// What is stored of a `cost.adjusted`.
+#[derive(Clone, Debug)]
+pub struct AdjustmentRow<'a> {
+    /// Cluster.
+    pub cluster: &'a str,
+    /// Entity key of the run.
+    pub run: &'a str,
+    /// Id of the event.
+    pub event_id: &'a str,
+    /// Id of the job event that told the late fact.
+    pub cause_id: &'a str,
+    /// Cost before; `None` if there was no price.
+    pub previous: Option<Micros>,
+    /// Change.
+    pub delta: Micros,
+    /// Cost now.
+    pub total: Micros,
+    /// Class now.
+    pub class: Class,
+    /// Seconds that are charged now.
+    pub charged_seconds: u64,
+    /// The run's end.
+    pub at: DateTime<Utc>,
+}
+
+impl Transaction<'_> {
+    /// True if the run's cost of a kind is there.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn has_cost(&mut self, cluster: &str, run: &str, kind: &str) -> Result<bool, Error> {
+        let sql = cost("event_id", cluster, run, kind);
+        Ok(self.first("look for cost", &sql).await?.is_some())
+    }
+
+    /// The run's final cost, if it is there.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn final_cost(
+        &mut self,
+        cluster: &str,
+        run: &str,
+    ) -> Result<Option<FinalCost>, Error> {
+        const ACTION: &str = "read final cost";
+        let sql = cost(
+            "current_micros, class, price_book",
+            cluster,
+            run,
+            "finalized",
+        );
+        let row = self.first(ACTION, &sql).await?;
+        let read = |row: Row| {
+            Ok(FinalCost {
+                current: row.get::<Option<i64>>("current_micros")?.map(Micros),
+                class: row.get("class")?,
+                price_book: row.get("price_book")?,
+            })
+        };
+        row.map(read).transpose().map_err(Error::database(ACTION))
+    }
+
+    /// Adds a cost, and its event to the outbox.
+    ///
+    /// # Errors
+    /// If the database refuses, also because the cost is there already.
+    pub async fn add_cost(
+        &mut self,
+        row: &CostRow<'_>,
+        body: &[u8],
+        traceparent: &str,
+    ) -> Result<(), Error> {
+        let total = row.total.map(|total| total.0);
+        let sql = Sql::new(
+            "INSERT INTO costs (cluster, run, kind, event_id, cause_id, display_id, user_name, account, partition_name, class, currency,
+                                total_micros, current_micros, charged_seconds, price_book, problem, at, month) VALUES (",
+        )
+        .list([
+            row.cluster.into(),
+            row.run.into(),
+            row.kind.into(),
+            row.event_id.into(),
+            row.cause_id.into(),
+            (&row.job.display_id).into(),
+            row.user.into(),
+            row.account.into(),
+            (&row.job.partition).into(),
+            row.class.as_str().into(),
+            row.currency.into(),
+            total.into(),
+            total.into(),
+            seconds(row.charged_seconds).into(),
+            row.price_book.into(),
+            row.problem.into(),
+            row.at.timestamp().into(),
+            month(row.at).as_str().into(),
+        ])
+        .push(")");
+        self.run("add cost", &sql).await?;
+        self.add_event(row.event_id, body, traceparent).await
+    }
+
+    /// Adds an adjustment, changes the final cost by it, and adds its event to the outbox.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn add_adjustment(
+        &mut self,
+        row: &AdjustmentRow<'_>,
+        body: &[u8],
+        traceparent: &str,
+    ) -> Result<(), Error> {
+        let sql = Sql::new(
+            "INSERT INTO adjustments (event_id, cluster, run, cause_id, reason, previous_micros, delta_micros, total_micros) VALUES (",
+        )
+        .list([
+            row.event_id.into(),
+            row.cluster.into(),
+            row.run.into(),
+            row.cause_id.into(),
+            "late_fact".into(),
+            row.previous.map(|previous| previous.0).into(),
+            row.delta.0.into(),
+            row.total.0.into(),
+        ])
+        .push(")");
+        self.run("add adjustment", &sql).await?;
+        let sql = Sql::new("UPDATE costs SET problem = '', current_micros = ")
+            .bind(row.total.0)
+            .push(", class = ")
+            .bind(row.class.as_str())
+            .push(", charged_seconds = ")
+            .bind(seconds(row.charged_seconds))
+            .push(", at = ")
+            .bind(row.at.timestamp())
+            .push(", month = ")
+            .bind(month(row.at).as_str())
+            .push(" WHERE kind = 'finalized' AND cluster = ")
+            .bind(row.cluster)
+            .push(" AND run = ")
+            .bind(row.run);
+        self.run("adjust cost", &sql).await?;
+        self.add_event(row.event_id, body, traceparent).await
+    }
+
+    /// True if an adjustment is there.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn has_adjustment(&mut self, event_id: &str) -> Result<bool, Error> {
+        let sql = Sql::new("SELECT event_id FROM adjustments WHERE event_id = ").bind(event_id);
+        Ok(self.first("look for adjustment", &sql).await?.is_some())
+    }
+
+    /// Adds an event to the outbox.
+    ///
+    /// # Errors
+    /// If the database refuses, also because the event is there already.
+    pub async fn add_event(
+        &mut self,
+        id: &str,
+        body: &[u8],
+        traceparent: &str,
+    ) -> Result<(), Error> {
+        let sql =
+            Sql::new("INSERT INTO outbox (event_id, body, traceparent, made_by, made_at) VALUES (")
+                .list([
+                    id.into(),
+                    body.into(),
+                    traceparent.into(),
+                    self.instance.into(),
+                    Utc::now().timestamp_millis().into(),
+                ])
+                .push(")");
+        self.run("add cost to outbox", &sql).await.map(drop)
+    }
+}
+
+fn cost(columns: &'static str, cluster: &str, run: &str, kind: &str) -> Sql {
+    Sql::new("SELECT ")
+        .push(columns)
+        .push(" FROM costs WHERE cluster = ")
+        .bind(cluster)
+        .push(" AND run = ")
+        .bind(run)
+        .push(" AND kind = ")
+        .bind(kind)
+}
+
+fn seconds(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+fn month(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m").to_string()
+}

@@ -1,0 +1,270 @@
+//! What a batch of job events reads and writes of runs, in one transaction. Their costs are in `costs`.
+
+use mesh_db::pool::{Access, Connection, Link};
+use mesh_db::sql::{Row, Sql, Value};
+use mesh_events::proto::mesh::job::v1::Job;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
+use super::Store;
+use crate::domain::suspension::Mark;
+use crate::error::Error;
+use crate::usage::{RunHistory, pricing_facts};
+
+/// Writes that become durable together. Dropped without [`Transaction::commit`], nothing happened.
+pub struct Transaction<'c> {
+    inner: mesh_db::pool::Transaction<'c>,
+    /// This process, in the outbox.
+    pub(super) instance: &'c str,
+}
+
+impl Store {
+    /// Begins to write.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn begin<'c>(
+        &'c self,
+        connection: &'c mut Connection,
+    ) -> Result<Transaction<'c>, Error> {
+        let begun = connection.begin(Access::Write).await;
+        Ok(Transaction {
+            inner: begun.map_err(Error::database("begin transaction"))?,
+            instance: &self.instance,
+        })
+    }
+}
+
+impl Transaction<'_> {
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// If the database refuses; nothing was written then.
+    pub async fn commit(self) -> Result<(), Error> {
+        let committed = self.inner.commit().await;
+        committed.map_err(Error::database("commit costs"))
+    }
+
+    /// Keeps other processes from working on these runs until the end of the transaction: events of one run may be handled by several at a
+    /// time. A file has one writer anyway. Locks are taken in one order, so that nobody waits in a circle.
+    ///
+    /// # Errors
+    /// If another process holds one for too long, or the database refuses.
+    pub async fn lock(&mut self, runs: &[(String, String)]) -> Result<(), Error> {
+        if !matches!(self.inner.link(), Link::Postgres(_)) {
+            return Ok(());
+        }
+        let mut keys: Vec<i64> = runs
+            .iter()
+            .map(|(cluster, run)| key(cluster, run))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let sql = Sql::new("SELECT pg_advisory_xact_lock(key)::TEXT FROM UNNEST(")
+            .bind(keys)
+            .push(") AS key");
+        let locked = self.inner.link().rows(&sql).await;
+        locked.map(drop).map_err(Error::database("lock runs"))
+    }
+
+    /// What is stored of a run.
+    ///
+    /// # Errors
+    /// If the database refuses or holds something else.
+    pub async fn history(&mut self, cluster: &str, run: &str) -> Result<RunHistory, Error> {
+        let sql = Sql::new("SELECT start_job, end_job, ended_at FROM runs WHERE cluster = ")
+            .bind(cluster)
+            .push(" AND run = ")
+            .bind(run);
+        let stored = self.first("read run", &sql).await?;
+        let sql = Sql::new("SELECT kind, at, job FROM marks WHERE cluster = ")
+            .bind(cluster)
+            .push(" AND run = ")
+            .bind(run)
+            .push(" ORDER BY at");
+        let marks = self.inner.link().rows(&sql).await;
+        let marks = marks.map_err(Error::database("read changes of run"))?;
+        history(run, stored.as_ref(), &marks)
+    }
+
+    /// Stores that a run has started. The first snapshot stays; an ended run stays ended.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_start(
+        &mut self,
+        cluster: &str,
+        user: &str,
+        account: &str,
+        job: &Job,
+    ) -> Result<(), Error> {
+        let facts = pricing_facts(job).encode_to_vec();
+        let sql = new_run(cluster, user, account, job, "open", "start_job")
+            .bind(facts.as_slice())
+            .push(
+                ") ON CONFLICT (cluster, run) DO UPDATE SET start_job = excluded.start_job WHERE runs.start_job IS NULL",
+            );
+        self.run("store start", &sql).await.map(drop)
+    }
+
+    /// Stores the record of a run's end.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_end(
+        &mut self,
+        cluster: &str,
+        user: &str,
+        account: &str,
+        job: &Job,
+        ended_at: i64,
+    ) -> Result<(), Error> {
+        let facts = pricing_facts(job).encode_to_vec();
+        let sql = new_run(cluster, user, account, job, "ended", "ended_at, end_job")
+            .bind(ended_at)
+            .push(", ")
+            .bind(facts.as_slice())
+            .push(
+                ") ON CONFLICT (cluster, run) DO UPDATE SET state = 'ended', ended_at = excluded.ended_at, end_job = excluded.end_job",
+            );
+        self.run("store end", &sql).await.map(drop)
+    }
+
+    /// Notes that a run goes on no longer, although no record says how it ended.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn close_run(&mut self, cluster: &str, run: &str) -> Result<(), Error> {
+        let sql = Sql::new("UPDATE runs SET state = 'ended' WHERE cluster = ")
+            .bind(cluster)
+            .push(" AND run = ")
+            .bind(run);
+        self.run("close run", &sql).await.map(drop)
+    }
+
+    /// Stores what happened to a run: `suspended`, `resumed`, or `resized` with the job afterwards. False if it was there already.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_mark(
+        &mut self,
+        cluster: &str,
+        run: &str,
+        kind: &str,
+        at: i64,
+        job: Option<&Job>,
+    ) -> Result<bool, Error> {
+        let facts = job.map(|job| pricing_facts(job).encode_to_vec());
+        let sql = Sql::new("INSERT INTO marks (cluster, run, kind, at, job) VALUES (")
+            .list([
+                cluster.into(),
+                run.into(),
+                kind.into(),
+                at.into(),
+                Value::from(facts.as_deref()),
+            ])
+            .push(") ON CONFLICT DO NOTHING");
+        Ok(self.run("store change of run", &sql).await? > 0)
+    }
+
+    /// The text of a price book; `None` if it was never stored.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn price_book(&mut self, label: &str) -> Result<Option<String>, Error> {
+        const ACTION: &str = "read price book";
+        let sql = Sql::new("SELECT content FROM price_books WHERE label = ").bind(label);
+        let row = self.first(ACTION, &sql).await?;
+        let content = row.map(|row| row.get::<Option<String>>("content"));
+        let content = content.transpose().map_err(Error::database(ACTION))?;
+        Ok(content.flatten())
+    }
+
+    pub(super) async fn first(
+        &mut self,
+        action: &'static str,
+        sql: &Sql,
+    ) -> Result<Option<Row>, Error> {
+        let row = self.inner.link().first(sql).await;
+        row.map_err(Error::database(action))
+    }
+
+    pub(super) async fn run(&mut self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
+        let changed = self.inner.link().run(sql).await;
+        changed.map_err(Error::database(action))
+    }
+}
+
+/// What a run is locked by: the first bytes of a hash, the same in every process.
+fn key(cluster: &str, run: &str) -> i64 {
+    let digest = Sha256::new()
+        .chain_update(cluster)
+        .chain_update([0])
+        .chain_update(run)
+        .finalize();
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&digest[..8]);
+    i64::from_be_bytes(bytes)
+}
+
+/// The beginning of a statement that adds a run; the values of the last columns follow.
+fn new_run(
+    cluster: &str,
+    user: &str,
+    account: &str,
+    job: &Job,
+    state: &'static str,
+    columns: &'static str,
+) -> Sql {
+    Sql::new(
+        "INSERT INTO runs (cluster, run, display_id, user_name, account, partition_name, state, ",
+    )
+    .push(columns)
+    .push(") VALUES (")
+    .list([
+        cluster.into(),
+        (&job.run).into(),
+        (&job.display_id).into(),
+        user.into(),
+        account.into(),
+        (&job.partition).into(),
+        state.into(),
+    ])
+    .push(", ")
+}
+
+/// Puts together what the tables have of a run.
+pub(super) fn history(run: &str, stored: Option<&Row>, marks: &[Row]) -> Result<RunHistory, Error> {
+    const ACTION: &str = "read run";
+    let decode = |bytes: Vec<u8>| {
+        Job::decode(bytes.as_slice()).map_err(|source| Error::Damaged {
+            action: ACTION,
+            run: run.to_owned(),
+            source,
+        })
+    };
+    let job = |row: &Row, column| {
+        let bytes = row.get::<Option<Vec<u8>>>(column);
+        let bytes = bytes.map_err(Error::database(ACTION))?;
+        bytes.map(decode).transpose()
+    };
+    let mut history = RunHistory::default();
+    if let Some(row) = stored {
+        history.start = job(row, "start_job")?;
+        let ended_at: Option<i64> = row.get("ended_at").map_err(Error::database(ACTION))?;
+        history.end = ended_at.zip(job(row, "end_job")?);
+    }
+    for row in marks {
+        let kind: String = row.get("kind").map_err(Error::database(ACTION))?;
+        let at: i64 = row.get("at").map_err(Error::database(ACTION))?;
+        match kind.as_str() {
+            "suspended" => history.marks.push((at, Mark::Suspended)),
+            "resumed" => history.marks.push((at, Mark::Resumed)),
+            // A resize; the table's check lets no other kind in. One without a snapshot tells nothing.
+            _ => history
+                .resizes
+                .extend(job(row, "job")?.map(|job| (at, job))),
+        }
+    }
+    Ok(history)
+}

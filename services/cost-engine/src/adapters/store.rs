@@ -1,0 +1,134 @@
+//! The cost engine's tables: a SQLite file for one process, or a PostgreSQL database for any number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_db::Location;
+use mesh_db::pool::{Connection, Pool};
+use mesh_db::postgres::{self, Tables};
+use mesh_db::sql::{Row, Sql};
+use sqlx::migrate::Migrator;
+
+use crate::error::Error;
+
+const NAME: &str = "cost-engine";
+/// Queries at a time.
+const MAX_READERS: u32 = 4;
+/// A query takes no longer.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// On PostgreSQL: one for batches of job events, one for the outbox.
+const MAX_WRITERS: u32 = 2;
+
+static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
+static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
+const TABLES: Tables = Tables {
+    name: NAME,
+    migrations: &POSTGRES,
+    first: "runs",
+    remedy: "start the cost engine once with the address of their owner",
+};
+
+/// The tables. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    writer: Pool,
+    readers: Pool,
+    location: Location,
+    /// This process, in the outbox. Empty on a file: what an earlier process left there is this one's.
+    pub(super) instance: Arc<str>,
+}
+
+impl Store {
+    /// The database, not opened yet.
+    ///
+    /// # Errors
+    /// If its file cannot be made.
+    pub fn connect(location: &Location) -> Result<Self, Error> {
+        let (writer, readers, instance) = match location {
+            Location::Sqlite(path) => {
+                if let Some(folder) = path.parent() {
+                    // What cannot be made is said by who opens the file.
+                    drop(std::fs::create_dir_all(folder));
+                }
+                let (writer, readers) =
+                    mesh_db::sqlite::pools(NAME, path, MAX_READERS, QUERY_TIMEOUT)?;
+                (writer, readers, String::new())
+            }
+            Location::Postgres(options) => (
+                postgres::writers(NAME, options, MAX_WRITERS, "5s"),
+                postgres::readers(NAME, options, MAX_READERS, QUERY_TIMEOUT),
+                uuid::Uuid::new_v4().to_string(),
+            ),
+        };
+        Ok(Self {
+            writer,
+            readers,
+            location: location.clone(),
+            instance: instance.into(),
+        })
+    }
+
+    /// Opens the database and brings its tables to this version.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub async fn open(location: &Location) -> Result<Self, Error> {
+        let store = Self::connect(location)?;
+        store.prepare().await?;
+        Ok(store)
+    }
+
+    /// Makes the tables or brings them to this version.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub async fn prepare(&self) -> Result<(), Error> {
+        match (&self.writer, &self.location) {
+            (Pool::Sqlite(pool), _) => {
+                let migrated = SQLITE.run(pool).await;
+                migrated.map_err(|source| mesh_db::Error::Migrate {
+                    name: NAME,
+                    location: self.location.clone(),
+                    source,
+                })?;
+            }
+            (Pool::Postgres(_), Location::Postgres(options)) => {
+                TABLES.prepare(options, &self.location).await?;
+            }
+            (Pool::Postgres(_), Location::Sqlite(_)) => {}
+        }
+        Ok(())
+    }
+
+    /// True if other processes may work on the same tables.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.writer, Pool::Postgres(_))
+    }
+
+    /// A connection that writes.
+    ///
+    /// # Errors
+    /// If none can be had in time.
+    pub async fn writer(&self) -> Result<Connection, Error> {
+        let connection = self.writer.acquire().await;
+        connection.map_err(Error::database("open cost database"))
+    }
+
+    /// A connection that reads.
+    pub(super) async fn reader(&self, action: &'static str) -> Result<Connection, Error> {
+        let connection = self.readers.acquire().await;
+        connection.map_err(Error::database(action))
+    }
+
+    /// All rows of a query.
+    pub(super) async fn rows(&self, action: &'static str, sql: &Sql) -> Result<Vec<Row>, Error> {
+        let rows = self.readers.rows(sql).await;
+        rows.map_err(Error::database(action))
+    }
+
+    /// Closes every connection; what was committed is on disk already.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}

@@ -1,0 +1,386 @@
+//! What one job event does to the costs of its run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use chrono::DateTime;
+use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Confidence, IdSource};
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
+use prost::Message as _;
+
+use super::{Applied, Change, Step, run_of, step};
+use crate::adapters::{AdjustmentRow, CostRow, FinalCost, Transaction};
+use crate::costing;
+use crate::domain::{Class, Micros};
+use crate::error::Error;
+use crate::metrics;
+use crate::price_book::PriceBook;
+use crate::usage::{has_started, seconds};
+
+/// One transaction, and the price books that it needs.
+pub(super) struct Batch<'c> {
+    transaction: Transaction<'c>,
+    book: Arc<PriceBook>,
+    /// Earlier books, by name and version; `None` if its text was never stored.
+    books: HashMap<String, Option<Arc<PriceBook>>>,
+}
+
+impl<'c> Batch<'c> {
+    /// `book` prices what is new.
+    pub fn new(transaction: Transaction<'c>, book: Arc<PriceBook>) -> Self {
+        Self {
+            transaction,
+            book,
+            books: HashMap::new(),
+        }
+    }
+
+    /// Keeps other processes from working on the same runs.
+    pub async fn lock(&mut self, runs: &[(String, String)]) -> Result<(), Error> {
+        self.transaction.lock(runs).await
+    }
+
+    /// Makes everything durable.
+    pub async fn commit(self) -> Result<(), Error> {
+        self.transaction.commit().await
+    }
+
+    /// Stores what a job event tells, with the cost event that follows from it.
+    pub async fn apply(&mut self, event: &Event, traceparent: &str) -> Result<Applied, Error> {
+        let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
+            return Ok(Applied::Nothing);
+        };
+        let at = event
+            .occurred_at
+            .as_ref()
+            .map(|time| time.seconds)
+            .unwrap_or_default();
+        let step = step(kind, job, event.confidence() == Confidence::Inferred);
+        if matches!(step, Step::Nothing) {
+            return Ok(Applied::Nothing);
+        }
+        let Some(run) = run_of(event) else {
+            return Ok(Applied::Nothing);
+        };
+        let cause = Cause {
+            run: &run,
+            key: &run.entity_key(),
+            event,
+            job,
+            at,
+            traceparent,
+        };
+        let (cluster, key) = (run.cluster.as_str(), cause.key);
+        let settled = self.transaction.final_cost(cluster, key).await?;
+        match step {
+            Step::Nothing => Ok(Applied::Nothing),
+            Step::Start => self.start(&cause, settled).await,
+            Step::Changed(kind) => self.changed(&cause, kind, settled).await,
+            Step::Inferred => {
+                // What it costs until a record says so does not grow any more.
+                self.transaction.close_run(cluster, key).await?;
+                Ok(Applied::Nothing)
+            }
+            Step::Settled { .. } if job.end_time.is_none() => Ok(Applied::Nothing),
+            Step::Settled { class, is_better } => match settled {
+                Some(settled) if is_better => self.corrected(&cause, class, settled).await,
+                Some(_) => Ok(Applied::Nothing),
+                None => self.end(&cause, class).await,
+            },
+            Step::End(_) if settled.is_some() => Ok(Applied::Repeated),
+            Step::End(class) => self.end(&cause, class).await,
+        }
+    }
+
+    async fn start(
+        &mut self,
+        cause: &Cause<'_>,
+        settled: Option<FinalCost>,
+    ) -> Result<Applied, Error> {
+        let cluster = cause.run.cluster.as_str();
+        if !has_started(cause.job) {
+            return Ok(Applied::Nothing);
+        }
+        if self
+            .transaction
+            .has_cost(cluster, cause.key, "estimated")
+            .await?
+        {
+            return Ok(Applied::Repeated);
+        }
+        let (user, account) = owner(cause.event);
+        self.transaction
+            .store_start(cluster, user, account, cause.job)
+            .await?;
+        if let Some(settled) = settled {
+            let class = settled.class();
+            self.adjust(cause, class, settled).await?;
+        }
+        let payload = costing::estimated(&self.book, cause.job);
+        self.add(
+            cause,
+            EventType::CostEstimated,
+            Slot::CostEstimated,
+            payload,
+        )
+        .await
+    }
+
+    /// The run was suspended, resumed or resized.
+    async fn changed(
+        &mut self,
+        cause: &Cause<'_>,
+        kind: Change,
+        settled: Option<FinalCost>,
+    ) -> Result<Applied, Error> {
+        let cluster = cause.run.cluster.as_str();
+        let job = (kind == Change::Resized).then_some(cause.job);
+        let is_new = self
+            .transaction
+            .store_mark(cluster, cause.key, kind.as_str(), cause.at, job)
+            .await?;
+        if !is_new {
+            return Ok(Applied::Repeated);
+        }
+        if let Some(settled) = settled {
+            let class = settled.class();
+            return self.adjust(cause, class, settled).await;
+        }
+        let (Change::Resized, Some(id)) = (kind, derived(cause.event, EventType::CostEstimated))
+        else {
+            return Ok(Applied::Stored);
+        };
+        let history = self.transaction.history(cluster, cause.key).await?;
+        let payload = costing::estimated_after_resize(&self.book, &history, cause.job, cause.at);
+        let made = costing::event(id, EventType::CostEstimated, cause.event, payload);
+        self.publish(&made, cause.traceparent).await?;
+        Ok(Applied::Cost)
+    }
+
+    async fn end(&mut self, cause: &Cause<'_>, class: Class) -> Result<Applied, Error> {
+        let cluster = cause.run.cluster.as_str();
+        let history = self.transaction.history(cluster, cause.key).await?;
+        if !has_started(cause.job) && history.start.is_none() {
+            // Never ran: nothing to pay, nothing to say.
+            return Ok(Applied::Nothing);
+        }
+        let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
+        match costing::finalized(&self.book, &history, cause.job, end, class) {
+            Ok(payload) => {
+                let (user, account) = owner(cause.event);
+                self.transaction
+                    .store_end(cluster, user, account, cause.job, end)
+                    .await?;
+                self.add(
+                    cause,
+                    EventType::CostFinalized,
+                    Slot::CostFinalized,
+                    payload,
+                )
+                .await
+            }
+            Err(error) => {
+                // It runs no longer, although nobody can say what it cost.
+                self.transaction.close_run(cluster, cause.key).await?;
+                Ok(Applied::Refused(error.problem()))
+            }
+        }
+    }
+
+    /// A better record of the end of a run whose final cost is there.
+    async fn corrected(
+        &mut self,
+        cause: &Cause<'_>,
+        class: Class,
+        settled: FinalCost,
+    ) -> Result<Applied, Error> {
+        let (user, account) = owner(cause.event);
+        let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
+        self.transaction
+            .store_end(&cause.run.cluster, user, account, cause.job, end)
+            .await?;
+        self.adjust(cause, class, settled).await
+    }
+
+    /// Computes a final cost again from all that is known of the run now, by the book it was priced by, and tells the difference.
+    async fn adjust(
+        &mut self,
+        cause: &Cause<'_>,
+        class: Class,
+        settled: FinalCost,
+    ) -> Result<Applied, Error> {
+        let cluster = cause.run.cluster.as_str();
+        let history = self.transaction.history(cluster, cause.key).await?;
+        let Some((ended_at, _)) = history.end else {
+            tracing::warn!(
+                job.id = cause.job.display_id,
+                event.id = cause.event.id,
+                "late fact of a run whose history is not stored, its final cost stays as it is"
+            );
+            return Ok(Applied::Stored);
+        };
+        let Some(book) = self.book_of(&settled.price_book).await? else {
+            tracing::warn!(
+                job.id = cause.job.display_id,
+                event.id = cause.event.id,
+                price_book = settled.price_book,
+                "late fact of a run whose price book is not stored, its final cost stays as it is"
+            );
+            return Ok(Applied::Stored);
+        };
+        let Some(id) = derived(cause.event, EventType::CostAdjusted) else {
+            return Ok(Applied::Refused("its id is no UUID".to_owned()));
+        };
+        if self.transaction.has_adjustment(&id.0.to_string()).await? {
+            return Ok(Applied::Repeated);
+        }
+        let before = (settled.current, settled.class());
+        let payload = match costing::adjusted(&book, &history, cause.job, before, class) {
+            Ok(Some(payload)) => payload,
+            Ok(None) => return Ok(Applied::Stored),
+            Err(error) => return Ok(Applied::Refused(error.problem())),
+        };
+        let micros = |money: &Option<Money>| money.as_ref().map(|money| Micros(money.micros));
+        let made = costing::event(id, EventType::CostAdjusted, cause.event, payload);
+        let Some(Payload::Cost(payload)) = &made.payload else {
+            return Ok(Applied::Nothing);
+        };
+        let row = AdjustmentRow {
+            cluster,
+            run: cause.key,
+            event_id: &made.id,
+            cause_id: &cause.event.id,
+            previous: settled.current,
+            delta: micros(&payload.delta).unwrap_or_default(),
+            total: micros(&payload.total).unwrap_or_default(),
+            class,
+            charged_seconds: payload.charged_seconds,
+            at: DateTime::from_timestamp(ended_at, 0).unwrap_or_default(),
+        };
+        self.transaction
+            .add_adjustment(&row, &made.encode_to_vec(), cause.traceparent)
+            .await?;
+        metrics::cost(EventType::CostAdjusted.event(), true);
+        Ok(Applied::Cost)
+    }
+
+    /// The book of a name and version: the one in use, or as it was stored when it was.
+    async fn book_of(&mut self, label: &str) -> Result<Option<Arc<PriceBook>>, Error> {
+        if label == self.book.label() {
+            return Ok(Some(Arc::clone(&self.book)));
+        }
+        if let Some(known) = self.books.get(label) {
+            return Ok(known.clone());
+        }
+        let text = self.transaction.price_book(label).await?;
+        let book = text
+            .map(|text| PriceBook::parse(&text, label))
+            .transpose()?;
+        let book = book.map(Arc::new);
+        self.books.insert(label.to_owned(), book.clone());
+        Ok(book)
+    }
+
+    /// Adds a cost event and what is stored of it.
+    async fn add(
+        &mut self,
+        cause: &Cause<'_>,
+        kind: EventType,
+        slot: Slot,
+        payload: CostEvent,
+    ) -> Result<Applied, Error> {
+        let made = costing::event(
+            // The type says the slot.
+            (EventId::recorded(cause.run, slot), None),
+            kind,
+            cause.event,
+            payload,
+        );
+        let Some(Payload::Cost(payload)) = &made.payload else {
+            return Ok(Applied::Nothing);
+        };
+        let time = if kind == EventType::CostEstimated {
+            cause.job.start_time.as_ref()
+        } else {
+            cause.job.end_time.as_ref()
+        };
+        let (user, account) = owner(cause.event);
+        let row = CostRow {
+            cluster: &cause.run.cluster,
+            run: cause.key,
+            kind: kind.event(),
+            event_id: &made.id,
+            cause_id: &cause.event.id,
+            job: cause.job,
+            user,
+            account,
+            class: match payload.class() {
+                CostClass::Completed => Class::Completed,
+                CostClass::NotCompleted => Class::NotCompleted,
+                CostClass::Open | CostClass::Unspecified => Class::Open,
+            },
+            currency: &self.book.currency,
+            total: payload.total.as_ref().map(|total| Micros(total.micros)),
+            charged_seconds: payload.charged_seconds,
+            price_book: &payload.price_book,
+            problem: &payload.problem,
+            at: time
+                .or(cause.event.occurred_at.as_ref())
+                .and_then(from_timestamp)
+                .unwrap_or_default(),
+        };
+        self.transaction
+            .add_cost(&row, &made.encode_to_vec(), cause.traceparent)
+            .await?;
+        metrics::cost(kind.event(), payload.problem.is_empty());
+        if !payload.problem.is_empty() {
+            tracing::warn!(
+                job.id = cause.job.display_id,
+                cluster = cause.run.cluster,
+                problem = payload.problem,
+                "run has no price"
+            );
+        }
+        Ok(Applied::Cost)
+    }
+
+    /// Adds an event of which nothing else is stored.
+    async fn publish(&mut self, event: &Event, traceparent: &str) -> Result<(), Error> {
+        let body = event.encode_to_vec();
+        self.transaction
+            .add_event(&event.id, &body, traceparent)
+            .await?;
+        metrics::cost(EventType::CostEstimated.event(), true);
+        Ok(())
+    }
+}
+
+/// A job event that costs come from.
+struct Cause<'a> {
+    run: &'a RunKey,
+    /// Entity key of the run.
+    key: &'a str,
+    event: &'a Event,
+    job: &'a Job,
+    /// When it happened, Unix seconds.
+    at: i64,
+    traceparent: &'a str,
+}
+
+/// Id of what follows from a job event, and what it is computed from; `None` if that has no id.
+fn derived(cause: &Event, kind: EventType) -> Option<(EventId, Option<IdSource>)> {
+    let cause: EventId = cause.id.parse().ok()?;
+    Some((
+        EventId::derived(cause, kind, 0),
+        IdSource::derived(cause, 0),
+    ))
+}
+
+fn owner(event: &Event) -> (&str, &str) {
+    event.owner.as_ref().map_or(("", ""), |owner| {
+        (owner.user.as_str(), owner.account.as_str())
+    })
+}

@@ -1,0 +1,225 @@
+//! What comes after the final cost of a run changes it, by `cost.adjusted`.
+
+use mesh_events::proto::mesh::cost::v1::CostClass;
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventId, EventType, RunKey, Slot};
+use mesh_testkit::build::{ended, job, job_event};
+use mesh_testkit::{NatsServer, wait_until};
+
+use crate::costs::at;
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, amounts, on_both, sum};
+
+on_both!(
+    a_late_suspension_is_taken_off_the_final_cost,
+    whatever_order_events_come_in_the_costs_add_up_to_the_same,
+    a_correction_moves_the_cost_to_another_class,
+    a_late_fact_is_priced_by_the_book_that_priced_the_run,
+);
+
+/// A job that holds all CPUs of a node and a quarter of its memory: suspended it costs a quarter.
+pub fn little_memory(id: u32) -> Job {
+    Job {
+        alloc_tres: "cpu=4,mem=1000M,node=1".into(),
+        ..job(id)
+    }
+}
+
+/// How many costs there are of each run in the order that ends it last: its estimate, the new one after the resize, its final cost.
+const IN_ORDER: usize = 3;
+
+async fn a_late_suspension_is_taken_off_the_final_cost(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    outside
+        .publish(&job_event(EventType::JobStarted, little_memory(1)))
+        .await;
+    let completed = job_event(
+        EventType::JobCompleted,
+        ended(little_memory(1), "COMPLETED", 3600),
+    );
+    outside.publish(&completed).await;
+    let costs = outside.costs(2).await;
+    assert_eq!(amounts(&costs[1].1).2, Some(340_000));
+
+    let suspended = at(EventType::JobSuspended, little_memory(1), 1200);
+    outside.publish(&suspended).await;
+    let costs = outside.costs(3).await;
+    let (event, cost) = &costs[2];
+    let cause: EventId = suspended.id.parse().unwrap();
+    assert_eq!(
+        (event.r#type.as_str(), &event.id),
+        (
+            "cost.adjusted",
+            &EventId::derived(cause, EventType::CostAdjusted, 0).to_string()
+        )
+    );
+    assert_eq!(
+        event.correlation.as_ref().unwrap().event_ids,
+        [suspended.id.as_str()]
+    );
+    let micros = |money: &Option<mesh_events::proto::mesh::cost::v1::Money>| {
+        money.as_ref().map(|money| money.micros)
+    };
+    let total = micros(&cost.total).unwrap();
+    assert!(total < 340_000, "suspended to its end: {total}");
+    assert_eq!(micros(&cost.previous), Some(340_000));
+    assert_eq!(micros(&cost.delta), Some(total - 340_000));
+    assert_eq!(cost.reason, "late_fact");
+    assert_eq!(cost.class(), CostClass::Completed);
+    assert_eq!(cost.job.as_ref().unwrap().state, "COMPLETED");
+
+    // The same once more, as when its id has left JetStream's window, says nothing.
+    outside.publish_again(&suspended, "again").await;
+    outside
+        .publish(&at(EventType::JobResumed, little_memory(1), 2400))
+        .await;
+    let costs = outside.costs(4).await;
+    assert_eq!(costs[3].0.r#type, "cost.adjusted");
+    let total = micros(&costs[3].1.total).unwrap();
+    assert_eq!(sum(&costs, 1), total, "final cost and deltas add up");
+
+    // As if all had come in time.
+    for event in [
+        job_event(EventType::JobStarted, little_memory(2)),
+        at(EventType::JobSuspended, little_memory(2), 1200),
+        at(EventType::JobResumed, little_memory(2), 2400),
+        job_event(
+            EventType::JobCompleted,
+            ended(little_memory(2), "COMPLETED", 3600),
+        ),
+    ] {
+        outside.publish(&event).await;
+    }
+    let costs = outside.costs(6).await;
+    assert_eq!(sum(&costs, 2), total);
+    engine.stop().await;
+}
+
+/// The events of a run: two nodes, of which it gives one back, and a suspension.
+fn life(id: u32) -> [Event; 5] {
+    let large = Job {
+        nodes: "n[1-2]".into(),
+        alloc_tres: "cpu=8,mem=2000M,node=2".into(),
+        ..job(id)
+    };
+    [
+        job_event(EventType::JobStarted, large),
+        at(EventType::JobSuspended, little_memory(id), 300),
+        at(EventType::JobResumed, little_memory(id), 600),
+        at(EventType::JobResized, little_memory(id), 1800),
+        job_event(
+            EventType::JobCompleted,
+            ended(little_memory(id), "COMPLETED", 3600),
+        ),
+    ]
+}
+
+/// Every order of some numbers (Heap's algorithm).
+fn orders(numbers: &mut Vec<usize>, k: usize, all: &mut Vec<Vec<usize>>) {
+    if k <= 1 {
+        all.push(numbers.clone());
+        return;
+    }
+    for i in 0..k {
+        orders(numbers, k - 1, all);
+        let with = if k.is_multiple_of(2) { i } else { 0 };
+        numbers.swap(with, k - 1);
+    }
+}
+
+async fn whatever_order_events_come_in_the_costs_add_up_to_the_same(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    for event in life(1) {
+        outside.publish(&event).await;
+    }
+    let expected = sum(&outside.costs(IN_ORDER).await, 1);
+    assert!(expected > 0);
+    let mut all = Vec::new();
+    orders(&mut (0..5).collect(), 5, &mut all);
+    assert_eq!(all.len(), 120);
+    for (id, order) in (2..).zip(&all) {
+        let events = life(id);
+        for &n in order {
+            outside.publish(&events[n]).await;
+        }
+    }
+    // Job events are handled in their order, costs of different runs are published in any: one job to see that all are handled, another
+    // one to see that all are published.
+    outside
+        .publish(&job_event(EventType::JobStarted, job(998)))
+        .await;
+    let handled = "SELECT run, start_job FROM runs WHERE display_id = '998'";
+    let left = "SELECT event_id, body FROM outbox";
+    wait_until("every cost published", DEADLINE, async || {
+        !site.rows(handled).await.is_empty() && site.rows(left).await.is_empty()
+    })
+    .await;
+    outside
+        .publish(&job_event(EventType::JobStarted, job(999)))
+        .await;
+    let costs = outside.costs_until(999).await;
+    for (id, order) in (2..).zip(&all) {
+        assert_eq!(sum(&costs, id), expected, "order {order:?} of run {id}");
+    }
+    engine.stop().await;
+}
+
+async fn a_correction_moves_the_cost_to_another_class(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    for event in [
+        job_event(EventType::JobStarted, job(5)),
+        job_event(EventType::JobCompleted, ended(job(5), "COMPLETED", 1800)),
+    ] {
+        outside.publish(&event).await;
+    }
+    outside.costs(2).await;
+    // A better record: it had failed, a quarter of an hour later.
+    let key = RunKey::parse(mesh_testkit::build::CLUSTER, &job(5).run).unwrap();
+    let corrected = Event {
+        id: EventId::recorded(&key, Slot::Updated).to_string(),
+        ..job_event(EventType::JobCorrected, ended(job(5), "FAILED", 2700))
+    };
+    outside.publish(&corrected).await;
+    let costs = outside.costs(3).await;
+    let cost = &costs[2].1;
+    assert_eq!(cost.class(), CostClass::NotCompleted);
+    assert_eq!(cost.charged_seconds, 2700);
+    assert_eq!(amounts(cost).2, Some(255_000));
+    assert_eq!(sum(&costs, 5), 255_000);
+    engine.stop().await;
+}
+
+async fn a_late_fact_is_priced_by_the_book_that_priced_the_run(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    for event in [
+        job_event(EventType::JobStarted, job(6)),
+        job_event(EventType::JobCompleted, ended(job(6), "COMPLETED", 3600)),
+    ] {
+        outside.publish(&event).await;
+    }
+    outside.costs(2).await;
+    engine.stop().await;
+    let dearer = EXAMPLE
+        .replace("2026-07\"", "2026-08\"")
+        .replace("\"0.34\"", "\"3.40\"");
+    assert_ne!(dearer, EXAMPLE);
+    site.write_book(&dearer);
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let key = RunKey::parse(mesh_testkit::build::CLUSTER, &job(6).run).unwrap();
+    let corrected = Event {
+        id: EventId::recorded(&key, Slot::Updated).to_string(),
+        ..job_event(EventType::JobCorrected, ended(job(6), "COMPLETED", 1800))
+    };
+    outside.publish(&corrected).await;
+    let costs = outside.costs(3).await;
+    assert_eq!(costs[2].1.price_book, "example 2026-07");
+    assert_eq!(amounts(&costs[2].1).2, Some(170_000));
+    engine.stop().await;
+}

@@ -254,6 +254,11 @@ impl Prover {
             .complete(codes.complete(known).await?, told_by_hooks)
             .await?;
         let now = Instant::now();
+        // The next run waits for an end that a requeue has overwritten, and is published without it after `proof_patience`.
+        let patience = |run: &Sighting| match run.own_end {
+            Some(_) => self.collector.config.proof_patience / 2,
+            None => self.collector.config.proof_patience,
+        };
         let since: BTreeMap<u32, Instant> = waiting
             .iter()
             .map(|run| run.raw_id)
@@ -262,7 +267,7 @@ impl Prover {
         let (wait, give_up): (Vec<Sighting>, Vec<Sighting>) =
             waiting.into_iter().partition(|run| {
                 let since = since.get(&run.raw_id);
-                since.is_some_and(|since| now - *since < self.collector.config.proof_patience)
+                since.is_some_and(|since| now - *since < patience(run))
             });
         told.extend(give_up.into_iter().map(Sighting::with_own_end));
         told.sort_by_key(|run| (run.raw_id, run.run.submit_time));

@@ -89,8 +89,8 @@ pub(super) fn judge(
         verdict.open.push(format!("job {job} has no row"));
     }
     let mut facts = by_run(told, &mut verdict);
-    ended_again(&mut rows, log, &facts, &mut verdict);
     ended_before_requeue(&mut rows, log, &mut verdict);
+    ended_again(&mut rows, log, &facts, &mut verdict);
     contradicted(told, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();

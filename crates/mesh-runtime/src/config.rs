@@ -106,6 +106,9 @@ pub struct ApiConfig {
     /// How long a connection is kept without a request.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
+    /// How long the rest of a request may take, and how long nothing of an answer may be taken.
+    #[serde(with = "humantime_serde")]
+    pub stall_timeout: Duration,
     /// Proxies whose `X-Forwarded-For` is believed.
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
@@ -153,6 +156,7 @@ impl ApiConfig {
         for (key, timeout) in [
             ("header_timeout", self.header_timeout),
             ("idle_timeout", self.idle_timeout),
+            ("stall_timeout", self.stall_timeout),
         ] {
             if timeout < Duration::from_secs(1) || timeout > MAX_TIMEOUT {
                 faults.push(format!("mesh.api.{key}: between \"1s\" and \"1h\""));
@@ -446,6 +450,7 @@ mod tests {
             ("max_connections_per_client", "0"),
             ("header_timeout", "'0s'"),
             ("idle_timeout", "'2h'"),
+            ("stall_timeout", "'0s'"),
         ] {
             let faults = mesh(&format!("[mesh.api]\n{key} = {value}")).unwrap();
             let faults = faults.api.faults();

@@ -25,7 +25,7 @@ pub use loop_disk::LoopDisk;
 pub use nats::{NatsServer, nats_server};
 pub use oidc::OidcProvider;
 pub use port::Port;
-pub use postgres::{Postgres, psql};
+pub use postgres::{Paused, Postgres, psql};
 pub use program::{copy_program, script};
 pub use receiver::{Answer, Received, Receiver};
 pub use replicas::Replicas;

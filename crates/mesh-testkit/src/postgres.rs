@@ -190,6 +190,22 @@ impl Postgres {
         }
     }
 
+    /// Stops all its processes until the result is dropped: it takes connections and answers nothing, as one whose disk hangs.
+    ///
+    /// # Panics
+    /// If there is no server.
+    pub fn pause(&self) -> Paused {
+        let postmaster = self.server.as_ref().expect("a server").postmaster.id();
+        // First the one that starts others.
+        signal("-STOP", &[postmaster.to_string()]);
+        let children = format!("/proc/{postmaster}/task/{postmaster}/children");
+        let children = std::fs::read_to_string(children).expect("read its processes");
+        let mut processes = vec![postmaster.to_string()];
+        processes.extend(children.split_whitespace().map(str::to_owned));
+        signal("-STOP", &processes);
+        Paused(processes)
+    }
+
     /// Starts the killed server again on its data.
     ///
     /// # Panics
@@ -257,6 +273,23 @@ impl Postgres {
             .spawn()
             .expect("start PostgreSQL")
     }
+}
+
+/// A server that is stopped; goes on when dropped.
+#[must_use]
+pub struct Paused(Vec<String>);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        signal("-CONT", &self.0);
+    }
+}
+
+/// Those that have ended meanwhile are no fault.
+fn signal(name: &str, processes: &[String]) {
+    let mut kill = Command::new("kill");
+    kill.arg(name).args(processes).stderr(Stdio::null());
+    kill.status().expect("run kill");
 }
 
 impl Drop for Postgres {

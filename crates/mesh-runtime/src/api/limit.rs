@@ -26,6 +26,7 @@ pub(super) struct Limits {
     pub(super) max_per_client: usize,
     pub(super) header_timeout: Duration,
     pub(super) idle_timeout: Duration,
+    pub(super) stall_timeout: Duration,
     pub(super) trusted_proxies: TrustedProxies,
 }
 
@@ -109,7 +110,7 @@ impl Drop for Slot {
     }
 }
 
-/// The requests of a connection, which say until when it may be without one.
+/// The requests of a connection: until when it may be without one, and since when its peer holds one up.
 #[derive(Debug)]
 pub(super) struct Activity(Mutex<State>);
 
@@ -121,6 +122,10 @@ struct State {
     in_head: bool,
     header_timeout: Duration,
     idle_timeout: Duration,
+    stall_timeout: Duration,
+    /// Since when the peer is waited for, by number of the [`PeerWait`].
+    stalls: HashMap<u64, Instant>,
+    next_wait: u64,
 }
 
 impl Activity {
@@ -131,6 +136,9 @@ impl Activity {
             in_head: true,
             header_timeout: limits.header_timeout,
             idle_timeout: limits.idle_timeout,
+            stall_timeout: limits.stall_timeout,
+            stalls: HashMap::new(),
+            next_wait: 0,
         }))
     }
 
@@ -148,10 +156,34 @@ impl Activity {
         }
     }
 
-    /// Until when to wait, if there is no request.
+    /// Bytes of an answer were taken: what was answered as a whole may still be on its way.
+    fn sent(&self) {
+        let mut state = self.state();
+        if state.requests == 0 && !state.in_head {
+            state.deadline = Instant::now() + state.idle_timeout;
+        }
+    }
+
+    /// Something of a request that its peer may hold up.
+    pub(super) fn peer_wait(self: &Arc<Self>) -> PeerWait {
+        let mut state = self.state();
+        state.next_wait += 1;
+        PeerWait {
+            activity: Arc::clone(self),
+            number: state.next_wait,
+        }
+    }
+
+    /// Until when to wait, if there is no request or the peer holds one up.
     fn deadline(&self) -> Option<Instant> {
         let state = self.state();
-        (state.requests == 0).then_some(state.deadline)
+        match state.requests {
+            0 => Some(state.deadline),
+            _ => {
+                let first = state.stalls.values().min();
+                first.map(|since| *since + state.stall_timeout)
+            }
+        }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -171,6 +203,33 @@ impl Drop for ActiveRequest {
             state.in_head = false;
             state.deadline = Instant::now() + state.idle_timeout;
         }
+    }
+}
+
+/// What of a request its peer may hold up: the rest of its body, or the answer.
+#[derive(Debug)]
+pub(super) struct PeerWait {
+    activity: Arc<Activity>,
+    number: u64,
+}
+
+impl PeerWait {
+    /// The peer is waited for from now on, unless it is already.
+    pub(super) fn begin(&self) {
+        let mut state = self.activity.state();
+        let now = Instant::now();
+        state.stalls.entry(self.number).or_insert(now);
+    }
+
+    /// It is not.
+    pub(super) fn end(&self) {
+        self.activity.state().stalls.remove(&self.number);
+    }
+}
+
+impl Drop for PeerWait {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -222,7 +281,7 @@ impl<L: Listener> Listener for Limited<L> {
     }
 }
 
-/// A connection that fails when it was without a request for too long, and is counted until it is closed.
+/// A connection that fails when it was without a request for too long or its peer holds one up, and is counted until it is closed.
 pub(super) struct Connection<I> {
     io: I,
     peer: Peer,
@@ -288,7 +347,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Connection<I> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check(context)?;
-        Pin::new(&mut self.io).poll_write(context, bytes)
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(_))) {
+            self.activity.sent();
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -309,7 +372,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Connection<I> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check(context)?;
-        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, slices);
+        if matches!(written, Poll::Ready(Ok(_))) {
+            self.activity.sent();
+        }
+        written
     }
 }
 
@@ -323,6 +390,7 @@ mod tests {
             max_per_client: 2,
             header_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(1),
+            stall_timeout: Duration::from_secs(1),
             trusted_proxies: TrustedProxies::new(&["10.0.0.0/8".parse().expect("a network")]),
         }
     }

@@ -14,7 +14,7 @@ use hyper::body::{Frame, SizeHint};
 use ipnet::IpNet;
 
 use super::Problem;
-use super::limit::{ActiveRequest, Clients, Limits, Slot};
+use super::limit::{ActiveRequest, Clients, Limits, PeerWait, Slot};
 use super::server::{ConnectionInfo, Peer};
 
 /// The addresses of proxies.
@@ -69,6 +69,8 @@ pub(super) async fn count(
 ) -> Response {
     let active = info.activity.request();
     request.extensions_mut().insert(ConnectInfo(info.peer));
+    let sent = info.activity.peer_wait();
+    let request = request.map(|body| Body::new(Received { body, wait: sent }));
     let proxies = &requests.limits.trusted_proxies;
     let client = match proxies.trusts(info.peer) {
         true => proxies.client(request.headers()),
@@ -85,17 +87,53 @@ pub(super) async fn count(
         },
     };
     next.run(request).await.map(|body| {
+        let wait = info.activity.peer_wait();
+        // Over HTTP/2 the peer decides whether the first byte may be sent.
+        wait.begin();
         Body::new(Counted {
             body,
+            wait,
             _active: active,
             _slot: slot,
         })
     })
 }
 
+/// The body of a request, which has to be there as a whole within the time of a stall: bodies are short.
+struct Received {
+    body: Body,
+    wait: PeerWait,
+}
+
+impl HttpBody for Received {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.wait.begin();
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if !matches!(frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
+            self.wait.end();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// The body of an answer, whose request is under way until it is sent.
 struct Counted {
     body: Body,
+    wait: PeerWait,
     _active: ActiveRequest,
     _slot: Option<Slot>,
 }
@@ -108,7 +146,13 @@ impl HttpBody for Counted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        // Asked for more: the peer has taken what there was.
+        self.wait.end();
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, Poll::Ready(Some(Ok(_)))) {
+            self.wait.begin();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

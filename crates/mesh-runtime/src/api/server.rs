@@ -99,6 +99,7 @@ fn limits(config: &ApiConfig) -> Limits {
             .min(max_connections.div_ceil(2)),
         header_timeout: config.header_timeout,
         idle_timeout: config.idle_timeout,
+        stall_timeout: config.stall_timeout,
         trusted_proxies: TrustedProxies::new(&config.trusted_proxies),
     }
 }

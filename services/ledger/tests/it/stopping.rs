@@ -1,16 +1,17 @@
 //! Told to stop, a ledger ends in time whatever it is doing, and its next start goes on where it was.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ledger::Store;
 use mesh_events::EventType;
-use mesh_testkit::{NatsServer, build};
+use mesh_testkit::{NatsServer, Postgres, build};
 use reqwest::StatusCode;
 use serde_json::json;
 
 use crate::complete::{empty, fill, present};
 use crate::retention::interrupted::of_long_ago;
-use crate::support::{Database, Process, fact, of_user, on_both};
+use crate::support::{Database, Process, bus, fact, of_user, on_both};
 
 on_both!(
     stopped_while_it_fills_columns_it_goes_on,
@@ -135,6 +136,48 @@ async fn stopped_while_it_replays_and_exports_it_goes_on(database: Database) {
     let told = crate::replay::messages(&nats, "MESH_REPLAY", "").await;
     let ids: BTreeSet<&str> = told.iter().map(|told| told.header("ce-id")).collect();
     assert_eq!(ids.len(), ENTRIES as usize);
+}
+
+/// Who reads a stream or an export and takes nothing, and a server that answers nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
+    let postgres = Postgres::start().await;
+    let nats = NatsServer::start().await;
+    let mut process = Process::spawn(&nats, &postgres.create_database(), "");
+    let bus = bus(&nats, "ingest").await;
+    let publish = async |id| {
+        let event = of_user("alice", EventType::JobSubmitted, build::job(id));
+        bus.publish(&event).await.unwrap();
+    };
+    for id in 1..=200 {
+        publish(id).await;
+    }
+    process
+        .until("all are there", async |process| {
+            process.head().await.is_some_and(|head| head >= 200)
+        })
+        .await;
+    let mut readers = Vec::new();
+    for path in ["/v1/events/stream?after=0", "/v1/events/export"] {
+        let reader = process.request(path).send().await.unwrap();
+        assert_eq!(reader.status(), StatusCode::OK, "{path}");
+        readers.push(reader);
+    }
+    let paused = postgres.pause();
+    publish(201).await;
+    let asked = tokio::spawn(process.request("/v1/events?limit=1000").send());
+    // What asks the database now waits for it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    process.stop().await;
+    drop((paused, readers));
+    let answer = asked.await.unwrap();
+    assert!(!answer.is_ok_and(|answer| answer.status().is_success()));
+    process.restart();
+    process
+        .until("it goes on", async |process| {
+            process.head().await.is_some_and(|head| head >= 201)
+        })
+        .await;
 }
 
 /// So many entries with some content.

@@ -201,7 +201,7 @@ impl Mesh {
             self.database,
             endpoints.join("\n"),
         );
-        std::fs::write(&path, text).unwrap();
+        mesh_testkit::write_private(&path, text);
         path
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
 use mesh_events::EventType;
-use mesh_testkit::{Answer, Receiver, wait_until};
+use mesh_testkit::{Answer, Postgres, Receiver, wait_until};
 use serde_json::json;
 
 use crate::dispatcher::{Dispatcher, command, logs};
@@ -122,6 +122,38 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
             .into_iter()
             .collect::<BTreeSet<_>>()
             == expected
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_hangs_does_not_hold_up_a_stop() {
+    const DRAIN: Duration = Duration::from_secs(4);
+    let receiver = Receiver::start().await;
+    let postgres = Postgres::start().await;
+    let mut mesh = Mesh::without_dispatcher().await;
+    mesh.database = postgres.create_database();
+    let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"4s\"", 1);
+    std::fs::write(&config, text).unwrap();
+    let mut dispatcher = Dispatcher::start(&config, 0);
+    mesh.wait_for_consumers(1).await;
+    receiver.answer_always(Answer::status(204));
+    let paused = postgres.pause();
+    mesh.publish(&event(EventType::JobStarted, 1)).await;
+    // What asks the database now waits for it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
+    dispatcher.signal("-TERM");
+    let status = dispatcher.ended().await;
+    assert!(status.success(), "{status}\n{}", logs(&config));
+    assert!(start.elapsed() < DRAIN * 2, "{:?}", start.elapsed());
+
+    drop(paused);
+    let _dispatcher = Dispatcher::start(&config, 0);
+    wait_until("it is delivered", DEADLINE, async || {
+        !receiver.received().is_empty()
     })
     .await;
 }

@@ -61,6 +61,9 @@ fn postgres(url: &str) -> Result<PgConnectOptions, String> {
             ));
         }
     }
+    for (_, key) in parsed.query_pairs().filter(|(name, _)| name == "sslkey") {
+        secret_file::read(Path::new(&*key)).map_err(|error| format!("sslkey {key}: {error}"))?;
+    }
     // The reason may repeat a part of the text.
     url.parse()
         .map_err(|_| "no address of PostgreSQL: check port and sslmode".to_owned())
@@ -137,6 +140,19 @@ mod tests {
         ] {
             let fault = shown(url).unwrap_err();
             assert!(!fault.contains("secret"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_client_key_that_others_may_read_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let url = format!("postgres://mesh@db/ledger?sslkey={}", file.path().display());
+        for (mode, used) in [(0o644, false), (0o600, true)] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(file.path(), mode).unwrap();
+            let shown = shown(&url);
+            assert_eq!(shown.is_ok(), used, "{shown:?}");
+            assert!(used || shown.unwrap_err().contains("others may read"));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One configuration file: defaults, then `mesh.toml`, then the environment.
 
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -296,6 +297,20 @@ impl ConfigFile {
         }
     }
 
+    /// A fault if others may read the file and it has a secret in it.
+    pub(crate) fn exposed_secrets(&self) -> Option<String> {
+        let path = self.path()?;
+        let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
+        if mode & OTHERS_READ == 0 {
+            return None;
+        }
+        let keys = secret_keys(&std::fs::read_to_string(path).ok()?);
+        let key = keys.first()?;
+        Some(format!(
+            "{key}: a secret in a file that others may read (mode {mode:o}); chmod o= the file and replace the secret, or write it into a file of its own or the environment"
+        ))
+    }
+
     /// Name of the file for messages.
     pub fn name(&self) -> String {
         self.path
@@ -326,6 +341,9 @@ fn told(fault: figment::Error, section: &str) -> String {
     format!("{}: {}", place.trim_end(), fault.kind)
 }
 
+/// The bit of a file's mode that lets everybody read it. Which group may is left to the operator: root reads it, too, who is in no group of the
+/// service.
+const OTHERS_READ: u32 = 0o004;
 /// What stands for a secret.
 const MASK: &str = "********";
 
@@ -342,15 +360,20 @@ const SECRETS: [&str; 7] = [
 /// Formats of webhooks whose address is the secret.
 const CHATS: [&str; 3] = ["slack", "teams", "discord"];
 
-fn mask_texts(value: &mut toml::Value) {
-    for (_, value) in value.as_table_mut().into_iter().flatten() {
-        if value.is_str() {
-            *value = MASK.into();
-        }
-    }
+/// What a text has of secrets.
+enum Sensitive<'a> {
+    /// It is one.
+    Secret(&'a mut String),
+    /// `user:password@` of a URL in it.
+    Login(&'a mut String),
 }
 
-fn mask(value: &mut toml::Value) {
+/// Every text that is a secret or may have one in it, with its key.
+fn visit_sensitive(
+    value: &mut toml::Value,
+    key: &str,
+    visit: &mut impl FnMut(&str, Sensitive<'_>),
+) {
     match value {
         toml::Value::Table(table) => {
             // Who has the address of a chat's webhook may write to the channel.
@@ -358,23 +381,66 @@ fn mask(value: &mut toml::Value) {
                 let named = format.get("type").unwrap_or(format).as_str();
                 named.is_some_and(|name| CHATS.contains(&name))
             });
-            for (key, value) in table.iter_mut() {
-                let secret = SECRETS.contains(&key.as_str())
-                    || key.ends_with("_secret")
-                    || chat && key == "url";
-                if secret && value.as_str().is_some_and(|text| !text.is_empty()) {
-                    *value = MASK.into();
-                } else if key == "headers" {
-                    mask_texts(value);
-                } else {
-                    mask(value);
+            let in_headers = key.ends_with(".headers");
+            for (name, value) in table.iter_mut() {
+                let secret = SECRETS.contains(&name.as_str())
+                    || name.ends_with("_secret")
+                    || chat && name == "url"
+                    || in_headers;
+                let key = format!("{key}.{name}");
+                match value {
+                    toml::Value::String(text) if secret && !text.is_empty() => {
+                        visit(&key, Sensitive::Secret(text));
+                    }
+                    value => visit_sensitive(value, &key, visit),
                 }
             }
         }
-        toml::Value::Array(values) => values.iter_mut().for_each(mask),
-        toml::Value::String(text) => *text = without_userinfo(text),
+        toml::Value::Array(values) => {
+            for (index, value) in values.iter_mut().enumerate() {
+                visit_sensitive(value, &format!("{key}[{index}]"), visit);
+            }
+        }
+        toml::Value::String(text) => visit(key, Sensitive::Login(text)),
         _ => {}
     }
+}
+
+fn mask(section: &mut toml::Value) {
+    visit_sensitive(section, "", &mut |_, sensitive| match sensitive {
+        Sensitive::Secret(text) => MASK.clone_into(text),
+        Sensitive::Login(text) => *text = without_userinfo(text),
+    });
+}
+
+/// Keys of a file's text that hold a secret.
+fn secret_keys(text: &str) -> Vec<String> {
+    let mut keys = Vec::new();
+    // What is no TOML has been told by now.
+    let table = toml::from_str::<toml::Table>(text).unwrap_or_default();
+    for (name, mut section) in table {
+        visit_sensitive(&mut section, &name, &mut |key, sensitive| {
+            let secret = match sensitive {
+                // The hash of a token lets nobody in.
+                Sensitive::Secret(_) => !key.ends_with(".sha256"),
+                Sensitive::Login(text) => has_password(text),
+            };
+            if secret {
+                keys.push(key.to_owned());
+            }
+        });
+    }
+    keys
+}
+
+/// Whether a URL in the text has a password or, as NATS and webhooks take it in place of a user, a token. PostgreSQL's user alone is none.
+fn has_password(text: &str) -> bool {
+    let database = text.starts_with("postgres");
+    text.split("://").skip(1).any(|part| {
+        let end = part.find(['/', '?', '#', ' ']).unwrap_or(part.len());
+        let login = part[..end].rfind('@').map(|at| &part[..at]);
+        login.is_some_and(|login| !database || login.contains(':'))
+    })
 }
 
 /// The text with `user:password@` of every URL in it masked. By hand, as a list of servers is no URL, and what is no URL may be half of one.
@@ -517,6 +583,39 @@ mod tests {
             "https://********@ci.example.org/hook",
         ] {
             assert!(text.contains(shown), "{shown:?} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_file_are_known_by_their_keys() {
+        let keys = |text: &str| secret_keys(text).join(" ");
+        for (text, expected) in [
+            (
+                "[ledger.db]\nurl = 'postgres://mesh:s@h/l'",
+                "ledger.db.url",
+            ),
+            ("[ledger.db]\nurl = 'postgres://mesh@h/l'", ""),
+            ("[mesh.nats]\nurl = 'nats://token@h:4222'", "mesh.nats.url"),
+            ("[mesh.nats]\nurl = 'nats://a:1,nats://b:1'", ""),
+            ("[mesh.nats]\npassword = 's'", "mesh.nats.password"),
+            ("[[mesh.api.tokens]]\nsha256 = 'abc'", ""),
+            (
+                "[x]\nheaders = { a = 'b', c = { file = 'd' } }",
+                "x.headers.a",
+            ),
+            ("[[x.e]]\nformat = 'slack'\nurl_file = 'u'", ""),
+            (
+                "[[x.e]]\nformat = 'slack'\nurl = 'https://s/1'",
+                "x.e[0].url",
+            ),
+            ("[[x.e]]\nurl = 'https://ci.example.org/'", ""),
+            (
+                "[[x.e]]\nformat = { type = 'pagerduty', routing_key = 'r' }",
+                "x.e[0].format.routing_key",
+            ),
+            ("[x]\nsecrets_key = ''", ""),
+        ] {
+            assert_eq!(keys(text), expected, "{text}");
         }
     }
 }

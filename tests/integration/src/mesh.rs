@@ -1,6 +1,7 @@
 //! The real `smesh up` as a child process.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -109,7 +110,10 @@ impl Mesh {
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let mut config = parse(&text, &path.display().to_string())?;
         merge(&mut config, parse(overlay, "the overlay")?);
-        std::fs::write(&path, config.to_string()).map_err(Error::io("write", &path))
+        std::fs::write(&path, config.to_string()).map_err(Error::io("write", &path))?;
+        // Secrets of endpoints are in it.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))
+            .map_err(Error::io("change the mode of", &path))
     }
 
     /// `mesh.toml`

@@ -356,7 +356,7 @@ fn configure(mesh: &Mesh, api: &str) {
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once("[mesh.api]\n").unwrap();
     let after = rest.split_once("\n[").map_or("", |(_, after)| after);
-    std::fs::write(&path, format!("{before}{api}\n[{after}")).unwrap();
+    mesh_testkit::write_private(&path, format!("{before}{api}\n[{after}"));
 }
 
 fn curl(mesh: &Mesh, method: &str, path: &str, body: &str) -> u16 {
@@ -389,7 +389,7 @@ async fn routes(mesh: &Mesh) -> Vec<String> {
     // A data directory of its own, and no NATS: nothing is asked of these.
     let folder = mesh.path("routes");
     std::fs::create_dir(&folder).unwrap();
-    std::fs::write(&path, &text).unwrap();
+    mesh_testkit::write_private(&path, &text);
     let config = ConfigFile::load(smesh::settings::DEFAULTS, Some(&path)).unwrap();
     let mut context = Context::new(config, CancellationToken::new()).unwrap();
     context.mesh.data_dir = folder;

@@ -14,6 +14,7 @@ mod mesh;
 mod nats;
 mod others;
 mod replay;
+mod secrets;
 mod storage;
 mod up;
 mod webhooks;

@@ -18,7 +18,7 @@ async fn a_replay_is_begun_waited_for_and_in_the_audit() {
     let mesh = with_an_event_of_alice(|mesh| {
         let path = mesh.path("mesh.toml");
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, text + &endpoint).unwrap();
+        mesh_testkit::write_private(&path, text + &endpoint);
     })
     .await;
     let json = |args: &[&str]| -> Value {

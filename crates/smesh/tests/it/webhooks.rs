@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use mesh_testkit::{Answer, Receiver};
+use mesh_testkit::{Answer, Receiver, write_private};
 use serde_json::Value;
 
 use crate::mesh::{Mesh, stderr, stdout};
@@ -17,11 +17,9 @@ fn configure(mesh: &Mesh, url: &str) {
         "\n[[webhook-dispatcher.endpoints]]\nname = \"pipeline\"\nurl = \"{url}\"\nallow_http = true\nallow_private = [\"127.0.0.0/8\"]\n\
          secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\ntypes = [\"job.started\"]\nrate_limit = \"50/s\"\n"
     );
-    let mut file = std::fs::OpenOptions::new()
-        .append(true)
-        .open(mesh.path("mesh.toml"))
-        .unwrap();
-    file.write_all(text.as_bytes()).unwrap();
+    let path = mesh.path("mesh.toml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    write_private(&path, before + &text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +248,7 @@ fn prompted(mesh: &Mesh, address: &str) -> Output {
 fn secrets_need_not_stand_on_the_command_line() {
     let mesh = Mesh::started();
     let address = "https://hooks.slack.com/services/T0001/B0002/s3cretPathOfMine";
-    std::fs::write(mesh.path("slack.url"), format!("{address}\n")).unwrap();
+    write_private(&mesh.path("slack.url"), format!("{address}\n"));
     let bot = r#"{"type": "slack-api", "token": "xoxb-s3cret", "channel": "C1"}"#;
     std::fs::write(mesh.path("routing.key"), "s3cret-routing-key\n").unwrap();
     let add = |name: &str, args: &[&str]| mesh.smesh(&[&["webhooks", "add", name], args].concat());

@@ -78,7 +78,7 @@ impl Site {
             self.folder.path(),
             self.database_url
         );
-        std::fs::write(self.path("mesh.toml"), text)?;
+        mesh_testkit::write_private(&self.path("mesh.toml"), text);
         let config = ConfigFile::load(&[DEFAULTS], Some(&self.path("mesh.toml")))?;
         let shutdown = CancellationToken::new();
         let started = CostEngineService::start(Context::new(config, shutdown.clone())?).await?;

@@ -266,7 +266,7 @@ impl Process {
             folder.path(),
             nats.url()
         );
-        std::fs::write(folder.path().join("mesh.toml"), config).unwrap();
+        mesh_testkit::write_private(&folder.path().join("mesh.toml"), config);
         mesh_runtime::install_tls();
         let http = reqwest::Client::builder()
             .unix_socket(socket)

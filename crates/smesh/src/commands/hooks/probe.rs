@@ -271,7 +271,7 @@ impl Probe {
         let mut config = config.clone();
         let own = context.mesh.data_dir.join("private/nats-passwords/admin");
         let nats = &context.mesh.nats;
-        if let Ok(password) = std::fs::read_to_string(&own) {
+        if let Ok(password) = secret_file::read(&own) {
             config.nats.user = Some("admin".into());
             config.nats.password = Some(password.trim_end().into());
         } else {

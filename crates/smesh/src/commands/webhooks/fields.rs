@@ -151,7 +151,7 @@ mod tests {
     fn the_command_line_says_what_the_api_takes() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
-        std::fs::write(&file, "hunter2\n").unwrap();
+        mesh_testkit::write_private(&file, "hunter2\n");
         let header = format!("authorization: @{}", file.display());
         let added = spec(&[
             "add",

@@ -182,7 +182,7 @@ impl World {
                 settings(*kind)
             ));
         }
-        std::fs::write(folder.path().join("mesh.toml"), text)?;
+        mesh_testkit::write_private(&folder.path().join("mesh.toml"), text);
         let dispatcher = spawn(&folder)?;
         let mut world = Self {
             nats,

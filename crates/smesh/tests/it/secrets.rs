@@ -1,0 +1,235 @@
+//! A file with a secret that others may read is refused, whichever key or option names it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use clap::CommandFactory as _;
+use smesh::cli::Cli;
+
+use crate::mesh::{Mesh, stderr};
+
+/// Names of files that hold no secret.
+const PUBLIC: &[&str] = &[
+    "mesh.nats.ca_file",
+    "mesh.nats.cert_file",
+    "webhook-dispatcher.ca_file",
+];
+
+/// Key, and the configuration that names the file `secret` by it.
+const SECRET: &[(&str, &str)] = &[
+    (
+        "mesh.nats.password_file",
+        "[mesh.nats]\nurl = 'nats://127.0.0.1:1'\nuser = 'u'\npassword_file = 'secret'",
+    ),
+    (
+        "mesh.nats.credentials_file",
+        "[mesh.nats]\nurl = 'nats://127.0.0.1:1'\ncredentials_file = 'secret'",
+    ),
+    (
+        "mesh.nats.nkey_file",
+        "[mesh.nats]\nurl = 'nats://127.0.0.1:1'\nnkey_file = 'secret'",
+    ),
+    (
+        "mesh.nats.key_file",
+        "[mesh.nats]\nurl = 'nats://127.0.0.1:1'\ncert_file = 'public.pem'\nkey_file = 'secret'",
+    ),
+    ("mesh.api.token_file", "[mesh.api]\ntoken_file = 'secret'"),
+    (
+        "mesh.api.tokens.file",
+        "[[mesh.api.tokens]]\nname = 'portal'\nrole = 'admin'\nfile = 'secret'",
+    ),
+    (
+        "slurm.token_file",
+        "[slurm]\nsource = 'rest'\nrest_url = 'http://127.0.0.1:1'\ntoken_file = 'secret'",
+    ),
+    (
+        "ledger.checkpoint.key_file",
+        // Where it is below the data directory, as that is where relative paths of the ledger are.
+        "[ledger.checkpoint]\nkey_file = '../secret'",
+    ),
+    (
+        "webhook-dispatcher.secrets_key_file",
+        "[webhook-dispatcher]\nsecrets_key_file = 'secret'",
+    ),
+    (
+        "webhook-dispatcher.proxy.credentials_file",
+        "[webhook-dispatcher.proxy]\nurl = 'http://127.0.0.1:1'\ncredentials_file = 'secret'",
+    ),
+    (
+        "webhook-dispatcher.endpoints.url_file",
+        "[[webhook-dispatcher.endpoints]]\nname = 'x'\nurl_file = 'secret'\nformat = 'slack'",
+    ),
+    (
+        "webhook-dispatcher.endpoints.secret_file",
+        "[[webhook-dispatcher.endpoints]]\nname = 'x'\nurl = 'https://example.org/'\nsecret_file = 'secret'",
+    ),
+    (
+        "webhook-dispatcher.endpoints.authorization",
+        "[[webhook-dispatcher.endpoints]]\nname = 'x'\nurl = 'https://example.org/'\nheaders = { authorization = { file = 'secret' } }",
+    ),
+    (
+        "webhook-dispatcher.endpoints.routing_key",
+        "[[webhook-dispatcher.endpoints]]\nname = 'x'\nformat = { type = 'pagerduty', routing_key = { file = 'secret' } }",
+    ),
+];
+
+/// Secrets that stand in mesh.toml itself.
+const INLINE: &[(&str, &str)] = &[
+    (
+        "ledger.db.url",
+        "[ledger.db]\nurl = 'postgres://mesh:s3cret@127.0.0.1:1/ledger'",
+    ),
+    (
+        "mesh.nats.password",
+        "[mesh.nats]\nurl = 'nats://127.0.0.1:1'\nuser = 'u'\npassword = 's3cret'",
+    ),
+    (
+        "webhook-dispatcher.endpoints[0].secret",
+        "[[webhook-dispatcher.endpoints]]\nname = 'x'\nurl = 'https://example.org/'\nsecret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw'",
+    ),
+];
+
+/// Every key of a section's defaults, commented ones too, that names a file: `…_file`, `file`, or what is given as `{ file = … }`.
+fn file_keys(defaults: &str) -> BTreeSet<String> {
+    let mut section = String::new();
+    let mut keys = BTreeSet::new();
+    for line in defaults.lines() {
+        let line = line.trim_start_matches(['#', ' ']);
+        if line.starts_with('[') {
+            let end = line.find(']').unwrap();
+            line[..end].trim_start_matches('[').clone_into(&mut section);
+        }
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+            words
+                .map(str::to_owned)
+                .filter(|word| !word.is_empty())
+                .collect()
+        };
+        keys.extend(
+            words(line)
+                .iter()
+                .filter(|word| word.ends_with("_file"))
+                .map(|word| format!("{section}.{word}")),
+        );
+        if line.starts_with("file = ") {
+            keys.insert(format!("{section}.file"));
+        }
+        if let Some((before, _)) = line.split_once(" = { file = ") {
+            let name = words(before).pop().unwrap();
+            keys.insert(format!("{section}.{name}"));
+        }
+    }
+    keys
+}
+
+fn mesh_with(configuration: &str, mode: u32) -> Mesh {
+    let mesh = Mesh::init();
+    let text = format!("[mesh]\ncluster = 'testbed'\ndata_dir = 'data'\n{configuration}\n");
+    mesh_testkit::write_private(&mesh.path("mesh.toml"), text);
+    fs::write(mesh.path("public.pem"), "-----BEGIN CERTIFICATE-----\n").unwrap();
+    fs::write(mesh.path("secret"), "0123456789abcdef0123456789abcdef").unwrap();
+    fs::set_permissions(mesh.path("secret"), fs::Permissions::from_mode(mode)).unwrap();
+    mesh
+}
+
+#[test]
+fn every_key_that_names_a_file_is_known_here() {
+    let mesh = include_str!("../../../mesh-runtime/config/default.toml");
+    let defaults = smesh::settings::DEFAULTS.iter().copied();
+    let found: BTreeSet<String> = defaults.chain([mesh]).flat_map(file_keys).collect();
+    let secret = SECRET.iter().map(|(key, _)| *key);
+    let known: BTreeSet<String> = secret
+        .chain(PUBLIC.iter().copied())
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(found, known);
+}
+
+#[test]
+fn a_file_that_others_may_read_is_refused_whichever_key_names_it() {
+    for keys in SECRET.chunks(3) {
+        std::thread::scope(|scope| {
+            for (key, configuration) in keys {
+                scope.spawn(move || {
+                    let mut mesh = mesh_with(configuration, 0o644);
+                    mesh.spawn();
+                    mesh.wait_until(key, || {
+                        let log = fs::read_to_string(mesh.path("up.log")).unwrap();
+                        let told = log
+                            .lines()
+                            .find(|line| line.contains("others may read or change it (mode 644)"));
+                        told.is_some_and(|line| line.contains("secret"))
+                    });
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_secret_in_a_configuration_that_others_may_read_is_refused() {
+    for (key, configuration) in INLINE {
+        let mesh = mesh_with(configuration, 0o600);
+        let path = mesh.path("mesh.toml");
+        for mode in [0o644, 0o604] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let output = mesh.run(&["up"]);
+            let told = stderr(&output);
+            assert_eq!(output.status.code(), Some(78), "{told}");
+            assert!(
+                told.contains(&format!("{key}: a secret in a file")) && !told.contains("s3cret"),
+                "{told}"
+            );
+        }
+        // Which group may is the operator's choice: SlurmUser's, as packages do it.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let told = stderr(&mesh.run(&["events"]));
+        assert!(!told.contains("a secret in a file"), "{told}");
+    }
+}
+
+#[test]
+fn a_file_that_others_may_read_is_refused_whichever_option_names_it() {
+    // Every option that names a file with a secret; `--tls-key` is written into a nats-server's configuration, and read by that.
+    let mut options = BTreeSet::new();
+    let mut commands = vec![Cli::command()];
+    while let Some(command) = commands.pop() {
+        let long = command
+            .get_arguments()
+            .filter_map(|argument| argument.get_long());
+        options.extend(
+            long.filter(|name| name.ends_with("-file"))
+                .map(str::to_owned),
+        );
+        commands.extend(command.get_subcommands().cloned());
+    }
+    assert_eq!(
+        options,
+        BTreeSet::from(["secret-file", "token-file"].map(str::to_owned))
+    );
+    let mesh = mesh_with("", 0o644);
+    let add = ["webhooks", "add", "x"];
+    for arguments in [
+        &[
+            "--url",
+            "http://127.0.0.1:1",
+            "--token-file",
+            "secret",
+            "events",
+        ][..],
+        &[
+            &add[..],
+            &["https://example.org/", "--secret-file", "secret"],
+        ]
+        .concat(),
+        &[&add[..], &["@secret", "--format", "slack"]].concat(),
+    ] {
+        let told = stderr(&mesh.run(arguments));
+        assert!(
+            told.contains("others may read or change it (mode 644)"),
+            "{arguments:?}: {told}"
+        );
+    }
+}

@@ -355,7 +355,11 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         "ingest" => ["job", "user", "capture"]
             .map(|category| format!("slurm.{cluster}.{category}.>"))
             .into(),
-        "node-watcher" => vec![format!("slurm.{cluster}.node.>")],
+        "node-watcher" => vec![
+            format!("slurm.{cluster}.node.>"),
+            // What slurmctld printed of nodes in a form that nobody knows.
+            format!("slurm.{cluster}.capture.schema_drift.nodes"),
+        ],
         "cost-engine" => vec![
             "slurm.*.cost.>".into(),
             "slurm.*.user.>".into(),

@@ -16,6 +16,7 @@
 mod cli;
 mod command;
 mod config;
+mod drift;
 mod error;
 mod evidence;
 #[doc(hidden)]
@@ -31,6 +32,7 @@ mod rest;
 mod source;
 
 pub use config::{Config, ParseRestUrlError, RestUrl, Source};
+pub use drift::Drift;
 pub use error::Error;
 pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};

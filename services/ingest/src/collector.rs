@@ -34,7 +34,6 @@ use tracing::Span;
 
 pub use self::again::{Window, without_usage};
 pub use self::debt::Debt;
-pub use self::drift::Drift;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
 pub use self::lost_state::LostState;

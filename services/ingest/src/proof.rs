@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use slurm_client::{Query, Slurm};
+use slurm_client::{Drift, Query, Slurm};
 use slurm_types::JobId;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -22,7 +22,7 @@ pub use self::questions::Questions;
 use self::questions::{Open, Question, note};
 use self::verdict::{MAX_ANSWERS, Records, Verdict, is_same_run, judge};
 use crate::codes::{Codes, Completed};
-use crate::collector::{Collector, Drift, Reading};
+use crate::collector::{Collector, Reading};
 use crate::domain::{Sighting, fold, provisional, run_of};
 use crate::doorbells::{Ring, finish, postpone, refuse};
 use crate::envelope::Cause;

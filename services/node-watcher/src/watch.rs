@@ -1,6 +1,6 @@
 //! The loop: ask, compare, write, publish.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -8,7 +8,7 @@ use mesh_bus::Bus;
 use mesh_events::Event;
 use mesh_events::catalogue::{self, MESH_HOOKS};
 use mesh_runtime::Condition;
-use slurm_client::Slurm;
+use slurm_client::{Drift, Slurm};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -165,12 +165,14 @@ impl Watcher {
         nodes: &mut BTreeMap<String, TrackedNode>,
         stop: &CancellationToken,
     ) -> Result<Duration, Error> {
+        store.check().await?;
         let asked = Instant::now();
         let answer = tokio::select! {
             () = stop.cancelled() => return Ok(Duration::ZERO),
             answer = self.slurm.nodes() => answer?,
         };
         let took = asked.elapsed();
+        let drifts: BTreeSet<Drift> = answer.iter().flat_map(Drift::of_node).collect();
         let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
         let source = match self.slurm.over_rest() {
             true => "slurmrestd",
@@ -202,7 +204,29 @@ impl Watcher {
         }
         // One more write per change, so that a restart long after does not repeat events beyond the bus's dedupe window.
         store.settle().await?;
+        self.tell_drifts(store, source, drifts, stop).await?;
         Ok(took)
+    }
+
+    /// Tells what nobody knows, each form once a day.
+    async fn tell_drifts(
+        &self,
+        store: &mut Store,
+        asked: &str,
+        drifts: BTreeSet<Drift>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        if drifts.is_empty() {
+            return Ok(());
+        }
+        let mut told = store.drifts();
+        let events = told.events(&self.cluster, asked, drifts, Utc::now());
+        if events.is_empty() {
+            return Ok(());
+        }
+        store.write_drifts(told, &events).await?;
+        self.publish(events, stop).await?;
+        store.settle().await
     }
 
     /// Publishes events, each in a trace of its own: one trace per fact.

@@ -2,7 +2,7 @@
 /// Payload of `capture.*`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaptureEvent {
-    /// Source concerned: `slurmctld`, `slurmdbd`, `hooks`, `stream`.
+    /// Source concerned: `slurmctld`, `slurmdbd`, `hooks`, `stream`, `nodes` (slurmctld's list of nodes).
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
     /// What happened, for people.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use slurm_client::{AccountingRecord, Query, UsageRecord};
+use slurm_client::{AccountingRecord, Drift, Query, UsageRecord};
 use slurm_types::{JobId, JobRef};
 
 use super::{APART, BACKLOG, CatchUp};
@@ -76,11 +76,18 @@ impl CatchUp {
 
     pub(crate) async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
         let query = Query::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
-        self.answered(|| self.slurm.accounting(&query)).await
+        let rows = self.answered(|| self.slurm.accounting(&query)).await?;
+        self.collector
+            .drifted(rows.iter().flat_map(Drift::of_row))
+            .await?;
+        Ok(rows)
     }
 
     pub(crate) async fn usage_of(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
-        self.answered(|| self.slurm.usage(jobs)).await
+        let used = self.answered(|| self.slurm.usage(jobs)).await?;
+        let rows = used.iter().map(|used| &used.record);
+        self.collector.drifted(rows.flat_map(Drift::of_row)).await?;
+        Ok(used)
     }
 
     /// Asks accounting until it answers.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_events::RunKey;
-use slurm_client::{JobsAnswer, Slurm};
+use slurm_client::{Drift, JobsAnswer, Slurm};
 use slurm_types::JobId;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::waiting::{Waiting, is_settled, merge, next, note};
 use super::{NEW_JOBS, Ring, Strangers, finish, postpone};
-use crate::collector::{Collector, Drift, Reading};
+use crate::collector::{Collector, Reading};
 use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::proof::Questions;

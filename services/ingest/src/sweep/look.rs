@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use mesh_events::RunKey;
-use slurm_client::{ArrayTasks, JobRecord, JobsAnswer, Sweep, SweepRow};
+use slurm_client::{ArrayTasks, Drift, JobRecord, JobsAnswer, Sweep, SweepRow};
 use slurm_types::JobId;
 
 use super::Sweeper;
 use super::choice::{ArrayRecord, MISSING_AT_ONCE, OpenArray};
 use crate::Error;
-use crate::collector::{Drift, Reading};
+use crate::collector::Reading;
 use crate::domain::Sighting;
 use crate::envelope::Cause;
 use crate::sources::unless_stopped;

@@ -66,3 +66,40 @@ async fn a_state_that_no_version_had_is_told_once_a_day() {
         cluster.run("root", &["scancel", &job.to_string()]).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_catching_up_reads_and_nobody_knows_is_told() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh
+        .ingest_through(&stand_in, cluster, FAST)
+        .await
+        .ready()
+        .await;
+    ingest.stop().await;
+    let job = cluster.sbatch(&[], "true").await;
+    cluster.wait_state(job, "COMPLETED").await;
+    stand_in.lie(
+        "sacct",
+        "\"$real\" \"$@\" | sed 's/billing=/billing=many/g'; exit 0",
+    );
+    let ingest = mesh
+        .ingest_through(&stand_in, cluster, FAST)
+        .await
+        .ready()
+        .await;
+    mesh.wait_event("the drift is told", |event| {
+        event.r#type == "capture.schema_drift"
+    })
+    .await;
+    mesh.wait_story(job, "submitted started completed").await;
+    ingest.stop().await;
+    let told = drifts(&mesh);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].source, "slurmdbd");
+    assert_eq!(
+        told[0].message,
+        "slurmdbd printed a TRES, a number or an exit code of a job in a form that this version cannot read"
+    );
+}

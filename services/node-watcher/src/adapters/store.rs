@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::TrackedNode;
+use crate::domain::drift::{self, ToldDrifts};
 use crate::error::Error;
 
 /// Shards of a cluster: a shard of a cluster with 50,000 nodes stays below the bucket's limit of 1 MiB, even at the baseline.
@@ -32,6 +33,9 @@ struct Stored {
     version: u32,
     nodes: BTreeMap<String, TrackedNode>,
     outbox: Vec<OutboxEntry>,
+    /// In one shard only.
+    #[serde(default, skip_serializing_if = "ToldDrifts::is_empty")]
+    drifts: ToldDrifts,
 }
 
 #[derive(Clone)]
@@ -153,6 +157,31 @@ impl Store {
         Ok(())
     }
 
+    /// What was told of forms that nobody knows.
+    pub fn drifts(&self) -> ToldDrifts {
+        let shard = self.shards.get(&self.key(&shard_of(drift::ENTITY)));
+        shard.map_or_else(ToldDrifts::default, |shard| shard.drifts.clone())
+    }
+
+    /// Writes what is told of forms that nobody knows, and the events about them.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn write_drifts(
+        &mut self,
+        drifts: ToldDrifts,
+        events: &[Event],
+    ) -> Result<(), Error> {
+        let key = self.key(&shard_of(drift::ENTITY));
+        let known = self.shards.get(&key).cloned().unwrap_or_default();
+        let stored = Stored {
+            outbox: events.iter().cloned().map(OutboxEntry).collect(),
+            drifts,
+            ..known
+        };
+        self.put(key, stored).await
+    }
+
     /// Notes that every event of the outbox is on the bus, so that a restart does not repeat them.
     ///
     /// # Errors
@@ -172,6 +201,14 @@ impl Store {
             self.put(key, stored).await?;
         }
         Ok(())
+    }
+
+    /// Looks now and then whether all of it is there still.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn check(&mut self) -> Result<(), Error> {
+        Ok(self.state.check().await?)
     }
 
     /// Notes that the first look is complete.

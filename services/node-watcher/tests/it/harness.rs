@@ -47,9 +47,14 @@ impl Running {
     }
 
     pub async fn start_with(nats: &NatsServer, cluster: &SlurmCluster, settings: &str) -> Self {
+        Self::start_from(&configuration(nats, cluster, settings)).await
+    }
+
+    /// With this configuration.
+    pub async fn start_from(configuration: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mesh.toml");
-        std::fs::write(&path, configuration(nats, cluster, settings)).unwrap();
+        std::fs::write(&path, configuration).unwrap();
         let config = ConfigFile::load(&[NodeWatcherService::DEFAULTS], Some(&path)).unwrap();
         let shutdown = CancellationToken::new();
         let context = Context::new(config, shutdown.clone()).unwrap();
@@ -122,6 +127,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
     .await?;
     let filters = vec![
         "slurm.*.node.>".to_owned(),
+        "slurm.*.capture.>".to_owned(),
         "slurm.*.job.suspended.>".to_owned(),
     ];
     let mut messages = Box::pin(bus.follow(filters, Start::Sequence(1)).await?);
@@ -131,7 +137,7 @@ async fn said(bus: &Bus) -> Result<Vec<Event>, mesh_bus::Error> {
         if event.id == mark {
             break;
         }
-        if event.r#type.starts_with("node.") {
+        if !event.r#type.starts_with("job.") {
             said.push(event);
         }
     }

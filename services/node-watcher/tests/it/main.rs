@@ -5,6 +5,7 @@
     reason = "a test stops where something is missing"
 )]
 
+mod drift;
 mod harness;
 mod lives;
 mod restarts;

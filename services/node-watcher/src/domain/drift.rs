@@ -1,0 +1,77 @@
+//! What Slurm printed of nodes and this version does not know: told once per form and day.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source, event::Payload};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+use serde::{Deserialize, Serialize};
+use slurm_client::Drift;
+
+const SECONDS_PER_DAY: i64 = 86_400;
+/// Source of the events: slurmctld's list of nodes. Not `slurmctld`, whose events ingest counts.
+const SOURCE: &str = "nodes";
+/// Entity of the events.
+pub const ENTITY: &str = "capture/nodes";
+
+/// What was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldDrifts {
+    /// Forms, each with the day since 1970 on which it was told last.
+    forms: BTreeMap<String, i64>,
+    /// Number of the last event.
+    count: u64,
+}
+
+impl ToldDrifts {
+    /// True if nothing was ever told.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The events for those of the forms that were not told today.
+    pub fn events(
+        &mut self,
+        cluster: &str,
+        asked: &str,
+        drifts: BTreeSet<Drift>,
+        now: DateTime<Utc>,
+    ) -> Vec<Event> {
+        let day = now.timestamp().div_euclid(SECONDS_PER_DAY);
+        let mut events = Vec::new();
+        for drift in drifts {
+            if drift.note(&mut self.forms, day) {
+                self.count += 1;
+                events.push(event(cluster, asked, drift.message, self.count, now));
+            }
+        }
+        events
+    }
+}
+
+fn event(cluster: &str, asked: &str, message: String, n: u64, now: DateTime<Utc>) -> Event {
+    let kind = EventType::CaptureSchemaDrift;
+    Event {
+        id: EventId::sampled(cluster, ENTITY, kind, n).to_string(),
+        cluster: cluster.to_owned(),
+        r#type: kind.to_string(),
+        occurred_at: Some(timestamp(now)),
+        observed_at: Some(timestamp(now)),
+        source: Source::Sweep.into(),
+        source_detail: asked.to_owned(),
+        confidence: Confidence::Observed.into(),
+        entity: Some(Entity {
+            kind: "cluster".to_owned(),
+            key: ENTITY.to_owned(),
+        }),
+        run_seq: n,
+        schema_version: SCHEMA_VERSION,
+        payload: Some(Payload::Capture(CaptureEvent {
+            source: SOURCE.to_owned(),
+            message,
+            ..CaptureEvent::default()
+        })),
+        ..Event::default()
+    }
+}

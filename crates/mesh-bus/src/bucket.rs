@@ -1,5 +1,7 @@
 //! Key-value buckets, with the revision as fence: who writes says what it has read.
 
+use std::collections::BTreeSet;
+
 use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
@@ -131,6 +133,37 @@ impl Bucket {
             Err(PutError::Bus(error)) => waiting.failed(&error.cause()),
         }
         written
+    }
+
+    /// Of keys that were written, those that the bucket has not: somebody deleted or purged it.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn missing(&self, prefix: &str, written: Vec<String>) -> Result<Vec<String>, Error> {
+        let found = self
+            .store
+            .stream
+            .info_with_subjects(format!("{}{prefix}.>", self.store.prefix))
+            .await
+            .map_err(self.error("read bucket"))?;
+        let found: BTreeSet<String> = found
+            .map_ok(|(subject, _)| subject)
+            .try_collect()
+            .await
+            .map_err(self.error("read bucket"))?;
+        let mut missing = written;
+        missing.retain(|key| !found.contains(&format!("{}{key}", self.store.prefix)));
+        Ok(missing)
+    }
+
+    /// Says that keys were gone and are written again.
+    pub fn note_restored(&self, cluster: &str, keys: usize) {
+        let what = format!(
+            "state of {cluster} in bucket {}: it was gone, written again",
+            self.name
+        );
+        tracing::error!(keys, "{what}");
+        self.bus.status.repaired(what);
     }
 
     /// Every key that begins with `<prefix>.`, with its value; not the mark of who writes them ([`crate::ClusterState`]).

@@ -12,6 +12,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::repair::Consumers;
+use crate::state::FormerStates;
 use crate::status::Status;
 use crate::{BoxError, Config, Error, authentication, innermost, metrics};
 
@@ -37,6 +38,7 @@ pub struct Bus {
     pub(crate) declaring: Arc<Semaphore>,
     pub(crate) consumers: Arc<Consumers>,
     pub(crate) status: Arc<Status>,
+    pub(crate) former: Arc<FormerStates>,
 }
 
 impl Bus {
@@ -99,6 +101,7 @@ impl Bus {
             declared: Arc::default(),
             declaring: Arc::new(Semaphore::new(DECLARING)),
             consumers: Arc::default(),
+            former: Arc::default(),
             status,
         })
     }

@@ -4,10 +4,13 @@
 //! cluster had, so the first write of a new writer fences off the one before, whatever key that one is about to write; and a write
 //! that was held up on its way cannot land on top of a newer one.
 //!
-//! The writer keeps what it wrote, compressed: if somebody deletes or purges the bucket, its next write puts everything back.
+//! The writer keeps what it wrote, compressed: if somebody deletes or purges the bucket, its next write or check puts everything back.
+//! Should it lose its lease with the bucket, the next writer of this process does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read as _, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE;
@@ -34,8 +37,33 @@ const UNCLEAR: &str =
 pub(crate) const MARK: &str = "writer";
 /// A delete is a message without a value, and with this header.
 const OPERATION: (&str, &str) = ("KV-Operation", "DEL");
+/// Between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// What was written so long ago may be older than what another process wrote since.
+const REMEMBERED: Duration = Duration::from_secs(60);
 /// Keys that are read at the same time.
 const READS: usize = 32;
+
+/// What a writer had written, by key, compressed.
+type Written = BTreeMap<String, Vec<u8>>;
+
+/// What former writers of this process had written, by bucket and cluster, and until when they wrote.
+#[derive(Default)]
+pub(crate) struct FormerStates(Mutex<HashMap<(String, String), (Instant, Written)>>);
+
+impl FormerStates {
+    fn remember(&self, bucket: &str, cluster: &str, written: Written) {
+        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (bucket.to_owned(), cluster.to_owned());
+        states.insert(key, (Instant::now(), written));
+    }
+
+    fn take(&self, bucket: &str, cluster: &str) -> Option<Written> {
+        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, written) = states.remove(&(bucket.to_owned(), cluster.to_owned()))?;
+        (at.elapsed() < REMEMBERED && !written.is_empty()).then_some(written)
+    }
+}
 
 /// The state of a service about a cluster.
 pub struct ClusterState {
@@ -45,9 +73,11 @@ pub struct ClusterState {
     writer: String,
     last: u64,
     /// What the bucket has of the cluster, by key, compressed.
-    written: BTreeMap<String, Vec<u8>>,
+    written: Written,
     /// The bucket has less than that.
     lost: bool,
+    /// When it was found complete.
+    checked: Instant,
 }
 
 impl Bus {
@@ -69,7 +99,11 @@ impl Bus {
             last: 0,
             written: BTreeMap::new(),
             lost: false,
+            checked: Instant::now(),
         };
+        let former = self.former.take(state.bucket.name(), cluster);
+        // Whoever took it over in between has left a mark, unless everything was deleted.
+        let is_empty = state.newest(&state.key(">")).await?.is_none();
         let mark = state.subject(&state.key(MARK));
         let subject = mark.clone();
         let headers = state.headers();
@@ -87,6 +121,14 @@ impl Bus {
         }
         let stored = stored.map_err(state.bucket.error("take over bucket"))?;
         state.last = stored.sequence;
+        if let (true, Some(former)) = (is_empty, former) {
+            state.written = former;
+            match state.write_again(MARK).await {
+                // Whoever took it over meanwhile has the last word; the first write says so.
+                Ok(()) | Err(PutError::Conflict { .. }) => {}
+                Err(PutError::Bus(error)) => return Err(error),
+            }
+        }
         let entries = state.load().await?;
         for entry in &entries {
             state.note(&entry.key, &entry.value)?;
@@ -118,6 +160,27 @@ impl ClusterState {
         let (name, value) = OPERATION;
         headers.insert(name, value);
         self.write(key, Bytes::new(), &headers).await
+    }
+
+    /// Looks whether the bucket has all that was written, every ten seconds at most, and puts it back. For whoever may not write for long:
+    /// until then it would be lost with the writer.
+    ///
+    /// # Errors
+    /// As [`ClusterState::put`].
+    pub async fn check(&mut self) -> Result<(), PutError> {
+        if self.checked.elapsed() < CHECK_INTERVAL {
+            return Ok(());
+        }
+        let found = self.subjects().await?;
+        let mark = self.key(MARK);
+        let is_missing = |key: &String| !found.contains(&self.subject(key));
+        let lost = is_missing(&mark) || self.written.keys().any(is_missing);
+        self.lost |= lost;
+        if self.lost {
+            self.write_again(&mark).await?;
+        }
+        self.checked = Instant::now();
+        Ok(())
     }
 
     async fn write(
@@ -152,16 +215,22 @@ impl ClusterState {
     }
 
     /// The newest message of the cluster, if it is ours. There is none only if the bucket was emptied: who takes it over leaves a mark.
-    async fn newest_own(&self, key: &str) -> Result<Option<StreamMessage>, PutError> {
+    async fn newest_own(&mut self, key: &str) -> Result<Option<StreamMessage>, PutError> {
         let newest = self.newest(&self.key(">")).await?;
         let is_own = |newest: &StreamMessage| {
             newest.headers.get(WRITER).map(|writer| writer.as_str()) == Some(&self.writer)
         };
         match newest {
-            Some(newest) if !is_own(&newest) => Err(PutError::Conflict {
-                key: key.to_owned(),
-            }),
+            Some(newest) if !is_own(&newest) => Err(self.replaced(key)),
             newest => Ok(newest),
+        }
+    }
+
+    /// Somebody else writes now: what we wrote counts no more.
+    fn replaced(&mut self, key: &str) -> PutError {
+        self.written.clear();
+        PutError::Conflict {
+            key: key.to_owned(),
         }
     }
 
@@ -215,9 +284,7 @@ impl ClusterState {
         for (one, value) in &values {
             let subject = self.subject(one);
             if !self.store(&subject, value, &headers).await? {
-                return Err(PutError::Conflict {
-                    key: key.to_owned(),
-                });
+                return Err(self.replaced(key));
             }
         }
         self.lost = false;
@@ -254,18 +321,10 @@ impl ClusterState {
     /// Every key but the mark. Read from the leader of the stream: a replica may be behind, and what it has would be written back.
     async fn load(&self) -> Result<Vec<BucketEntry>, Error> {
         let mark = self.key(MARK);
-        let read = || self.bucket.error("read bucket");
-        let listed = self
-            .bucket
-            .store
-            .stream
-            .info_with_subjects(self.subject(&self.key(">")))
-            .await
-            .map_err(read())?;
-        let subjects: Vec<(String, usize)> = listed.try_collect().await.map_err(read())?;
+        let subjects = self.subjects().await?;
         let keys: Vec<String> = subjects
             .iter()
-            .filter_map(|(subject, _)| subject.strip_prefix(&self.bucket.store.prefix))
+            .filter_map(|subject| subject.strip_prefix(&self.bucket.store.prefix))
             .filter(|key| *key != mark)
             .map(str::to_owned)
             .collect();
@@ -277,6 +336,20 @@ impl ClusterState {
         let mut entries: Vec<BucketEntry> = entries.into_iter().flatten().collect();
         entries.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(entries)
+    }
+
+    /// The subjects of the cluster's keys.
+    async fn subjects(&self) -> Result<BTreeSet<String>, Error> {
+        let read = || self.bucket.error("read bucket");
+        let listed = self
+            .bucket
+            .store
+            .stream
+            .info_with_subjects(self.subject(&self.key(">")))
+            .await
+            .map_err(read())?;
+        let subjects = listed.map_ok(|(subject, _)| subject);
+        subjects.try_collect().await.map_err(read())
     }
 
     async fn read(&self, key: String) -> Result<Option<BucketEntry>, Error> {
@@ -310,5 +383,14 @@ impl ClusterState {
         let mut headers = HeaderMap::new();
         headers.insert(WRITER, self.writer.as_str());
         headers
+    }
+}
+
+impl Drop for ClusterState {
+    fn drop(&mut self) {
+        let written = std::mem::take(&mut self.written);
+        self.bus
+            .former
+            .remember(self.bucket.name(), &self.cluster, written);
     }
 }

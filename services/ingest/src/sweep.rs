@@ -120,6 +120,7 @@ impl Sweeper {
 
     /// One sweep.
     async fn sweep(&mut self) -> Result<Swept, Error> {
+        self.collector.check_state().await?;
         // Much of what it would show must be stored before it is told.
         if self.collector.is_stuck().await? {
             return Ok(Swept::Again(self.collector.config.sweep_interval));

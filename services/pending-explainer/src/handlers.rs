@@ -206,6 +206,7 @@ impl Explainer {
 
     /// Publishes what is left over, takes in new snapshots, says what is news in them, forgets old runs.
     async fn tick(&self) -> Result<(), Error> {
+        self.store.restore(&self.shutdown).await?;
         let shards = self.store.shards().await;
         for shard in &shards {
             for event in shard.outbox() {

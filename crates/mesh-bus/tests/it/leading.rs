@@ -98,6 +98,54 @@ async fn what_was_written_is_put_back_into_a_bucket_that_was_deleted_or_purged()
     assert!(matches!(refused, Err(PutError::Conflict { .. })));
 }
 
+/// Waits until the writer has looked and put it back, as it does now and then without writing anything.
+async fn checked(state: &mut ClusterState, expected: &[(String, String)], bus: &Bus) {
+    wait_until("it is put back", PATIENCE, async || {
+        state.check().await.unwrap();
+        let read = bus.bucket(BUCKET_INGEST).await.unwrap();
+        let read = read.load("c1").await.unwrap().into_iter();
+        let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+        let read: Vec<_> = read.map(|entry| (entry.key, text(&entry.value))).collect();
+        read == expected
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_writes_nothing_puts_back_what_was_deleted_or_purged_too() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "ingest").await;
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let name = format!("KV_{BUCKET_INGEST}");
+    let (mut state, _) = take_over(&bus, "c1").await;
+    state.put("c1.0", "a".into()).await.unwrap();
+    state.put("c1.1", "b".into()).await.unwrap();
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let all = [pair("c1.0", "a"), pair("c1.1", "b")];
+    context.delete_stream(&name).await.unwrap();
+    bus.restore().await.unwrap();
+    checked(&mut state, &all, &bus).await;
+    let stream = context.get_stream(&name).await.unwrap();
+    stream.purge().await.unwrap();
+    checked(&mut state, &all, &bus).await;
+    let one = format!("$KV.{BUCKET_INGEST}.c1.0");
+    stream.purge().filter(one).await.unwrap();
+    checked(&mut state, &all, &bus).await;
+
+    // The lease went with it: the next writer of this process knows what the last one had written.
+    stream.purge().await.unwrap();
+    drop(state);
+    let (state, stored) = take_over(&bus, "c1").await;
+    assert_eq!(stored, all);
+    // Who led in between has left a mark, and what it wrote counts.
+    drop(state);
+    let other = connect(&nats, "ingest").await;
+    let (mut elsewhere, _) = take_over(&other, "c1").await;
+    elsewhere.put("c1.0", "newer".into()).await.unwrap();
+    let (_, stored) = take_over(&bus, "c1").await;
+    assert_eq!(stored, [pair("c1.0", "newer"), pair("c1.1", "b")]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_and_other_buckets_do_not_disturb_each_other() {
     let nats = NatsServer::start().await;

@@ -149,8 +149,14 @@ impl Mesh {
         problem.unwrap_or_default().to_owned()
     }
 
-    /// A request of JetStream's API without a body, as the administrator.
+    /// A request of JetStream's API without a body, as the administrator, that has to succeed.
     pub fn jetstream(&self, request: &str) {
+        let answer = self.jetstream_answer(request);
+        assert!(answer.contains("\"success\":true"), "{request}: {answer}");
+    }
+
+    /// The answer to such a request.
+    pub fn jetstream_answer(&self, request: &str) -> String {
         let read = |name: &str| fs::read_to_string(self.path(name)).unwrap();
         let port: u16 = read("data/private/nats.port").parse().unwrap();
         let password = read("data/private/nats-passwords/admin");
@@ -165,7 +171,7 @@ impl Mesh {
         let answer = lines
             .skip_while(|line| !line.starts_with("MSG answers"))
             .nth(1);
-        assert!(answer.unwrap().contains("\"success\":true"), "{request}");
+        answer.unwrap()
     }
 
     /// Rings as a hook does.

@@ -3,11 +3,20 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use mesh_events::catalogue::{BUCKETS, CONSUMERS, Consumer, STREAMS};
 use mesh_hook::ring::Outcome;
 use mesh_testkit::SmallDisk;
 
 use crate::mesh::{Mesh, stdout};
 
+const SERVICES: [&str; 6] = [
+    "ingest",
+    "node-watcher",
+    "cost-engine",
+    "ledger",
+    "webhook-dispatcher",
+    "pending-explainer",
+];
 /// That nothing is stored is known within this time.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -59,42 +68,73 @@ fn after_a_full_disk_nats_stores_again_by_itself_and_everything_says_so_meanwhil
     });
 }
 
-#[test]
-fn streams_and_buckets_that_were_deleted_come_back_and_it_is_said() {
-    let mesh = Mesh::started();
-    mesh.wait_until("ingest leads", || {
-        mesh.readiness()["roles"]["ingest"] == "leader"
-    });
-    for name in [
-        "MESH_HOOKS",
-        "SLURM_EVENTS",
-        "KV_mesh_leases",
-        "KV_mesh_ingest",
-    ] {
-        mesh.jetstream(&format!("STREAM.DELETE.{name}"));
-    }
+/// Waits until the note about repairs has all of these.
+fn is_said(mesh: &Mesh, what: &[String]) {
     mesh.wait_until("it is said", || {
         let readiness = mesh.readiness();
-        let notes = readiness["notes"]["smesh.repairs"]
-            .as_str()
-            .unwrap_or_default();
-        [
-            "stream MESH_HOOKS",
-            "stream SLURM_EVENTS",
-            "bucket mesh_leases",
-            "bucket mesh_ingest",
-        ]
-        .iter()
-        .all(|name| notes.contains(name))
+        let notes = readiness["notes"]["smesh.repairs"].as_str();
+        let services = SERVICES.map(|name| {
+            let note = &readiness["notes"][format!("{name}.repairs")];
+            note.as_str().unwrap_or_default().to_owned()
+        });
+        let notes = notes.unwrap_or_default().to_owned() + &services.concat();
+        what.iter().all(|one| notes.contains(one))
     });
+}
+
+/// Those that are read without a Slurm: ingest reads no doorbells before it has seen the queue once.
+fn consumers() -> impl Iterator<Item = &'static Consumer> {
+    CONSUMERS
+        .iter()
+        .filter(|consumer| consumer.name != "ingest")
+}
+
+fn works(mesh: &Mesh) {
     mesh.wait_until("everything works again", || {
         let readiness = mesh.readiness();
         let problems = readiness["problems"].as_object().unwrap();
         let of_nats = |name: &String| name.ends_with(".nats") || name.ends_with(".leadership");
         !problems.keys().any(of_nats)
             && readiness["roles"]["ingest"] == "leader"
+            && readiness["roles"]["node-watcher"] == "leader"
             && matches!(mesh.ring(), Outcome::Delivered { .. })
     });
+    for consumer in consumers() {
+        let durable = consumer.durable("testbed");
+        let info = format!("CONSUMER.INFO.{}.{durable}", consumer.stream);
+        mesh.wait_until(&info, || {
+            mesh.jetstream_answer(&info).contains("\"num_pending\"")
+        });
+    }
+}
+
+#[test]
+fn whatever_stream_bucket_or_consumer_is_deleted_comes_back_and_it_is_said() {
+    let mesh = Mesh::started();
+    works(&mesh);
+    let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
+    let streams = STREAMS.iter().map(|stream| stream.name.to_owned());
+    for name in streams.chain(buckets) {
+        mesh.jetstream(&format!("STREAM.DELETE.{name}"));
+    }
+    let buckets = BUCKETS
+        .iter()
+        .map(|one| format!("bucket {}: it was", one.name));
+    let streams = STREAMS
+        .iter()
+        .map(|one| format!("stream {}: it was", one.name));
+    let said: Vec<String> = streams.chain(buckets).collect();
+    is_said(&mesh, &said);
+    works(&mesh);
     let doctor = stdout(&mesh.run(&["doctor"]));
-    assert!(doctor.contains("stream SLURM_EVENTS"), "{doctor}");
+    assert!(said.iter().all(|one| doctor.contains(one)), "{doctor}");
+
+    let mut said = Vec::new();
+    for consumer in consumers() {
+        let durable = consumer.durable("testbed");
+        mesh.jetstream(&format!("CONSUMER.DELETE.{}.{durable}", consumer.stream));
+        said.push(format!("consumer {durable} of {}: it was", consumer.stream));
+    }
+    is_said(&mesh, &said);
+    works(&mesh);
 }

@@ -130,6 +130,24 @@ impl Fenced {
         }
     }
 
+    /// Looks now and then whether the bucket has what was written, and puts it back.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn check(&mut self) -> Result<(), Error> {
+        match self.state.check().await {
+            Ok(()) => Ok(()),
+            Err(PutError::Conflict { key }) => Err(Error::Fenced {
+                key,
+                bucket: self.name,
+            }),
+            Err(PutError::Bus(error)) => {
+                self.health.fails(self.name, &error);
+                Ok(())
+            }
+        }
+    }
+
     /// Whether the last attempt failed.
     pub const fn is_failing(&self) -> bool {
         self.health.failing

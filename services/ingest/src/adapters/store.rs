@@ -184,6 +184,14 @@ impl Store {
         Ok(true)
     }
 
+    /// Looks now and then whether all of it is there still.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn check(&mut self) -> Result<(), Error> {
+        self.bucket.check().await
+    }
+
     /// Whether nothing can be written at present.
     pub const fn is_failing(&self) -> bool {
         self.bucket.is_failing()

@@ -107,6 +107,14 @@ impl Collector {
         Ok(self.core.lock().await.store.is_failing())
     }
 
+    /// Looks now and then whether the bucket has what was written, and puts it back.
+    ///
+    /// # Errors
+    /// If another ingest took over.
+    pub async fn check_state(&self) -> Result<(), Error> {
+        self.core.lock().await.store.check().await
+    }
+
     /// Stores what has changed. What cannot be stored now is stored with a later flush.
     ///
     /// # Errors

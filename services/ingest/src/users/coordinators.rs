@@ -92,6 +92,7 @@ impl Coordinators {
     }
 
     async fn write(&mut self, known: &BTreeMap<Entity, Known>) -> Result<(), PutError> {
+        self.state.check().await?;
         let prefix = subject::token(&self.cluster);
         let mut gone: BTreeSet<String> = self.written.keys().cloned().collect();
         for (entity, known) in known {

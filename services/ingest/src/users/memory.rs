@@ -153,6 +153,14 @@ impl Memory {
         Ok(())
     }
 
+    /// Looks now and then whether all of it is there still.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn check(&mut self) -> Result<(), Error> {
+        self.bucket.check().await
+    }
+
     /// Writes what is remembered about the cluster.
     ///
     /// # Errors

@@ -107,6 +107,7 @@ impl Watcher {
         };
         let mut due = Instant::now();
         loop {
+            state.memory.check().await?;
             if self.config.accounting && due <= Instant::now() {
                 due = Instant::now() + self.look(&mut state).await?;
             }

@@ -135,6 +135,11 @@ impl Store {
                 Err(PutError::Conflict { key }) => {
                     metrics::conflict();
                     let entry = self.bucket.get(&key).await?;
+                    if entry.is_none() && writer.revision.take().is_some() {
+                        // Nobody else wrote it: it was deleted, and memory has what it held.
+                        self.bucket.note_restored(&shard.cluster, 1);
+                        continue;
+                    }
                     shard.take_in(
                         &mut writer,
                         entry.map(|entry| (entry.value, entry.revision)),
@@ -156,6 +161,32 @@ impl Store {
                         () = tokio::time::sleep(Duration::from_millis(500)) => {}
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts back what somebody deleted: until then it would be lost with this process.
+    pub async fn restore(&self, shutdown: &CancellationToken) -> Result<(), Error> {
+        let mut written: BTreeMap<String, Vec<Arc<Shard>>> = BTreeMap::new();
+        for shard in self.shards().await {
+            if shard.writer.lock().await.revision.is_some() {
+                let of_cluster = written.entry(shard.cluster.clone()).or_default();
+                of_cluster.push(shard);
+            }
+        }
+        for (cluster, shards) in written {
+            let keys = shards.iter().map(|shard| shard.key.clone()).collect();
+            let prefix = subject::token(&cluster);
+            let missing = self.bucket.missing(&prefix, keys).await?;
+            if missing.is_empty() {
+                continue;
+            }
+            self.bucket.note_restored(&cluster, missing.len());
+            for shard in shards.iter().filter(|shard| missing.contains(&shard.key)) {
+                shard.writer.lock().await.revision = None;
+                shard.memory().changes += 1;
+                self.commit(shard, shutdown).await?;
             }
         }
         Ok(())

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use mesh_events::{EventType, catalogue};
-use mesh_testkit::{NatsServer, build};
+use mesh_events::{EventType, catalogue, subject};
+use mesh_testkit::{NatsServer, build, wait_until};
 use pending_explainer::adapters::store::Store;
 use pending_explainer::domain::said::{Heard, heard};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Running, bus, explained, said_so_far, waiting};
+use crate::harness::{DEADLINE, Running, bus, explained, said_so_far, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_said_is_remembered_over_a_restart() {
@@ -119,4 +119,62 @@ async fn two_instances_say_everything_once() {
     );
     one.stop().await;
     other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_said_is_put_back_if_somebody_deletes_it() {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let name = format!("KV_{}", catalogue::BUCKET_EXPLAINER);
+    let service = Running::start(&nats).await;
+    bus.publish(&waiting(1, EventType::JobPending, "Priority", 2))
+        .await
+        .unwrap();
+    explained(&bus, 1).await;
+    let mut service = service;
+    for (round, reason) in (0..).zip(["Licenses", "Resources"]) {
+        match round {
+            0 => drop(context.delete_stream(&name).await.unwrap()),
+            _ => drop(
+                context
+                    .get_stream(&name)
+                    .await
+                    .unwrap()
+                    .purge()
+                    .await
+                    .unwrap(),
+            ),
+        }
+        wait_until("it is put back", DEADLINE, async || {
+            let bucket = bus.bucket(catalogue::BUCKET_EXPLAINER).await;
+            let Ok(bucket) = bucket else { return false };
+            let found = bucket.load(&subject::token(build::CLUSTER)).await;
+            found.is_ok_and(|found| !found.is_empty())
+        })
+        .await;
+        service.kill().await;
+        service = Running::start(&nats).await;
+        bus.publish(&waiting(1, EventType::JobPending, reason, 4 + round))
+            .await
+            .unwrap();
+        let said = explained(&bus, 2 + usize::try_from(round).unwrap()).await;
+        let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
+        assert_eq!(ids.len(), said.len());
+    }
+    // Changed in the moment after it was deleted: what is remembered is written, not what is there.
+    context
+        .get_stream(&name)
+        .await
+        .unwrap()
+        .purge()
+        .await
+        .unwrap();
+    bus.publish(&waiting(1, EventType::JobPending, "Dependency", 9))
+        .await
+        .unwrap();
+    let said = explained(&bus, 4).await;
+    let ids: BTreeSet<_> = said.iter().map(|event| &event.id).collect();
+    assert_eq!(ids.len(), 4);
+    service.stop().await;
 }

@@ -5,6 +5,7 @@
 pub mod api;
 mod config;
 mod context;
+mod files;
 mod health;
 pub mod identity;
 mod leadership;
@@ -16,7 +17,9 @@ pub mod time_bound;
 pub use config::{ApiConfig, ConfigError, ConfigFile, MeshConfig, TelemetryConfig};
 pub use context::Context;
 pub use health::{Condition, Health, Note};
-pub use process::{Service, Started, install_tls, main, restrict, run_api, shutdown_on_signals};
+pub use process::{
+    Service, Started, install_tls, main, restrict, run_api, shutdown_on_signals, start_service,
+};
 pub use time_bound::{TimeBound, TimeError};
 
 /// Any error, as services hand it to their process.

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Access, Endpoints, serve};
 use crate::probe::Probe;
 use crate::telemetry::Telemetry;
-use crate::{BoxError, ConfigFile, Context, chain, telemetry};
+use crate::{BoxError, ConfigFile, Context, chain, files, telemetry};
 
 /// A service: a library that any process can run.
-pub trait Service {
+pub trait Service: 'static {
     /// Its one name: crate, section, durable consumer, NATS user, `service.name`.
     const NAME: &'static str;
     /// Its sections of `mesh.toml` with every default and a comment for each key.
@@ -36,6 +36,17 @@ pub trait Service {
     /// If the configuration cannot be used.
     fn database_file(_context: &Context) -> Result<Option<PathBuf>, BoxError> {
         Ok(None)
+    }
+
+    /// What is lost with damaged pages of that file, and which command brings it back.
+    const REMEDY: &'static str = "";
+
+    /// What is damaged in that file, read as a whole; `None` if nothing is.
+    ///
+    /// # Errors
+    /// If it cannot be read for another reason.
+    fn damage(_file: &Path) -> impl Future<Output = Result<Option<String>, BoxError>> + Send {
+        std::future::ready(Ok(None))
     }
 
     /// Checks the configuration, opens databases, and returns at once: never waits for NATS or Slurm.
@@ -128,11 +139,32 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     }
     let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
     shutdown_on_signals(shutdown, || {})?;
-    let started = S::start(context.clone()).await?;
+    let started = start_service::<S>(&context).await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
     let result = run_api(&context, &socket, started.router, &telemetry, started.run).await;
     telemetry.flush().await;
     result
+}
+
+/// Starts a service, and checks its file. One that cannot start as its file is damaged says what to do about that.
+///
+/// # Errors
+/// If it cannot start.
+pub async fn start_service<S: Service>(context: &Context) -> Result<Started, BoxError> {
+    let started = S::start(context.clone()).await;
+    let Some(file) = S::database_file(context)?.filter(|file| file.exists()) else {
+        return started;
+    };
+    let condition = files::keep_checking::<S>(context, file.clone());
+    match started {
+        Ok(started) => Ok(started),
+        Err(error) => match files::check::<S>(&file, &condition).await {
+            files::Found::Damage(problem) => {
+                Err(format!("{}: {problem}", chain(error.as_ref())).into())
+            }
+            _ => Err(error),
+        },
+    }
 }
 
 fn socket(context: &Context, name: &str) -> PathBuf {

@@ -9,6 +9,7 @@
 
 pub mod build;
 mod cluster;
+mod damage;
 mod disk;
 mod loop_disk;
 mod nats;
@@ -20,6 +21,7 @@ mod receiver;
 mod replicas;
 
 pub use cluster::SlurmCluster;
+pub use damage::names_damage;
 pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;
 pub use nats::{NatsServer, nats_server};

@@ -10,7 +10,6 @@
 
 mod banner;
 pub mod data_dir;
-pub mod databases;
 mod hook_config;
 mod nats_child;
 pub mod nats_conf;
@@ -99,7 +98,6 @@ async fn serve(
         child.provision(&context).await?;
         hook_config::write(&context, child, data, slurm_user)?;
     }
-    recover::compute_again(&context, child).await?;
     let running = services::start(&context, child).await?;
     let socket = settings::socket(&context);
     banner::when_ready(&context, &socket, child.map(NatsChild::url));

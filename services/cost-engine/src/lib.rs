@@ -30,7 +30,7 @@ pub mod usage;
 #[cfg(test)]
 mod vectors;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mesh_bus::Bus;
@@ -72,6 +72,12 @@ impl Service for CostEngineService {
         })
     }
 
+    const REMEDY: &'static str = "costs on damaged pages are lost until they are computed again from the bus (14 days): stop the cost-engine (or `smesh up`), run `smesh recover cost-engine`, start it again";
+
+    async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
+        Ok(mesh_db::damage::damage(file).await?)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
         let (config, location, prices) = configuration(&context)?;
         metrics::describe();
@@ -107,6 +113,10 @@ impl Service for CostEngineService {
             }),
         );
         let engine = Engine {
+            marker: match &location {
+                Location::Sqlite(file) => Some(marker(file)),
+                Location::Postgres(_) => None,
+            },
             config,
             store: store.clone(),
             prepared,
@@ -124,6 +134,18 @@ impl Service for CostEngineService {
             }),
         })
     }
+}
+
+/// Lets the next start compute everything again that the bus has: the file was recovered, and lacks costs.
+///
+/// # Errors
+/// If it cannot be noted beside the file.
+pub fn compute_again(file: &Path) -> std::io::Result<()> {
+    std::fs::write(marker(file), "")
+}
+
+fn marker(file: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.compute-again", file.display()))
 }
 
 /// Makes the tables in a file that is not there.
@@ -162,6 +184,8 @@ async fn prepare(store: &Store, prices: Option<&Follower>) -> Result<(), error::
 }
 
 struct Engine {
+    /// Present where everything is to be computed again; none on a server.
+    marker: Option<PathBuf>,
     config: Config,
     store: Store,
     prepared: bool,
@@ -173,6 +197,7 @@ struct Engine {
 impl Engine {
     async fn run(self, prices: Option<Follower>) -> Result<(), BoxError> {
         let Self {
+            marker,
             config,
             store,
             prepared,
@@ -186,6 +211,12 @@ impl Engine {
         database.ok();
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
+        }
+        if let Some(marker) = marker.filter(|marker| marker.exists()) {
+            bus.consume_again(SLURM_EVENTS, CostEngineService::NAME)
+                .await?;
+            std::fs::remove_file(&marker)?;
+            tracing::info!("costs are computed again from everything that the bus has");
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);

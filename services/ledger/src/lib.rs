@@ -24,7 +24,7 @@ mod policy;
 pub mod replayer;
 pub mod retention;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mesh_bus::Bus;
@@ -71,6 +71,12 @@ impl Service for LedgerService {
             Location::Sqlite(path) => Some(path),
             Location::Postgres(_) => None,
         })
+    }
+
+    const REMEDY: &'static str = "what stands on damaged pages cannot be proven any more: stop the ledger (or `smesh up`) and put a backup of the file back, the bus gives what came within 14 days; `smesh verify` says which entries are concerned";
+
+    async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
+        Ok(mesh_db::damage::damage(file).await?)
     }
 
     async fn start(context: Context) -> Result<Started, BoxError> {

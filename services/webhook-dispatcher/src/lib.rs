@@ -96,6 +96,12 @@ impl Service for WebhookDispatcherService {
         })
     }
 
+    const REMEDY: &'static str = "endpoints made by the API and deliveries on damaged pages are lost: stop the webhook-dispatcher (or `smesh up`), run `smesh recover webhook-dispatcher`, start it again";
+
+    async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
+        Ok(mesh_db::damage::damage(file).await?)
+    }
+
     async fn start(context: Context) -> Result<Started, BoxError> {
         let (config, endpoints, network, location) = configuration(&context)?;
         metrics::describe();

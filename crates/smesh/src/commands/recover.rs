@@ -37,6 +37,9 @@ pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Erro
         };
         show::line(format!("  {}: {} rows{lost}", table.name, table.rows))?;
     }
-    show::line("start `smesh up`; remove the damaged file once nobody needs it")?;
+    show::line(format!(
+        "start {} or `smesh up`; remove the damaged file once nobody needs it",
+        args.service
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,17 +1,13 @@
 //! `smesh recover`: a service's damaged file is set aside, and what can be read of it goes on in a new one.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use chrono::Utc;
-use mesh_bus::Bus;
 use mesh_db::damage::{self, Recovered};
-use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{Context, Service};
 
 use super::data_dir::DataDir;
-use super::databases;
-use super::nats_child::NatsChild;
 use crate::error::Error;
 
 const COST_ENGINE: &str = cost_engine::CostEngineService::NAME;
@@ -19,7 +15,7 @@ const COST_ENGINE: &str = cost_engine::CostEngineService::NAME;
 /// Recovers the file of a service while nothing runs on the data directory.
 ///
 /// # Errors
-/// If `smesh up` runs, the service has no file that can be recovered, or files cannot be written.
+/// If `smesh up` or the service runs, it has no file that can be recovered, or files cannot be written.
 pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovered), Error> {
     let file = match service {
         COST_ENGINE => cost_engine::CostEngineService::database_file(context),
@@ -35,6 +31,16 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
         )));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
+    // Or it runs as a process of its own.
+    let own = context.mesh.data_dir.join(format!("{service}.sock"));
+    for socket in [&context.mesh.api.socket, &own] {
+        if UnixStream::connect(socket).is_ok() {
+            return Err(Error::Failed(format!(
+                "somebody serves {}: stop {service} first",
+                socket.display()
+            )));
+        }
+    }
     let suffix = format!("damaged-{}", Utc::now().format("%Y%m%dT%H%M%SZ"));
     let recovered = match service {
         COST_ENGINE => damage::recover(&path, &suffix, cost_engine::prepare_file).await,
@@ -42,39 +48,10 @@ pub async fn file(context: &Context, service: &str) -> Result<(PathBuf, Recovere
     };
     let recovered = recovered.map_err(|error| Error::Failed(mesh_runtime::chain(&error)))?;
     if service == COST_ENGINE {
-        let marker = marker(&path);
-        fs::write(&marker, "").map_err(|source| Error::io("write", &marker, source))?;
+        let noted = cost_engine::compute_again(&path);
+        noted.map_err(|source| Error::io("write beside", &path, source))?;
     }
     Ok((path, recovered))
-}
-
-/// Lets the cost-engine read everything that the bus has once more, after its file was recovered.
-///
-/// # Errors
-/// If NATS refuses.
-pub async fn compute_again(context: &Context, child: Option<&NatsChild>) -> Result<(), Error> {
-    // What is wrong with the configuration is said by the service.
-    let file = cost_engine::CostEngineService::database_file(context);
-    let Some(marker) = file.ok().flatten().map(|file| marker(&file)) else {
-        return Ok(());
-    };
-    if !marker.exists() {
-        return Ok(());
-    }
-    let config = match child {
-        Some(child) => child.config(COST_ENGINE)?,
-        None => context.mesh.nats.clone(),
-    };
-    let bus = Bus::connect(&config, COST_ENGINE).await?;
-    bus.ready(&context.shutdown).await?;
-    bus.consume_again(SLURM_EVENTS, COST_ENGINE).await?;
-    bus.close().await;
-    tracing::info!("costs are computed again from everything that the bus has");
-    fs::remove_file(&marker).map_err(|source| Error::io("remove", &marker, source))
-}
-
-fn marker(file: &Path) -> PathBuf {
-    PathBuf::from(format!("{}.compute-again", file.display()))
 }
 
 /// The services whose files can be recovered, and what to do about another one.
@@ -86,7 +63,7 @@ pub fn is_recoverable(service: &str) -> Result<(), Error> {
         COST_ENGINE | webhook_dispatcher::WebhookDispatcherService::NAME => Ok(()),
         ledger::LedgerService::NAME => Err(Error::Failed(format!(
             "rows of a ledger that are put together anew prove nothing; {}",
-            databases::remedy(service)
+            <ledger::LedgerService as Service>::REMEDY
         ))),
         _ => Err(Error::Failed(format!(
             "{service} keeps nothing in a file: its state is in NATS, and is written again by itself"

@@ -6,7 +6,6 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
 use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 
-use super::databases;
 use super::nats_child::NatsChild;
 use crate::error::Error;
 
@@ -77,13 +76,9 @@ impl Starter<'_> {
             source,
         };
         S::check(&context).map_err(failed)?;
-        let file = S::database_file(&context).map_err(failed)?;
+        S::database_file(&context).map_err(failed)?;
         let running = context.health.condition(&format!("{}.running", S::NAME));
-        let started = S::start(context.clone()).await;
-        if let Some(file) = file.filter(|file| file.exists()) {
-            databases::keep_checking(&context, S::NAME, file);
-        }
-        let Started { router, run } = match started {
+        let Started { router, run } = match mesh_runtime::start_service::<S>(&context).await {
             Ok(started) => started,
             Err(error) => {
                 fails_alone(S::NAME, &running, error.as_ref());

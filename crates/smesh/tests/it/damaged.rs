@@ -71,7 +71,9 @@ fn recovers(service: &'static str, file: &str, page: isize) {
     mesh.wait_until("the service works", || {
         said_of(&mesh, service).trim().is_empty()
     });
-    assert!(!mesh.path(&format!("data/{file}.compute-again")).exists());
+    mesh.wait_until("costs are computed again", || {
+        !mesh.path(&format!("data/{file}.compute-again")).exists()
+    });
     // It was looked at as a whole again.
     let log = fs::read_to_string(mesh.path("up.log")).unwrap();
     let since = log.rfind("nats-server started").unwrap();

@@ -5,6 +5,7 @@
 mod api;
 mod costs;
 mod crash;
+mod damaged;
 mod late;
 mod price_book;
 mod shared;

@@ -6,6 +6,7 @@ mod backup;
 mod bell;
 mod cancelled;
 mod cluster;
+mod crowded;
 mod deleted;
 mod doubt;
 mod drift;

@@ -141,6 +141,12 @@ impl Mesh {
         Replicas::start(IngestService::NAME, program, &config, self.folder.path())
     }
 
+    /// The configuration of a process of its own.
+    pub fn config(&self, cluster: &Cluster, settings: &str) -> PathBuf {
+        let slurm = format!("bin_dir = {:?}", cluster.commands());
+        self.write_config(NAME, cluster, &slurm, settings)
+    }
+
     fn write_config(&self, name: &str, cluster: &Cluster, slurm: &str, settings: &str) -> PathBuf {
         let path = self.folder.path().join(format!("{name}.toml"));
         if !self.folder.path().join("identities.toml").exists() {

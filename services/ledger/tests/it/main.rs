@@ -6,6 +6,7 @@ mod api;
 mod append;
 mod complete;
 mod connection;
+mod damaged;
 mod faults;
 mod grpc;
 mod history;

@@ -6,6 +6,7 @@ mod again;
 mod api;
 mod arrays;
 mod bounds;
+mod damaged;
 mod database;
 mod delivery;
 mod dispatcher;

@@ -1,0 +1,24 @@
+//! The program by itself, with a damaged file.
+
+use mesh_testkit::{NatsServer, names_damage, write_private};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_file_is_named_with_what_to_do() {
+    let nats = NatsServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("mesh.toml");
+    let text = format!(
+        "[mesh]\ncluster = \"c\"\ndata_dir = {:?}\n[mesh.nats]\nurl = {:?}\n",
+        folder.path(),
+        nats.url()
+    );
+    write_private(&config, text);
+    let file = folder.path().join("webhook-dispatcher.db");
+    names_damage(
+        env!("CARGO_BIN_EXE_webhook-dispatcher"),
+        &config,
+        &file,
+        "smesh recover webhook-dispatcher",
+    )
+    .await;
+}

@@ -6,7 +6,7 @@ use slurm_types::JobState;
 
 use crate::{AccountingRecord, JobRecord, NodeRecord};
 
-/// Forms that are told in one day: a release with more of them needs a new version of the mesh, not more events.
+/// Forms that are published in one day: a release with more of them needs a new version of the mesh, not more events.
 const MAX_FORMS_PER_DAY: usize = 50;
 /// Longest word of Slurm that is quoted.
 const MAX_WORD: usize = 64;
@@ -80,13 +80,13 @@ impl Drift {
         })
     }
 
-    /// Whether it is told on a day (since 1970), and notes that it was. `told` has the forms that were, each with its day.
-    pub fn note(&self, told: &mut BTreeMap<String, i64>, day: i64) -> bool {
-        told.retain(|_, last| *last == day);
-        if told.contains_key(&self.message) || told.len() >= MAX_FORMS_PER_DAY {
+    /// Whether to publish it on a day (since 1970), and notes that it was. `published` has the forms of that day.
+    pub fn note(&self, published: &mut BTreeMap<String, i64>, day: i64) -> bool {
+        published.retain(|_, last| *last == day);
+        if published.contains_key(&self.message) || published.len() >= MAX_FORMS_PER_DAY {
             return false;
         }
-        told.insert(self.message.clone(), day);
+        published.insert(self.message.clone(), day);
         true
     }
 }

@@ -204,12 +204,12 @@ impl Watcher {
         }
         // One more write per change, so that a restart long after does not repeat events beyond the bus's dedupe window.
         store.settle().await?;
-        self.tell_drifts(store, source, drifts, stop).await?;
+        self.publish_drifts(store, source, drifts, stop).await?;
         Ok(took)
     }
 
-    /// Tells what nobody knows, each form once a day.
-    async fn tell_drifts(
+    /// Publishes forms that this version does not know, each once a day.
+    async fn publish_drifts(
         &self,
         store: &mut Store,
         asked: &str,
@@ -219,12 +219,12 @@ impl Watcher {
         if drifts.is_empty() {
             return Ok(());
         }
-        let mut told = store.drifts();
-        let events = told.events(&self.cluster, asked, drifts, Utc::now());
+        let mut published = store.drifts();
+        let events = published.events(&self.cluster, asked, drifts, Utc::now());
         if events.is_empty() {
             return Ok(());
         }
-        store.write_drifts(told, &events).await?;
+        store.write_drifts(published, &events).await?;
         self.publish(events, stop).await?;
         store.settle().await
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::TrackedNode;
-use crate::domain::drift::{self, ToldDrifts};
+use crate::domain::drift::{self, PublishedDrifts};
 use crate::error::Error;
 
 /// Shards of a cluster: a shard of a cluster with 50,000 nodes stays below the bucket's limit of 1 MiB, even at the baseline.
@@ -34,8 +34,8 @@ struct Stored {
     nodes: BTreeMap<String, TrackedNode>,
     outbox: Vec<OutboxEntry>,
     /// In one shard only.
-    #[serde(default, skip_serializing_if = "ToldDrifts::is_empty")]
-    drifts: ToldDrifts,
+    #[serde(default, skip_serializing_if = "PublishedDrifts::is_empty")]
+    drifts: PublishedDrifts,
 }
 
 #[derive(Clone)]
@@ -157,19 +157,19 @@ impl Store {
         Ok(())
     }
 
-    /// What was told of forms that nobody knows.
-    pub fn drifts(&self) -> ToldDrifts {
+    /// The drift that was published.
+    pub fn drifts(&self) -> PublishedDrifts {
         let shard = self.shards.get(&self.key(&shard_of(drift::ENTITY)));
-        shard.map_or_else(ToldDrifts::default, |shard| shard.drifts.clone())
+        shard.map_or_else(PublishedDrifts::default, |shard| shard.drifts.clone())
     }
 
-    /// Writes what is told of forms that nobody knows, and the events about them.
+    /// Writes the published drift, with its events.
     ///
     /// # Errors
     /// As [`Store::write`].
     pub async fn write_drifts(
         &mut self,
-        drifts: ToldDrifts,
+        drifts: PublishedDrifts,
         events: &[Event],
     ) -> Result<(), Error> {
         let key = self.key(&shard_of(drift::ENTITY));

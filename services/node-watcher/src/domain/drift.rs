@@ -1,4 +1,4 @@
-//! What Slurm printed of nodes and this version does not know: told once per form and day.
+//! What Slurm printed of nodes and this version does not know: published once per form and day.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,22 +15,22 @@ const SOURCE: &str = "nodes";
 /// Entity of the events.
 pub const ENTITY: &str = "capture/nodes";
 
-/// What was told.
+/// What was published.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldDrifts {
-    /// Forms, each with the day since 1970 on which it was told last.
+pub struct PublishedDrifts {
+    /// Forms, each with the day since 1970 on which it was published last.
     forms: BTreeMap<String, i64>,
     /// Number of the last event.
     count: u64,
 }
 
-impl ToldDrifts {
-    /// True if nothing was ever told.
+impl PublishedDrifts {
+    /// True if nothing was ever published.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The events for those of the forms that were not told today.
+    /// The events for those of the forms that were not published today.
     pub fn events(
         &mut self,
         cluster: &str,

@@ -250,7 +250,7 @@ fn secrets_need_not_stand_on_the_command_line() {
     let address = "https://hooks.slack.com/services/T0001/B0002/s3cretPathOfMine";
     write_private(&mesh.path("slack.url"), format!("{address}\n"));
     let bot = r#"{"type": "slack-api", "token": "xoxb-s3cret", "channel": "C1"}"#;
-    std::fs::write(mesh.path("routing.key"), "s3cret-routing-key\n").unwrap();
+    write_private(&mesh.path("routing.key"), "s3cret-routing-key\n");
     let add = |name: &str, args: &[&str]| mesh.smesh(&[&["webhooks", "add", name], args].concat());
     let prompted = prompted(&mesh, address);
     let made = [

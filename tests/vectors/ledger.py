@@ -21,12 +21,13 @@ from check import Comparison, export, fact_id, leaf, prefixed, recorded, token
 EVENT = {"id": 1, "cluster": 2, "type": 3, "entity": 13, "id_source": 16}
 ENTITY = {"key": 2}
 ID_SOURCE = {"slot": 1, "n": 2, "cause": 3, "entity": 4}
-AUDIT = {"id": 1, "cluster": 2, "kind": 3, "delivery": 10, "read": 11, "key": 14, "retention": 15, "replay": 20}
+AUDIT = {"id": 1, "cluster": 2, "kind": 3, "delivery": 10, "read": 11, "key": 14, "retention": 15, "replay": 20, "history": 22}
 DELIVERY = {"endpoint": 1, "event_id": 2, "round": 10}
 READ = {"phase": 12, "replay_id": 14}
 KEY = {"vkey": 1}
 RETENTION = {"first": 1, "last": 2, "sha256": 4}
 REPLAY = {"replay_id": 1, "phase": 9}
+HISTORY = {"what": 1, "origin": 2, "checkpoint": 4, "entries": 5}
 
 SLOTS = {
     "job.baseline": "baseline",
@@ -113,6 +114,10 @@ def audit_id(body):
         act = fields(entry["retention"], RETENTION)
         numbers = [act[name].to_bytes(8, "big") for name in ("first", "last")]
         return kind, uuid8(b"slurm-mesh/retention/1", *numbers, bytes.fromhex(text(act["sha256"])))
+    if kind == "history":
+        act = fields(entry["history"], HISTORY)
+        said = [text(act[name]) for name in ("what", "origin", "checkpoint")]
+        return kind, fact_id("slurm-mesh/history/1", *said, act["entries"] or 0)
     if kind in ("replay", "read"):
         act = fields(entry[kind], {"replay": REPLAY, "read": READ}[kind])
         if act["replay_id"] is not None:

@@ -73,7 +73,8 @@ impl Checkpoint {
         note::sign(&self.text(), keys)
     }
 
-    /// Reads a checkpoint that one of the keys must have signed, and says which did.
+    /// Reads a checkpoint that a key of its origin must have signed, and says which keys did. A ledger that goes on under another origin signs
+    /// its first checkpoint with a key of each.
     ///
     /// # Errors
     /// If it is no checkpoint, or none of the keys has signed it.
@@ -83,12 +84,13 @@ impl Checkpoint {
     ) -> Result<(Self, Vec<&'k PublicKey>), CheckpointError> {
         let (text, signed_by) = note::open(note, keys)?;
         let checkpoint = Self::parse(text)?;
-        match signed_by.iter().find(|key| key.name() != checkpoint.origin) {
-            Some(key) => Err(CheckpointError::OtherOrigin {
+        let of_its_origin = signed_by.iter().any(|key| key.name() == checkpoint.origin);
+        match signed_by.first() {
+            Some(key) if !of_its_origin => Err(CheckpointError::OtherOrigin {
                 key: key.name().to_owned(),
                 origin: checkpoint.origin,
             }),
-            None => Ok((checkpoint, signed_by)),
+            _ => Ok((checkpoint, signed_by)),
         }
     }
 

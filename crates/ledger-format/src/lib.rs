@@ -8,6 +8,7 @@
 //! - [`note`]: signed texts and the keys that sign them. C2SP's `signed-note`.
 //! - [`checkpoint`]: which tree the ledger had, as a signed note. C2SP's `tlog-checkpoint`.
 //! - [`archive`]: what is signed when content is archived or erased.
+//! - [`cosignature`]: what witnesses sign. C2SP's `tlog-cosignature`.
 //! - [`succession`]: which checkpoint follows which, and which key signs when.
 //! - [`verify`]: entries against the chain, the tree and checkpoints; [`fault`] names what does not fit.
 //! - [`export`]: entries as JSON lines that can be verified with nothing but a public key.
@@ -18,6 +19,7 @@
 pub mod archive;
 pub mod chain;
 pub mod checkpoint;
+pub mod cosignature;
 pub mod export;
 pub mod fault;
 pub mod file;

@@ -73,18 +73,13 @@ impl PublicKey {
 
     /// The key id.
     pub fn id(&self) -> [u8; 4] {
-        let mut hash = Sha256::new();
-        hash.update(self.name.as_bytes());
-        hash.update([b'\n', ED25519]);
-        hash.update(self.key.as_bytes());
-        let [a, b, c, d, ..] = <[u8; 32]>::from(hash.finalize());
-        [a, b, c, d]
+        key_id(&self.name, ED25519, self.key.as_bytes())
     }
 }
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}", self.label(), encoded(self.key.as_bytes()))
+        f.write_str(&key_text(&self.name, ED25519, self.key.as_bytes()))
     }
 }
 
@@ -92,7 +87,7 @@ impl FromStr for PublicKey {
     type Err = NoteError;
 
     fn from_str(text: &str) -> Result<Self, NoteError> {
-        let (name, id, bytes) = key_fields(text)?;
+        let (name, id, bytes) = key_fields(text, ED25519)?;
         let key = VerifyingKey::from_bytes(&bytes)
             .map_err(|_| NoteError::Key("it is no point of the curve"))?;
         let key = Self {
@@ -135,7 +130,7 @@ impl PrivateKey {
         format!(
             "{PRIVATE}{}+{}",
             self.public().label(),
-            encoded(&self.key.to_bytes())
+            encoded(ED25519, &self.key.to_bytes())
         )
     }
 }
@@ -154,7 +149,7 @@ impl FromStr for PrivateKey {
         let public_form = text
             .strip_prefix(PRIVATE)
             .ok_or(NoteError::Key("it does not begin with PRIVATE+KEY+"))?;
-        let (name, id, seed) = key_fields(public_form)?;
+        let (name, id, seed) = key_fields(public_form, ED25519)?;
         let key = Self::new(name, &seed)?;
         same_id(key.public(), id)?;
         Ok(key)
@@ -220,9 +215,9 @@ pub fn unverified_text(note: &str) -> Result<&str, NoteError> {
     Ok(split(note)?.0)
 }
 
-type SignatureLine<'a> = (&'a str, [u8; 4], Vec<u8>);
+pub(crate) type SignatureLine<'a> = (&'a str, [u8; 4], Vec<u8>);
 
-fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteError> {
+pub(crate) fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteError> {
     if note.len() > LONGEST {
         return Err(NoteError::Form("it is longer than 64 KiB"));
     }
@@ -270,7 +265,7 @@ fn checked_name(name: &str) -> Result<&str, NoteError> {
 }
 
 /// Name, key id and key of `<name>+<key id>+<base64>`.
-fn key_fields(text: &str) -> Result<(&str, &str, [u8; 32]), NoteError> {
+pub(crate) fn key_fields(text: &str, kind: u8) -> Result<(&str, &str, [u8; 32]), NoteError> {
     // A name has no plus sign, base64 may have some.
     let mut fields = text.trim_end().splitn(3, '+');
     let (Some(name), Some(id), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
@@ -281,11 +276,13 @@ fn key_fields(text: &str) -> Result<(&str, &str, [u8; 32]), NoteError> {
         .decode(key)
         .map_err(|_| NoteError::Key("its third field is no base64"))?;
     match key.split_first() {
-        Some((&ED25519, key)) => match key.try_into() {
+        Some((of, key)) if *of == kind => match key.try_into() {
             Ok(key) => Ok((name, id, key)),
             Err(_) => Err(NoteError::Key("an Ed25519 key has 32 bytes")),
         },
-        _ => Err(NoteError::Key("it is of another kind than Ed25519")),
+        _ => Err(NoteError::Key(
+            "it is of another kind than Ed25519, or of another use",
+        )),
     }
 }
 
@@ -297,8 +294,27 @@ fn same_id(key: PublicKey, id: &str) -> Result<PublicKey, NoteError> {
     }
 }
 
-fn encoded(key: &[u8; 32]) -> String {
-    let mut bytes = vec![ED25519];
+/// The beginning of SHA-256 of name, type and key.
+pub(crate) fn key_id(name: &str, kind: u8, key: &[u8; 32]) -> [u8; 4] {
+    let mut hash = Sha256::new();
+    hash.update(name.as_bytes());
+    hash.update([b'\n', kind]);
+    hash.update(key);
+    let [a, b, c, d, ..] = <[u8; 32]>::from(hash.finalize());
+    [a, b, c, d]
+}
+
+/// A public key as text.
+pub(crate) fn key_text(name: &str, kind: u8, key: &[u8; 32]) -> String {
+    format!(
+        "{}+{}",
+        label(name, key_id(name, kind, key)),
+        encoded(kind, key)
+    )
+}
+
+fn encoded(kind: u8, key: &[u8; 32]) -> String {
+    let mut bytes = vec![kind];
     bytes.extend(key);
     STANDARD.encode(bytes)
 }

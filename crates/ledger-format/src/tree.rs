@@ -59,6 +59,19 @@ impl Blocks {
         self.0.insert(block, hashes);
     }
 
+    /// Adds a stored hash that follows those of its block, if that was read.
+    pub fn push(&mut self, node: Node, hash: Hash) {
+        let block = Block {
+            level: node.level,
+            index: node.index / WIDTH,
+        };
+        if let Some(hashes) = self.0.get_mut(&block)
+            && block.start() + hashes.len() as u64 == node.index
+        {
+            hashes.push(hash);
+        }
+    }
+
     /// The hash of a subtree; `None` if its block was not read or does not reach so far.
     fn node(&self, node: Node) -> Option<Hash> {
         let (block, first, count) = Block::of(node);

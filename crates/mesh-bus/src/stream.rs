@@ -1,6 +1,7 @@
 //! What a stream still has: for who must know that nothing is missing.
 
-use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{RawMessageError, RawMessageErrorKind, Stream};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
@@ -55,19 +56,55 @@ impl Bus {
         stream: &str,
         sequence: u64,
     ) -> Result<Option<StoredMessage>, Error> {
-        let failed = || Error::jetstream("read stream", stream);
-        let handle = self.stream(stream).await?;
-        let found = handle.get_first_raw_message_by_subject(">", sequence).await;
-        match found {
-            Ok(message) => Ok(Some(StoredMessage {
-                sequence: message.sequence,
-                subject: message.subject.to_string(),
-                body: message.payload,
-                stored: time(message.time).map_err(failed())?,
-            })),
-            Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
-            Err(error) => Err(failed()(error.into())),
-        }
+        self.next_stored(stream, ">", sequence).await
+    }
+
+    /// The newest message of a stream on a subject; `None` if there is none.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn last_stored(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StoredMessage>, Error> {
+        let handle = self.stream_without_info(stream).await?;
+        let found = handle.get_last_raw_message_by_subject(subject);
+        stored(stream, found.await)
+    }
+
+    /// The message of a stream with this sequence; `None` if it is not there any more.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn stored_at(
+        &self,
+        stream: &str,
+        sequence: u64,
+    ) -> Result<Option<StoredMessage>, Error> {
+        let handle = self.stream_without_info(stream).await?;
+        stored(stream, handle.get_raw_message(sequence).await)
+    }
+
+    /// The first message of a stream on a subject that has this sequence or a later one; `None` if there is none any more.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub async fn next_stored(
+        &self,
+        stream: &str,
+        subject: &str,
+        sequence: u64,
+    ) -> Result<Option<StoredMessage>, Error> {
+        let handle = self.stream_without_info(stream).await?;
+        let found = handle.get_first_raw_message_by_subject(subject, sequence);
+        stored(stream, found.await)
+    }
+
+    /// Takes the right to read messages, and none to look at the stream.
+    async fn stream_without_info(&self, stream: &str) -> Result<Stream<()>, Error> {
+        let handle = self.jetstream.get_stream_no_info(stream).await;
+        handle.map_err(|source| Error::jetstream("read stream", stream)(source.into()))
     }
 
     async fn stream(&self, stream: &str) -> Result<Stream, Error> {
@@ -75,6 +112,23 @@ impl Bus {
             .get_stream(stream)
             .await
             .map_err(|source| Error::jetstream("look at stream", stream)(source.into()))
+    }
+}
+
+fn stored(
+    stream: &str,
+    found: Result<StreamMessage, RawMessageError>,
+) -> Result<Option<StoredMessage>, Error> {
+    let failed = || Error::jetstream("read stream", stream);
+    match found {
+        Ok(message) => Ok(Some(StoredMessage {
+            sequence: message.sequence,
+            subject: message.subject.to_string(),
+            body: message.payload,
+            stored: time(message.time).map_err(failed())?,
+        })),
+        Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
+        Err(error) => Err(failed()(error.into())),
     }
 }
 

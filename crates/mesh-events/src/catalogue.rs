@@ -21,6 +21,8 @@ pub const MESH_HOOKS: &str = "MESH_HOOKS";
 pub const MESH_AUDIT: &str = "MESH_AUDIT";
 /// Signed checkpoints of ledgers.
 pub const MESH_CHECKPOINTS: &str = "MESH_CHECKPOINTS";
+/// In which order ledgers took in what they hold.
+pub const MESH_ORDER: &str = "MESH_ORDER";
 /// Messages that could not be processed.
 pub const MESH_DEAD: &str = "MESH_DEAD";
 /// Events of the ledger, told once more.
@@ -96,6 +98,15 @@ pub const STREAMS: &[Stream] = &[
         max_age: DAY.saturating_mul(365),
         max_bytes: GIB,
         summary: "Signed checkpoints of the ledger, for others to keep. The ledger does not take it in: it would feed itself.",
+    },
+    Stream {
+        name: MESH_ORDER,
+        subjects: &["mesh.order.*"],
+        work_queue: false,
+        // As long as the messages that it puts in order.
+        max_age: DAY.saturating_mul(14),
+        max_bytes: GIB,
+        summary: "In which order a ledger took in SLURM_EVENTS and MESH_AUDIT: with it the end of a ledger that was set back is found again.",
     },
     Stream {
         name: MESH_DEAD,
@@ -369,6 +380,8 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         "ledger" => vec![
             AUDITED_READS.into(),
             "mesh.checkpoint.*".into(),
+            "mesh.order.*".into(),
+            "mesh.*.audit.history".into(),
             "mesh.*.audit.key".into(),
             "mesh.*.audit.retention".into(),
             "mesh.*.audit.replay".into(),
@@ -384,6 +397,9 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             format!("$JS.API.STREAM.MSG.GET.{MESH_AUDIT}"),
             // `smesh verify` compares the ledger with all that it has published.
             format!("$JS.API.DIRECT.GET.{MESH_CHECKPOINTS}"),
+            // What it signed, which a database that was set back does not know.
+            format!("$JS.API.STREAM.MSG.GET.{MESH_CHECKPOINTS}"),
+            format!("$JS.API.STREAM.MSG.GET.{MESH_ORDER}"),
         ],
         // No more kinds: what the ledger tells of keys and archives is its own.
         "webhook-dispatcher" => vec![

@@ -111,6 +111,11 @@ pub fn checkpoint(origin: &str) -> String {
     format!("mesh.checkpoint.{}", token(origin))
 }
 
+/// Subject of the order in which a ledger took in its entries.
+pub fn order(origin: &str) -> String {
+    format!("mesh.order.{}", token(origin))
+}
+
 /// Subject of an event that is told once more: for everybody, or for one webhook endpoint.
 pub fn replay(id: &str, endpoint: Option<&str>, original: &str) -> String {
     let id = token(id);

@@ -15,7 +15,9 @@ use slurm_types::JobRef;
 
 pub use history::{Events, Export, ExportFormat, Filter, Node, Replay, ReplayStart, Stats, Story};
 pub use hooks::{FlushHooks, HookFiles, Hooks, InstallHooks};
-pub use ledger::{Ledger, LedgerExport, LedgerKey, LedgerRetain, Verify};
+pub use ledger::{
+    Ledger, LedgerExport, LedgerKey, LedgerMonitor, LedgerResume, LedgerRetain, Verify,
+};
 pub use nats::{Nats, NatsConfig, NatsProvision};
 pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,

@@ -10,6 +10,7 @@ mod init;
 mod inspect;
 mod job;
 mod ledger;
+mod monitor;
 mod nats;
 mod node;
 mod price;
@@ -25,9 +26,9 @@ mod why;
 
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Ledger, LedgerKey};
 use crate::error::Error;
-use crate::up;
+use crate::{known, settings, up};
 
 /// Runs a command; returns its exit status.
 ///
@@ -35,6 +36,9 @@ use crate::up;
 /// What is to be said on standard error.
 pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     let global = &cli.global;
+    if reads_ledger(&cli.command) {
+        known::guard(&settings::client(global)?).await?;
+    }
     match cli.command {
         Command::Init(args) => init::run(global, &args),
         // Boxed: it is far larger than the others together.
@@ -58,5 +62,21 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Nats(args) => nats::run(global, args).await,
         Command::Hooks(args) => hooks::run(global, args).await,
         Command::Inspect(args) => inspect::run(&args),
+    }
+}
+
+/// Whether a command shows what the ledger of the API says.
+const fn reads_ledger(command: &Command) -> bool {
+    match command {
+        Command::Events(_)
+        | Command::Export(_)
+        | Command::Stats(_)
+        | Command::Job(_)
+        | Command::Node(_)
+        | Command::Ledger(Ledger::Checkpoint | Ledger::Key(LedgerKey::Show) | Ledger::Export(_)) => {
+            true
+        }
+        Command::Verify(args) => args.remote,
+        _ => false,
     }
 }

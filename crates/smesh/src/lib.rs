@@ -12,6 +12,7 @@ pub mod cli;
 pub mod client;
 pub mod commands;
 pub mod error;
+pub mod known;
 pub mod secret_input;
 pub mod settings;
 pub mod show;

@@ -1,14 +1,18 @@
 //! Signs what the ledger is, every few seconds when there is something new.
 //!
 //! A checkpoint that contradicts an earlier one would be worse than none, so before every signature the tree is compared with the newest
-//! stored checkpoint and with the newest one that was signed here, which is remembered beside the key. If they differ (entries were changed
-//! or taken away behind the ledger's back, or an old backup was put in its place), nothing is signed: readiness, log and metric say so.
+//! stored checkpoint, with the newest one that was signed here, which is remembered beside the key, and with the newest one that the bus has,
+//! which nobody puts back with a backup of this host. If they differ (entries were changed or taken away behind the ledger's back, or an old
+//! backup was put in its place), nothing is signed: readiness, log and metric say so. Nothing is appended either to a ledger that was set back.
 //!
 //! Any number of replicas may share a ledger. Those that have the key sign; of two that sign at once the database takes one. One without
 //! the key serves queries and proofs, and says so only if nobody else signs.
 
 mod key;
+mod origin;
 mod publish;
+mod published;
+mod resume;
 mod subtrees;
 
 use std::sync::Arc;
@@ -24,10 +28,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::adapters::{KeyFile, Signed, Store};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::keys::StoredKey;
+use crate::domain::keys::{self, StoredKey};
 use crate::domain::note::{PrivateKey, PublicKey};
 use crate::error::Error;
 use crate::metrics;
+use crate::witness::{Growth, Witnesses};
+use key::new_key;
 
 pub use self::subtrees::repair_subtrees;
 use self::subtrees::{Subtrees, tree_at};
@@ -45,6 +51,7 @@ pub struct Checkpointer {
     file: KeyFile,
     origin: Arc<str>,
     cluster: Arc<str>,
+    witnesses: Option<Arc<Witnesses>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -55,8 +62,18 @@ struct State {
     tree: Frontier,
     /// The newest checkpoint that was signed here.
     signed: Option<Checkpoint>,
-    /// Whether the tree was compared with it and with the stored one since the start.
+    /// The newest checkpoint that the bus has.
+    published: Option<Checkpoint>,
+    /// Whether the bus was asked for it since the start.
+    looked: bool,
+    /// Whether the tree was compared with all of them since the start.
     compared: bool,
+    /// The configured origin, or the one under which the ledger goes on since.
+    origin: String,
+    /// Entries that the newest stored checkpoint counted at the start.
+    signed_before: u64,
+    /// Up to which entry the bus has the order; not known at the start.
+    ordered: Option<u64>,
     /// A note that NATS has not got yet.
     unpublished: Option<(u64, String)>,
     /// Whether every new key has its entry in the audit.
@@ -83,8 +100,16 @@ impl Checkpointer {
             file,
             origin: origin.into(),
             cluster: cluster.into(),
+            witnesses: None,
             state: Arc::default(),
         }
+    }
+
+    /// Asks these to cosign.
+    #[must_use]
+    pub fn with_witnesses(mut self, witnesses: Option<Witnesses>) -> Self {
+        self.witnesses = witnesses.map(Arc::new);
+        self
     }
 
     /// Signs whenever there is something new, as often as the interval says. Never ends.
@@ -103,6 +128,7 @@ impl Checkpointer {
                     _ => None,
                 },
                 Err(Error::Inconsistent(_)) => Some(("inconsistent", result.err())),
+                Err(Error::Witness(_)) => Some(("unwitnessed", result.err())),
                 Err(_) => Some(("failed", result.err())),
             };
             let Some((reason, error)) = problem else {
@@ -119,6 +145,9 @@ impl Checkpointer {
             condition.fail(&text);
             if told.as_ref() != Some(&text) {
                 tracing::error!(error = text, "no checkpoint is signed");
+                if reason == "inconsistent" {
+                    self.tell_published_contradiction().await;
+                }
                 told = Some(text);
             }
         }
@@ -190,7 +219,7 @@ impl Checkpointer {
                 "the ledger has no entries yet: there is nothing that the present key could hand over".to_owned(),
             ));
         }
-        let new = self.new_key()?;
+        let new = new_key(&state.origin)?;
         self.file.write_next(&new)?;
         let row = StoredKey {
             number: ready.keys.last().map_or(1, |key| key.number + 1),
@@ -236,6 +265,47 @@ impl Checkpointer {
 
     async fn try_ready(&self, state: &mut State) -> Result<Ready, Error> {
         let mut stored_keys = self.store.checkpoint_keys().await?;
+        state.origin = keys::origin(&stored_keys, &self.origin);
+        self.load_last_note(state)?;
+        let public: Vec<PublicKey> = stored_keys
+            .iter()
+            .filter_map(|key| key.vkey.parse().ok())
+            .collect();
+        // Before the database is read: what another replica stored and published meanwhile is no contradiction.
+        match self.published(state, &stored_keys).await {
+            Err(error @ Error::Bus(_)) if !state.looked => return Err(error),
+            Err(Error::Bus(error)) => {
+                tracing::debug!(error = mesh_runtime::chain(&error), "read MESH_CHECKPOINTS");
+            }
+            result => result?,
+        }
+        self.note_signed(state);
+        let last = self.store.last_checkpoint().await?;
+        let base = last
+            .as_ref()
+            .map(|last| genuine(last, &public))
+            .transpose()?;
+        let base_size = base.as_ref().map_or(0, |base| base.size);
+        if !state.compared {
+            state.signed_before = base_size;
+        }
+        let head = self.store.head().await?.seq;
+        for (checkpoint, whose) in [
+            (&base, "the newest"),
+            (&state.signed, "one signed here"),
+            (&state.published, "one on MESH_CHECKPOINTS"),
+        ] {
+            if let Some(checkpoint) = checkpoint
+                && checkpoint.size > head
+            {
+                return Err(Error::Inconsistent(format!(
+                    "the ledger has {head} entries, but its checkpoints ({whose}) count {}: entries were taken away, or an old backup was put back; `smesh ledger resume` brings back what the bus still has",
+                    checkpoint.size
+                )));
+            }
+        }
+
+        // Only now: a database that was set back may not know the key that is in the file.
         if self.load_key(state, &stored_keys).await? {
             stored_keys = self.store.checkpoint_keys().await?;
         }
@@ -245,40 +315,20 @@ impl Checkpointer {
                 self.file.path().display()
             ))
         })?;
-        let public: Vec<PublicKey> = stored_keys
-            .iter()
-            .filter_map(|key| key.vkey.parse().ok())
-            .collect();
-        let last = self.store.last_checkpoint().await?;
-        let base = last
-            .as_ref()
-            .map(|last| genuine(last, &public))
-            .transpose()?;
-        let base_size = base.as_ref().map_or(0, |base| base.size);
-        let head = self.store.head().await?.seq;
-        for (checkpoint, whose) in [(&base, "the newest"), (&state.signed, "one signed here")] {
-            if let Some(checkpoint) = checkpoint
-                && checkpoint.size > head
-            {
-                return Err(Error::Inconsistent(format!(
-                    "the ledger has {head} entries, but its checkpoints ({whose}) count {}: entries were taken away, or an old backup was put back",
-                    checkpoint.size
-                )));
-            }
-        }
 
         let mut subtrees = Subtrees::default();
         if !state.compared || state.tree.size() > base_size {
             let (tree, made) = tree_at(&self.store, base.as_ref()).await?;
             (state.tree, subtrees) = (tree, made);
-            let signed = state.signed.clone();
-            let earlier = signed.filter(|signed| signed.size < base_size);
-            tree_at(&self.store, earlier.as_ref()).await?;
+            for other in [state.signed.clone(), state.published.clone()] {
+                let earlier = other.filter(|other| other.size < base_size);
+                tree_at(&self.store, earlier.as_ref()).await?;
+            }
             state.compared = true;
         }
         // In steps that end where a checkpoint does.
-        let signed = state.signed.clone();
-        let mut stops: Vec<&Checkpoint> = base.iter().chain(&signed).collect();
+        let others = [state.signed.clone(), state.published.clone()];
+        let mut stops: Vec<&Checkpoint> = base.iter().chain(others.iter().flatten()).collect();
         stops.sort_by_key(|checkpoint| checkpoint.size);
         for stop in stops {
             if stop.size >= state.tree.size() {
@@ -308,7 +358,7 @@ impl Checkpointer {
         key: Option<StoredKey>,
     ) -> Result<Option<Option<StoredCheckpoint>>, Error> {
         let checkpoint = Checkpoint {
-            origin: self.origin.to_string(),
+            origin: state.origin.clone(),
             size: state.tree.size(),
             root: state.tree.root(),
         };
@@ -321,6 +371,18 @@ impl Checkpointer {
             // Before anybody can see it.
             self.file.write_last_note(&note)?;
             state.signed = Some(checkpoint.clone());
+            let note = match &self.witnesses {
+                None => note,
+                Some(witnesses) => {
+                    state.compared = false;
+                    let growth = Growth {
+                        store: &self.store,
+                        size: checkpoint.size,
+                        subtrees: &subtrees.made,
+                    };
+                    witnesses.cosign(&note, growth).await?
+                }
+            };
             Some(StoredCheckpoint {
                 number,
                 size: checkpoint.size.cast_signed(),

@@ -11,6 +11,7 @@ use crate::adapters::LONGEST_QUERY;
 use crate::domain::note::PrivateKey;
 use crate::domain::replay::Limits;
 use crate::error::Error;
+use crate::witness::{Witness, Witnesses};
 
 /// The section, every key with its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -109,6 +110,20 @@ pub struct CheckpointConfig {
     pub interval: Duration,
     /// File of the private key; empty for `ledger-checkpoint.key` in the data directory.
     pub key_file: PathBuf,
+    /// Who is asked to cosign each checkpoint.
+    pub witnesses: Vec<WitnessConfig>,
+    /// How many of them have to.
+    pub required_cosignatures: usize,
+}
+
+/// `[[ledger.checkpoint.witnesses]]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WitnessConfig {
+    /// Prefix of `add-checkpoint`.
+    pub url: String,
+    /// Its public key, `<name>+<key id>+<base64>`.
+    pub key: String,
 }
 
 /// `[ledger.db]`
@@ -174,6 +189,8 @@ impl Default for CheckpointConfig {
             origin: String::new(),
             interval: LONGEST_INTERVAL,
             key_file: PathBuf::new(),
+            witnesses: Vec::new(),
+            required_cosignatures: 0,
         }
     }
 }
@@ -188,6 +205,41 @@ impl CheckpointConfig {
         }
     }
 
+    /// Those who are asked to cosign; `None` if there are none.
+    ///
+    /// # Errors
+    /// If one of them cannot be asked.
+    pub fn witnesses(&self) -> Result<Option<Witnesses>, Error> {
+        let all: Result<Vec<Witness>, String> = self.witnesses.iter().map(witness).collect();
+        let all = all.map_err(|fault| Error::Config { fault })?;
+        match all.is_empty() {
+            true => Ok(None),
+            false => Witnesses::new(all, self.required_cosignatures).map(Some),
+        }
+    }
+
+    fn witness_faults(&self) -> Vec<String> {
+        let mut faults: Vec<String> = self
+            .witnesses
+            .iter()
+            .filter_map(|one| witness(one).err())
+            .collect();
+        let mut keys: Vec<&str> = self.witnesses.iter().map(|one| one.key.as_str()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        if keys.len() < self.witnesses.len() {
+            faults.push("ledger.checkpoint.witnesses: a key is named twice".to_owned());
+        }
+        if self.required_cosignatures > keys.len() {
+            faults.push(format!(
+                "ledger.checkpoint.required_cosignatures: {} is more than the {} witnesses",
+                self.required_cosignatures,
+                keys.len()
+            ));
+        }
+        faults
+    }
+
     /// The private key's file.
     pub fn key_file(&self, data_dir: &Path) -> PathBuf {
         if self.key_file.as_os_str().is_empty() {
@@ -196,6 +248,24 @@ impl CheckpointConfig {
             data_dir.join(&self.key_file)
         }
     }
+}
+
+fn witness(config: &WitnessConfig) -> Result<Witness, String> {
+    let url: url::Url = config.url.parse().map_err(|_| {
+        format!(
+            "ledger.checkpoint.witnesses: {:?} is no address such as https://witness.example.org",
+            config.url
+        )
+    })?;
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err(format!(
+            "ledger.checkpoint.witnesses: {} is neither http nor https",
+            config.url
+        ));
+    }
+    let key = config.key.parse();
+    let key = key.map_err(|error| format!("ledger.checkpoint.witnesses: {error}"))?;
+    Ok(Witness { url, key })
 }
 
 impl Default for Database {
@@ -252,6 +322,7 @@ impl Config {
         if let Err(fault) = PrivateKey::new(&self.checkpoint.origin("c"), &[0; 32]) {
             faults.push(format!("ledger.checkpoint.origin: {fault}"));
         }
+        faults.extend(self.checkpoint.witness_faults());
         faults.extend(self.location(Path::new("")).err());
         faults.extend(self.reader_location().err());
         faults.extend(self.retention.keep().err());

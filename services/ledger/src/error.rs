@@ -27,6 +27,29 @@ pub enum Error {
         "append to ledger: no answer within {0:?}; is the database reachable, and nobody locking its head?"
     )]
     TooSlow(Duration),
+    /// Nothing is appended to a ledger that was set back: what comes next was appended before, maybe in another order.
+    #[error(
+        "append to ledger: it has {entries} entries, and a checkpoint of {signed} was signed; bring back the rest with `smesh ledger resume`"
+    )]
+    SetBack {
+        /// Entries it has.
+        entries: u64,
+        /// Entries of the greatest checkpoint that is known.
+        signed: u64,
+    },
+    /// Somebody else appended to a ledger that is being resumed.
+    #[error(
+        "resume ledger: its last entry is {entries}, not {after}: somebody else appends to it; try again"
+    )]
+    Moved {
+        /// Entries it has.
+        entries: u64,
+        /// Entries it should have.
+        after: u64,
+    },
+    /// The end of a ledger that was set back cannot be brought back.
+    #[error("resume ledger: {0}")]
+    NotResumed(String),
     /// Facts could not be stored; none of the batch is.
     #[error("append to ledger")]
     Append(#[source] sqlx::Error),
@@ -42,6 +65,9 @@ pub enum Error {
         /// Sequence.
         seq: i64,
     },
+    /// What was published before could not be read.
+    #[error(transparent)]
+    Bus(mesh_bus::Error),
     /// A checkpoint could not be stored.
     #[error("store checkpoint")]
     Sign(#[source] sqlx::Error),
@@ -104,6 +130,9 @@ pub enum Error {
         /// What is wrong.
         fault: String,
     },
+    /// Too few witnesses signed a checkpoint, or none can be asked.
+    #[error("sign checkpoint: {0}")]
+    Witness(String),
     /// No checkpoint is signed, as it would contradict one that was.
     #[error("sign checkpoint: refused, as {0}; run `smesh verify`")]
     Inconsistent(String),

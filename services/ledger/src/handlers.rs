@@ -109,6 +109,8 @@ impl Appender {
                     }
                     return Ok(());
                 }
+                // Trying again does not mend it, and the checkpointer says it.
+                Err(error @ Error::SetBack { .. }) => return Err(error),
                 Err(error) => {
                     metrics::failed(stream);
                     self.database.fail(mesh_runtime::chain(&error));

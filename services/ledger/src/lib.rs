@@ -23,6 +23,7 @@ pub mod metrics;
 mod policy;
 pub mod replayer;
 pub mod retention;
+pub mod witness;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub use adapters::{
     Class, Completion, PUBLISHED, Progress, Report, Store, Trust, Unverified, VerifyError,
     verify_database, verify_database_with, verify_everything,
 };
-pub use config::{Config, DEFAULTS, ReplayConfig};
+pub use config::{CheckpointConfig, Config, DEFAULTS, ReplayConfig, WitnessConfig};
 pub use domain::verify::{Fault, FirstBad, Verified};
 pub use error::Error;
 pub use mesh_db::Location;
@@ -108,7 +109,8 @@ impl Service for LedgerService {
             KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir)),
             &config.checkpoint.origin(&context.mesh.cluster),
             &context.mesh.cluster,
-        );
+        )
+        .with_witnesses(config.checkpoint.witnesses()?);
         let proofs = Arc::new(Proofs::new(store.clone(), checkpointer.clone()));
         let replayer = Replayer::new(
             store.clone(),
@@ -186,10 +188,27 @@ async fn run(
         // Told to stop before NATS could be reached: nothing is held.
         return Ok(());
     }
+    let checkpoints = context.health.condition("ledger.checkpoints");
+    checkpoints.ok();
+    if let Err(error) = checkpointer.look_back().await {
+        let error = mesh_runtime::chain(&error);
+        tracing::error!(error, "compare the ledger with what was signed");
+        checkpoints.fail(error);
+    }
     let consume = |source: Source| {
         let appender = Appender::new(source, store.clone(), database.clone(), shutdown.clone());
         let bus = bus.clone();
         async move {
+            // What comes next was appended before, in an order that has to be found again.
+            let whole = shutdown.run_until_cancelled(store.until_not_set_back());
+            match whole.await {
+                None => return Ok(()),
+                Some(Err(error)) => tracing::warn!(
+                    error = mesh_runtime::chain(&error),
+                    "compare the ledger with what was signed"
+                ),
+                Some(Ok(())) => {}
+            }
             bus.consume_batches(
                 source.stream(),
                 LedgerService::NAME,
@@ -200,8 +219,6 @@ async fn run(
             .await
         }
     };
-    let checkpoints = context.health.condition("ledger.checkpoints");
-    checkpoints.ok();
     let holes = Holes {
         store: store.clone(),
         bus: bus.clone(),

@@ -21,10 +21,11 @@ const OPEN_HOLES_SINCE: &str = "ledger_holes_open_since_seconds";
 const RESTORED: &str = "ledger_restored_total";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
 const SUBTREES_REPAIRED: &str = "ledger_subtrees_repaired_total";
+const CONTRADICTED: &str = "ledger_contradictions_total";
 const REPLAYED: &str = "ledger_replayed_total";
 const REPLAYS: &str = "ledger_replays_running";
 /// Why no checkpoint is signed.
-const REASONS: [&str; 3] = ["inconsistent", "no_key", "failed"];
+const REASONS: [&str; 4] = ["inconsistent", "no_key", "unwitnessed", "failed"];
 
 /// Describes every metric; once per process.
 pub fn describe() {
@@ -78,7 +79,11 @@ pub fn describe() {
     );
     describe_gauge!(
         CHECKPOINTS_REFUSED,
-        "1 while no checkpoint is signed, by reason: inconsistent (it would contradict one that was signed: act), no_key, failed."
+        "1 while no checkpoint is signed, by reason: inconsistent (it would contradict one that was signed: act), no_key, unwitnessed (too few cosignatures), failed."
+    );
+    describe_counter!(
+        CONTRADICTED,
+        "Times that a checkpoint with a signature of the ledger's key was found that its entries do not give."
     );
     describe_counter!(
         SUBTREES_REPAIRED,
@@ -151,6 +156,10 @@ pub(crate) fn checkpoints_refused(because: Option<&str>) {
         let refused = because == Some(reason);
         gauge!(CHECKPOINTS_REFUSED, "reason" => reason).set(f64::from(u8::from(refused)));
     }
+}
+
+pub(crate) fn contradicted() {
+    counter!(CONTRADICTED).increment(1);
 }
 
 pub(crate) fn replayed(events: usize) {

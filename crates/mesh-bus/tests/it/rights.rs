@@ -126,7 +126,14 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
         }
         "STREAM.MSG.GET" => {
             reads_bucket(role, stream)
-                || role == "ledger" && ["SLURM_EVENTS", "MESH_AUDIT"].contains(&stream)
+                || role == "ledger"
+                    && [
+                        "SLURM_EVENTS",
+                        "MESH_AUDIT",
+                        "MESH_CHECKPOINTS",
+                        "MESH_ORDER",
+                    ]
+                    .contains(&stream)
         }
         "CONSUMER.NAMES" => is_of_dispatcher(role, stream, "anything"),
         "STREAM.PURGE" => role == "ledger" && stream == "MESH_REPLAY",

@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// What it did.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -44,6 +44,9 @@ pub mod audit_entry {
         /// Somebody made, changed or removed a webhook endpoint.
         #[prost(message, tag = "21")]
         Webhook(super::WebhookChanged),
+        /// The history of a ledger was brought back, goes on under another origin, or is contradicted.
+        #[prost(message, tag = "22")]
+        History(super::LedgerHistory),
     }
 }
 /// A replay began or ended. Where it gives data of other people there is an entry of kind `read` beside each.
@@ -189,6 +192,32 @@ pub struct SigningKeyMade {
     #[prost(string, tag = "4")]
     pub made_by: ::prost::alloc::string::String,
 }
+/// What happened to the history of a ledger as a whole.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LedgerHistory {
+    /// `resumed`: a ledger that was set back has again what its checkpoint counts. `new_origin`: it goes on under another origin, as what its
+    /// former one signed is not all there. `contradicted`: there is a checkpoint with a signature of its key that its entries do not give.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    /// Origin of the ledger; of `new_origin`, the one from now on.
+    #[prost(string, tag = "2")]
+    pub origin: ::prost::alloc::string::String,
+    /// Of `new_origin`, the origin before. Empty otherwise.
+    #[prost(string, tag = "3")]
+    pub former_origin: ::prost::alloc::string::String,
+    /// The signed note: up to which it was resumed, the newest of the former origin that is known, or the one that contradicts.
+    #[prost(string, tag = "4")]
+    pub checkpoint: ::prost::alloc::string::String,
+    /// Entries that the ledger had.
+    #[prost(uint64, tag = "5")]
+    pub entries: u64,
+    /// Who did it: a Unix user, `token:<name>`, or the name or subject of an OIDC identity. Empty for the ledger itself.
+    #[prost(string, tag = "6")]
+    pub made_by: ::prost::alloc::string::String,
+    /// Why, as they said, or what does not fit.
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
+}
 /// The ledger noted that the content of a range of entries is no longer kept in its database; their hashes stay.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PayloadsDropped {
@@ -332,6 +361,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Webhook(v) => {
                     struct_ser.serialize_field("webhook", v)?;
                 }
+                audit_entry::Act::History(v) => {
+                    struct_ser.serialize_field("history", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -355,6 +387,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "retention",
             "replay",
             "webhook",
+            "history",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -370,6 +403,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Retention,
             Replay,
             Webhook,
+            History,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -402,6 +436,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "retention" => Ok(GeneratedField::Retention),
                             "replay" => Ok(GeneratedField::Replay),
                             "webhook" => Ok(GeneratedField::Webhook),
+                            "history" => Ok(GeneratedField::History),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -499,6 +534,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                                 return Err(serde::de::Error::duplicate_field("webhook"));
                             }
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Webhook)
+;
+                        }
+                        GeneratedField::History => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("history"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::History)
 ;
                         }
                     }
@@ -1021,6 +1063,205 @@ impl<'de> serde::Deserialize<'de> for Delivery {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.Delivery", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for LedgerHistory {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.what.is_empty() {
+            len += 1;
+        }
+        if !self.origin.is_empty() {
+            len += 1;
+        }
+        if !self.former_origin.is_empty() {
+            len += 1;
+        }
+        if !self.checkpoint.is_empty() {
+            len += 1;
+        }
+        if self.entries != 0 {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        if !self.reason.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.LedgerHistory", len)?;
+        if !self.what.is_empty() {
+            struct_ser.serialize_field("what", &self.what)?;
+        }
+        if !self.origin.is_empty() {
+            struct_ser.serialize_field("origin", &self.origin)?;
+        }
+        if !self.former_origin.is_empty() {
+            struct_ser.serialize_field("formerOrigin", &self.former_origin)?;
+        }
+        if !self.checkpoint.is_empty() {
+            struct_ser.serialize_field("checkpoint", &self.checkpoint)?;
+        }
+        if self.entries != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("entries", ToString::to_string(&self.entries).as_str())?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        if !self.reason.is_empty() {
+            struct_ser.serialize_field("reason", &self.reason)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for LedgerHistory {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "what",
+            "origin",
+            "former_origin",
+            "formerOrigin",
+            "checkpoint",
+            "entries",
+            "made_by",
+            "madeBy",
+            "reason",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            What,
+            Origin,
+            FormerOrigin,
+            Checkpoint,
+            Entries,
+            MadeBy,
+            Reason,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "what" => Ok(GeneratedField::What),
+                            "origin" => Ok(GeneratedField::Origin),
+                            "formerOrigin" | "former_origin" => Ok(GeneratedField::FormerOrigin),
+                            "checkpoint" => Ok(GeneratedField::Checkpoint),
+                            "entries" => Ok(GeneratedField::Entries),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            "reason" => Ok(GeneratedField::Reason),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = LedgerHistory;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.LedgerHistory")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<LedgerHistory, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut what__ = None;
+                let mut origin__ = None;
+                let mut former_origin__ = None;
+                let mut checkpoint__ = None;
+                let mut entries__ = None;
+                let mut made_by__ = None;
+                let mut reason__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::What => {
+                            if what__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("what"));
+                            }
+                            what__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Origin => {
+                            if origin__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("origin"));
+                            }
+                            origin__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::FormerOrigin => {
+                            if former_origin__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("formerOrigin"));
+                            }
+                            former_origin__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Checkpoint => {
+                            if checkpoint__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("checkpoint"));
+                            }
+                            checkpoint__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Entries => {
+                            if entries__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("entries"));
+                            }
+                            entries__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reason => {
+                            if reason__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reason"));
+                            }
+                            reason__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(LedgerHistory {
+                    what: what__.unwrap_or_default(),
+                    origin: origin__.unwrap_or_default(),
+                    former_origin: former_origin__.unwrap_or_default(),
+                    checkpoint: checkpoint__.unwrap_or_default(),
+                    entries: entries__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                    reason: reason__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.LedgerHistory", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for PayloadsDropped {

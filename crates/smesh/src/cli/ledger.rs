@@ -1,6 +1,7 @@
 //! Arguments of the commands that verify and look after the ledger.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use mesh_runtime::TimeBound;
@@ -44,6 +45,17 @@ pub struct Verify {
     /// A checkpoint that was kept
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Vec<PathBuf>,
+    /// Public key of a witness, or a file with some
+    #[arg(long, value_name = "KEY|FILE", requires = "cosignatures")]
+    pub witness: Vec<String>,
+    /// How many of these witnesses must have cosigned the newest checkpoint
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "witness",
+        conflicts_with = "export"
+    )]
+    pub cosignatures: Option<usize>,
     /// Folder with the archives of the ledger: verify what is archived there, too [default: compare the files that are where they were
     /// written with the SHA-256 that was signed]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "remote"])]
@@ -80,6 +92,62 @@ pub enum Ledger {
     Retain(LedgerRetain),
     /// List what was archived or erased
     Archives,
+    /// Bring back what a ledger had before a backup was put in its place
+    Resume(LedgerResume),
+    /// Compare the ledger again and again with what it showed before; ends with status 1 if it contradicts that
+    Monitor(LedgerMonitor),
+    /// Trust what the ledger shows now, although it contradicts what it showed before
+    Accept {
+        /// The origin that it has now, as its administrators say
+        origin: String,
+    },
+}
+
+/// `smesh ledger monitor`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Run it on another host, as another account than the ledger's (with --url), and have somebody called when it ends with status 1. Each new
+checkpoint must be signed by a known key and proven to continue the one before. The newest is kept in known_ledgers.json, in
+~/.local/state/slurm-mesh (or $SMESH_KNOWN_LEDGERS), where every smesh of this user compares with it.
+
+On a contradiction it also reports to the ledger, which puts it into the audit (audit.history), its log and ledger_contradictions_total.")]
+pub struct LedgerMonitor {
+    /// How often to compare
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub interval: Duration,
+    /// Compare once
+    #[arg(long)]
+    pub once: bool,
+    /// Write metrics for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+}
+
+/// `smesh ledger resume`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+After a backup was put back the ledger answers, but neither takes in nor signs: what comes next was signed before. While it runs,
+
+  smesh ledger resume
+
+takes what is missing from the bus, in the order it had, and writes nothing unless that gives exactly the root of the newest checkpoint that
+is known, or of the one of --from-checkpoint. Then the ledger goes on under its origin, as if nothing had happened.
+
+What the bus does not have any more is lost. Then the ledger goes on with what it has, under another origin, for ever:
+
+  smesh ledger resume --new-origin ledger.example.org/2 --because 'disk of db1 lost, backup of the night before'
+
+Its first checkpoint is signed by the former key, too, and counts an entry that names the former origin and its newest checkpoint.")]
+pub struct LedgerResume {
+    /// The signed checkpoint to come back to [default: the newest that is known]
+    #[arg(long, value_name = "FILE", conflicts_with = "new_origin")]
+    pub from_checkpoint: Option<PathBuf>,
+    /// Give up what is missing, and go on under this origin
+    #[arg(long, value_name = "NAME", requires = "because")]
+    pub new_origin: Option<String>,
+    /// Why; goes into the ledger
+    #[arg(long, value_name = "TEXT", requires = "new_origin")]
+    pub because: Option<String>,
 }
 
 /// `smesh ledger retain`

@@ -4,9 +4,10 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt as _;
 
+use hyper::Method;
 use serde_json::Value;
 
-use crate::cli::{Global, LedgerExport};
+use crate::cli::{Global, LedgerExport, LedgerResume};
 use crate::client::Query;
 use crate::error::Error;
 use crate::{settings, show};
@@ -67,6 +68,37 @@ pub(super) async fn export(global: &Global, args: &LedgerExport) -> Result<(), E
     output
         .sync_all()
         .map_err(|source| Error::io("write", file, source))
+}
+
+pub(super) async fn resume(global: &Global, args: &LedgerResume) -> Result<(), Error> {
+    let checkpoint = match &args.from_checkpoint {
+        None => None,
+        Some(file) => {
+            let note = std::fs::read_to_string(file);
+            Some(note.map_err(|source| Error::io("read checkpoint", file, source))?)
+        }
+    };
+    let wanted = serde_json::json!({
+        "checkpoint": checkpoint, "new_origin": args.new_origin, "reason": args.because,
+    });
+    let client = settings::client(global)?;
+    let path = "/v1/ledger/resume";
+    let answer = client
+        .send_json(Method::POST, path, Some(&wanted), &[])
+        .await?;
+    if global.json {
+        return show::line(answer);
+    }
+    let number = |name: &str| answer[name].as_u64().unwrap_or_default();
+    let (origin, from, to) = (answer["origin"].as_str(), number("from"), number("to"));
+    let origin = show::clean(origin.unwrap_or_default());
+    show::line(match (&args.new_origin, to.saturating_sub(from)) {
+        (Some(_), _) => format!("the ledger goes on as {origin}, from its first {from} entries"),
+        (None, 0) => format!("nothing is missing: {origin} has the {to} entries of the checkpoint"),
+        (None, back) => {
+            format!("{back} entries are back; {origin} has {to}, as the checkpoint says")
+        }
+    })
 }
 
 async fn copy(

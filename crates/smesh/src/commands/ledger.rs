@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ledger::Store;
 use tokio_util::sync::CancellationToken;
 
-use super::{checkpoints, retention};
+use super::{checkpoints, monitor, retention};
 use crate::cli::{Global, Ledger, LedgerKey};
 use crate::error::Error;
 use crate::{settings, show};
@@ -32,6 +32,9 @@ pub(super) async fn run(global: &Global, args: Ledger) -> Result<ExitCode, Error
         Ledger::Export(args) => checkpoints::export(global, &args).await?,
         Ledger::Retain(args) => retention::retain(global, args).await?,
         Ledger::Archives => retention::list(global).await?,
+        Ledger::Monitor(args) => return monitor::run(global, &args).await,
+        Ledger::Accept { origin } => monitor::accept(global, &origin).await?,
+        Ledger::Resume(args) => checkpoints::resume(global, &args).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,11 +10,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ledger::adapters::KeyFile;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
+use ledger::domain::keys;
 use ledger::domain::note::PublicKey;
 use ledger::{
     Class, Fault, FirstBad, Location, Progress, Report, Store, Trust, Unverified, Verified,
     VerifyError,
 };
+use ledger_format::cosignature::{WitnessKey, cosigned};
 use ledger_format::file::{self, FileError};
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +36,74 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
         // Whoever reads JSON is answered in any case; nothing is proved.
         show::line(serde_json::json!({ "verified": false, "error": mesh_runtime::chain(error) }))?;
     }
-    report(global, &args, result?)
+    let result = result?;
+    if let (Ok(_), Some(required)) = (&result, args.cosignatures) {
+        let given = cosignatures(global, &args).await?;
+        if given < required {
+            let reason =
+                format!("{given} of {required} required witnesses cosigned the newest checkpoint");
+            show::line(match global.json {
+                true => serde_json::json!({ "verified": false, "reason": reason }).to_string(),
+                false => format!("the entries fit together, but only {reason}"),
+            })?;
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    report(global, &args, result)
+}
+
+/// How many of the given witnesses cosigned the newest checkpoint of the ledger.
+async fn cosignatures(global: &Global, args: &cli::Verify) -> Result<usize, Error> {
+    let mut witnesses: Vec<WitnessKey> = Vec::new();
+    for witness in &args.witness {
+        let text = std::fs::read_to_string(witness).unwrap_or_else(|_| witness.clone());
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let key = line.parse();
+            witnesses.push(key.map_err(|error| {
+                Error::Usage(format!(
+                    "--witness {witness}: neither a file of public keys of witnesses nor one: {error}"
+                ))
+            })?);
+        }
+    }
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    let note = if args.remote {
+        let mut text = Vec::new();
+        let client = settings::client(global)?;
+        let mut answer = client
+            .download("/v1/ledger/checkpoint", &Query::new())
+            .await?;
+        while let Some(part) = answer.next().await? {
+            text.extend_from_slice(&part);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    } else {
+        let location = location(global, args.database.as_deref())?;
+        let store = Store::connect(&location, None, 1).map_err(failed)?;
+        let newest = store.last_checkpoint().await;
+        store.close().await;
+        match newest.map_err(failed)? {
+            Some(newest) => newest.note,
+            None => return Ok(0),
+        }
+    };
+    let by = cosigned(&note, &witnesses);
+    let by = by.map_err(|error| Error::Failed(format!("newest checkpoint: {error}")))?;
+    Ok(by.len())
+}
+
+/// Where the database is that is verified.
+fn location(global: &Global, file: Option<&Path>) -> Result<Location, Error> {
+    if let Some(path) = file {
+        return Ok(Location::Sqlite(path.to_owned()));
+    }
+    let context = settings::load(global, CancellationToken::new())?;
+    let config: ledger::Config = context.section("ledger")?;
+    let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
+    match config.reader().map_err(failed)? {
+        Some(reader) => Ok(reader),
+        None => config.database(&context.mesh.data_dir).map_err(failed),
+    }
 }
 
 async fn verify(global: &Global, args: &cli::Verify) -> Result<Result<Report, Lie>, Error> {
@@ -161,10 +230,15 @@ async fn database(
         Ok(report) => report,
         Err(error) => return lie_or(error),
     };
-    if let Some((context, origin)) = &configured
-        && let Err(error) = published::compare(context, origin, &ledger, &mut report).await
-    {
-        return lie_or(error);
+    if let Some((context, configured)) = &configured {
+        let store = Store::connect(&location, None, 1).map_err(failed)?;
+        let keys = store.checkpoint_keys().await;
+        store.close().await;
+        // A ledger that goes on under another origin has not all that the former one published, and says so.
+        let origin = keys::origin(&keys.map_err(failed)?, configured);
+        if let Err(error) = published::compare(context, &origin, &ledger, &mut report).await {
+            return lie_or(error);
+        }
     }
     ledger.close().await;
     Ok(Ok(report))

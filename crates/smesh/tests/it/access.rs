@@ -101,6 +101,13 @@ const MATRIX: &[(&str, Row)] = &[
     ),
     ("/v1/ledger/keys", ("GET", "/v1/ledger/keys", ALL)),
     ("/v1/ledger/keys", ("POST", "/v1/ledger/keys", ADMINS)),
+    // Nothing is missing of a ledger that is whole.
+    ("/v1/ledger/resume", ("POST", "/v1/ledger/resume", ADMINS)),
+    // A signature proves it, whoever brings it.
+    (
+        "/v1/ledger/contradictions",
+        ("POST", "/v1/ledger/contradictions", WRONG),
+    ),
     ("/v1/ledger/export", ("GET", "/v1/ledger/export", WATCHERS)),
     ("/v1/replays", ("GET", "/v1/replays", ALL)),
     // Nothing is asked for; who is let in is told so.

@@ -11,11 +11,14 @@ use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::{publish, with_an_event_of_alice};
 
 /// A ledger on SQLite.
-const DATABASE: [&str; 3] = ["ledger.db", "ledger.db-wal", "ledger.db-shm"];
+pub const DATABASE: [&str; 3] = ["ledger.db", "ledger.db-wal", "ledger.db-shm"];
 /// Its key, and what that signed last.
-const KEY: [&str; 2] = ["ledger-checkpoint.key", "ledger-checkpoint.key.last"];
+pub const KEY: [&str; 2] = ["ledger-checkpoint.key", "ledger-checkpoint.key.last"];
 
-fn copy(from: &Path, to: &Path, files: &[&str]) {
+/// What `smesh` has seen of ledgers.
+const KNOWN: &str = "known_ledgers.json";
+
+pub fn copy(from: &Path, to: &Path, files: &[&str]) {
     for file in files {
         let (from, to) = (from.join(file), to.join(file));
         match from.exists() {
@@ -27,7 +30,7 @@ fn copy(from: &Path, to: &Path, files: &[&str]) {
 }
 
 /// Publishes a job, and waits until a checkpoint signs more than that many entries. Gives the checkpoint.
-async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
+pub async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
     let event = build::job_event(EventType::JobStarted, build::job(job));
     publish(mesh, &event).await;
     let job = job.to_string();
@@ -40,7 +43,7 @@ async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
 }
 
 /// The second line of a checkpoint.
-fn size_of(note: &str) -> u64 {
+pub fn size_of(note: &str) -> u64 {
     let size = note.lines().nth(1);
     size.and_then(|size| size.parse().ok()).unwrap_or_default()
 }
@@ -71,6 +74,8 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
     // Back to what it was, and on in another way: of job 9 nothing is left, neither in the ledger nor on the bus.
     copy(&backup, &mesh.path("data"), &all);
     std::fs::remove_dir_all(mesh.path("data/private/jetstream")).unwrap();
+    // Somebody who has seen nothing before notices nothing.
+    std::fs::rename(mesh.path(KNOWN), mesh.path("known.before")).unwrap();
     mesh.start();
     let mut newest = signed_beyond(&mesh, 10, before).await;
     for job in 11.. {
@@ -102,6 +107,24 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
         let good = if way.is_empty() { before } else { 0 };
         assert!(good < bad && bad <= size_of(&kept), "{way:?}: {found}");
     }
+
+    // Who has seen what was before is told, and reads it only on purpose.
+    std::fs::rename(mesh.path("known.before"), mesh.path(KNOWN)).unwrap();
+    for refused in [
+        &["events"][..],
+        &["ledger", "export"],
+        &["ledger", "monitor", "--once"],
+    ] {
+        let output = mesh.run(refused);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{refused:?}: {said}");
+        assert!(said.contains("contradicts what it showed before"), "{said}");
+    }
+    let (origin, _) = kept.split_once('\n').unwrap();
+    assert!(!mesh.run(&["ledger", "accept", "another"]).status.success());
+    let accepted = mesh.run(&["ledger", "accept", origin]);
+    assert!(accepted.status.success(), "{}", stderr(&accepted));
+    assert!(mesh.run(&["events"]).status.success());
 
     // The streams begin anew, which ingest cannot make good without Slurm.
     mesh.wait_until("the doctor says what is missing", || {

@@ -15,6 +15,7 @@ mod nats;
 mod others;
 mod replay;
 mod secrets;
+mod set_back;
 mod storage;
 mod up;
 mod webhooks;

@@ -66,6 +66,7 @@ impl Mesh {
             .current_dir(self.folder.path())
             .env_remove("SLURM_CONF")
             .env_remove("MESH_CONFIG")
+            .env("SMESH_KNOWN_LEDGERS", self.path("known_ledgers.json"))
             .env("NATS_SERVER_BIN", nats_server());
         command
     }

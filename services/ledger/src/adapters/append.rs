@@ -33,6 +33,21 @@ impl Store {
             .await
     }
 
+    /// Puts back facts of a ledger that was set back: the first of them comes after this entry.
+    ///
+    /// # Errors
+    /// As [`Self::take_in`]; and if something else is the last entry.
+    pub async fn put_back(
+        &self,
+        after: u64,
+        stream: &str,
+        batch: &Batch,
+        facts: Vec<Fact>,
+    ) -> Result<Appended, Error> {
+        self.take_in_at(Gate::After(after), stream, batch, facts)
+            .await
+    }
+
     /// Appends facts of a stream and notes which messages were taken in with them. All or nothing.
     ///
     /// # Errors
@@ -44,8 +59,19 @@ impl Store {
         batch: &Batch,
         facts: Vec<Fact>,
     ) -> Result<Appended, Error> {
+        self.take_in_at(Gate::NotBefore(self.signed()), stream, batch, facts)
+            .await
+    }
+
+    async fn take_in_at(
+        &self,
+        gate: Gate,
+        stream: &str,
+        batch: &Batch,
+        facts: Vec<Fact>,
+    ) -> Result<Appended, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
-        let attempt = try_append(&mut writer, stream, batch, facts);
+        let attempt = try_append(&mut writer, gate, stream, batch, facts);
         let appended = tokio::time::timeout(ATTEMPT, attempt)
             .await
             .unwrap_or(Err(Error::TooSlow(ATTEMPT)));
@@ -59,8 +85,28 @@ impl Store {
     }
 }
 
+/// Where entries may be appended.
+#[derive(Clone, Copy, Debug)]
+enum Gate {
+    /// To a ledger that has everything that was signed.
+    NotBefore(u64),
+    /// After this entry and nowhere else.
+    After(u64),
+}
+
+impl Gate {
+    const fn check(self, entries: u64) -> Result<(), Error> {
+        match self {
+            Self::NotBefore(signed) if entries < signed => Err(Error::SetBack { entries, signed }),
+            Self::After(after) if entries != after => Err(Error::Moved { entries, after }),
+            _ => Ok(()),
+        }
+    }
+}
+
 async fn try_append(
     writer: &mut Connection,
+    gate: Gate,
     stream: &str,
     batch: &Batch,
     facts: Vec<Fact>,
@@ -70,6 +116,7 @@ async fn try_append(
     let before = Sql::new("SELECT seq, chain FROM head").either("", " FOR UPDATE");
     let row = transaction.link().first(&before).await;
     let before = head(row.map_err(Error::Append)?)?;
+    gate.check(before.seq)?;
     let known = known(transaction.link(), &facts)
         .await
         .map_err(Error::Append)?;

@@ -189,6 +189,21 @@ impl Store {
         Ok(seq.map_err(Error::Read)?.map(i64::unsigned_abs))
     }
 
+    /// Ids of the entries after one, up to another, in their order.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn ids(&self, after: u64, up_to: u64) -> Result<Vec<String>, Error> {
+        let sql = Sql::new("SELECT id FROM entries WHERE seq > ")
+            .bind(after.cast_signed())
+            .push(" AND seq <= ")
+            .bind(up_to.cast_signed())
+            .push(" ORDER BY seq");
+        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let ids: Result<Vec<String>, _> = rows.iter().map(|row| row.get("id")).collect();
+        ids.map_err(Error::Read)
+    }
+
     /// The chain value after an entry, 0 being before the first; `None` if there is no such entry.
     ///
     /// # Errors

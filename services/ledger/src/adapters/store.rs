@@ -23,6 +23,8 @@ pub struct Store {
     pub(super) readers: Pool,
     location: Location,
     appended: watch::Sender<u64>,
+    /// Entries of the greatest checkpoint that is known: with fewer the ledger was set back.
+    signed: watch::Sender<u64>,
     pub(super) times: Arc<Times>,
 }
 
@@ -78,6 +80,7 @@ impl Store {
             readers,
             location: location.clone(),
             appended: watch::Sender::new(0),
+            signed: watch::Sender::new(0),
             times: Arc::default(),
         })
     }
@@ -152,6 +155,41 @@ impl Store {
     /// Sequence of the last entry, changing as this store appends, and as it is seen to look at the head.
     pub fn appended(&self) -> watch::Receiver<u64> {
         self.appended.subscribe()
+    }
+
+    /// From now on nothing is appended to fewer entries than that: a checkpoint of so many was signed.
+    pub fn has_signed(&self, size: u64) {
+        self.signed.send_if_modified(|signed| {
+            let further = size > *signed;
+            *signed = size.max(*signed);
+            further
+        });
+    }
+
+    /// What was signed counts no more: the ledger goes on under another origin.
+    pub fn forget_signed(&self) {
+        self.signed.send_replace(0);
+    }
+
+    /// Entries of the greatest checkpoint that is known here.
+    pub fn signed(&self) -> u64 {
+        *self.signed.borrow()
+    }
+
+    /// Waits until the ledger has at least the entries that were signed.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn until_not_set_back(&self) -> Result<(), Error> {
+        let mut appended = self.appended();
+        let mut signed = self.signed.subscribe();
+        while self.head().await?.seq < *signed.borrow_and_update() {
+            tokio::select! {
+                _ = appended.changed() => {}
+                _ = signed.changed() => {}
+            }
+        }
+        Ok(())
     }
 
     /// True if other processes may append to the same ledger.

@@ -27,6 +27,8 @@ pub struct Position {
 /// What a batch takes in: sequences and when the stream stored them.
 #[derive(Clone, Debug)]
 pub enum Batch {
+    /// None: what is appended is in no stream.
+    Nothing,
     /// Everything up to a sequence.
     UpTo(u64),
     /// These messages.
@@ -36,6 +38,7 @@ pub enum Batch {
 impl Batch {
     fn add_to(&self, position: &mut Position) {
         match self {
+            Self::Nothing => {}
             Self::UpTo(last) => position.taken.take(1, *last),
             Self::Of(messages) => {
                 let before = position.taken.up_to;
@@ -163,6 +166,9 @@ pub(super) async fn note(
     stream: &str,
     batch: &Batch,
 ) -> Result<(), sqlx::Error> {
+    if matches!(batch, Batch::Nothing) {
+        return Ok(());
+    }
     let before = read(transaction, stream).await?;
     let mut position = before.clone().unwrap_or_default();
     if before.is_none()

@@ -6,6 +6,7 @@ use mesh_runtime::api::{Caller, Shown};
 use utoipa::openapi::OpenApi as Document;
 use utoipa::{IntoParams, OpenApi};
 
+use super::proof::history;
 use super::proof::rest as proof;
 use super::replay::rest as replay;
 use super::{export, rest, stats, stream};
@@ -20,6 +21,7 @@ use super::{export, rest, stats, stream};
     ),
     paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head,
         proof::newest, proof::list, proof::inclusion, proof::consistency, proof::keys, proof::rotate, proof::export,
+        history::resume, history::contradiction,
         replay::start, replay::list, replay::one, replay::cancel),
     components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unavailable)),
     security((), ("token" = [])),

@@ -4,6 +4,7 @@
 //! everything and are for those who may see everything; a new key is made for administrators.
 
 mod grpc;
+pub(super) mod history;
 pub(super) mod rest;
 
 use std::sync::Arc;
@@ -344,5 +345,7 @@ pub fn export_router(proofs: Arc<Proofs>) -> Router {
 
 /// REST and gRPC routes of checkpoints and proofs, which show nothing of anybody.
 pub fn router(proofs: Arc<Proofs>) -> Router {
-    rest::router(Arc::clone(&proofs)).merge(grpc::router(proofs))
+    rest::router(Arc::clone(&proofs))
+        .merge(history::router(Arc::clone(&proofs)))
+        .merge(grpc::router(proofs))
 }

@@ -35,19 +35,8 @@ impl Checkpointer {
             Some(_) => self.file.drop_next()?,
             None => {}
         }
-        if state.signed.is_none()
-            && let Some(note) = self.file.last_note()?
-        {
-            let unfit = |fault: String| Error::KeyUnfit {
-                path: self.file.path().to_owned(),
-                fault: format!("the newest note beside it: {fault}"),
-            };
-            let checkpoint =
-                Checkpoint::unverified(&note).map_err(|error| unfit(error.to_string()))?;
-            state.signed = Some(checkpoint);
-        }
         let file = self.file.read()?;
-        match keys::choose(file.as_ref().map(PrivateKey::public), stored, &self.origin) {
+        match keys::choose(file.as_ref().map(PrivateKey::public), stored, &state.origin) {
             Use::This => {
                 state.key = file;
                 Ok(false)
@@ -57,7 +46,7 @@ impl Checkpointer {
                 self.register(state, key).await
             }
             Use::Make => {
-                let key = self.new_key()?;
+                let key = new_key(&state.origin)?;
                 self.file.write_next(&key)?;
                 if self.register(state, key).await? {
                     self.file.use_next()?;
@@ -72,6 +61,22 @@ impl Checkpointer {
                 self.file.path().display()
             ))),
         }
+    }
+
+    /// What was signed last on this host.
+    pub(super) fn load_last_note(&self, state: &mut State) -> Result<(), Error> {
+        if state.signed.is_none()
+            && let Some(note) = self.file.last_note()?
+        {
+            let unfit = |fault: String| Error::KeyUnfit {
+                path: self.file.path().to_owned(),
+                fault: format!("the newest note beside it: {fault}"),
+            };
+            let checkpoint =
+                Checkpoint::unverified(&note).map_err(|error| unfit(error.to_string()))?;
+            state.signed = Some(checkpoint);
+        }
+        Ok(())
     }
 
     async fn register(&self, state: &mut State, key: PrivateKey) -> Result<bool, Error> {
@@ -94,9 +99,10 @@ impl Checkpointer {
         }
         Ok(first)
     }
+}
 
-    pub(super) fn new_key(&self) -> Result<PrivateKey, Error> {
-        let seed: [u8; 32] = rand::random();
-        PrivateKey::new(&self.origin, &seed).map_err(|error| Error::NoKey(error.to_string()))
-    }
+/// A key of an origin, made of chance.
+pub(super) fn new_key(origin: &str) -> Result<PrivateKey, Error> {
+    let seed: [u8; 32] = rand::random();
+    PrivateKey::new(origin, &seed).map_err(|error| Error::NoKey(error.to_string()))
 }

@@ -1,11 +1,13 @@
-//! Telling others: checkpoints go to NATS, new keys to the audit.
+//! Telling others: checkpoints and the order of entries go to NATS, new keys to the audit.
 
+use mesh_events::catalogue::MESH_ORDER;
 use mesh_events::subject;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{Checkpointer, State};
 use crate::domain::keys;
+use crate::domain::order::{MAX_MARKS, Order, mark};
 use crate::error::Error;
 
 /// Checkpoints of one size, of which there are more if keys are replaced while no entry comes.
@@ -14,9 +16,17 @@ const MOST_OF_ONE_SIZE: u32 = 100;
 impl Checkpointer {
     /// Gives NATS the newest checkpoint, and the audit its entries. What fails is tried again with the next checkpoint or tick.
     pub(super) async fn publish(&self, state: &mut State) {
+        if let Some((size, _)) = &state.unpublished {
+            // Before the checkpoint: who has that finds the order of what it counts.
+            let size = *size;
+            if let Err(error) = self.publish_order(state, size).await {
+                let error = mesh_runtime::chain(&error);
+                tracing::warn!(error, size, "publish the order of entries, trying again");
+            }
+        }
         if let Some((size, note)) = &state.unpublished {
             let id = hex::encode(Sha256::digest(note));
-            let subject = subject::checkpoint(&self.origin);
+            let subject = subject::checkpoint(&state.origin);
             match self
                 .bus
                 .publish_raw(subject, &id, note.clone().into_bytes())
@@ -38,6 +48,39 @@ impl Checkpointer {
                 }
             }
         }
+    }
+
+    /// Gives NATS the order of the entries up to one, beginning where the last message ended.
+    async fn publish_order(&self, state: &mut State, up_to: u64) -> Result<(), Error> {
+        let subject = subject::order(&state.origin);
+        let mut done = match state.ordered {
+            Some(done) => done,
+            None => {
+                let last = self.bus.last_stored(MESH_ORDER, &subject).await;
+                let last = last.map_err(Error::Bus)?;
+                let order = last.and_then(|message| Order::decode(&message.body));
+                // Beyond what was signed before this start, entries may have come in another order since.
+                let known = order.map_or(0, |order| order.end() - 1);
+                known.min(state.signed_before)
+            }
+        };
+        while done < up_to {
+            let ids = self.store.ids(done, up_to.min(done + MAX_MARKS)).await?;
+            if ids.is_empty() {
+                break;
+            }
+            let order = Order {
+                first_seq: done + 1,
+                marks: ids.iter().map(|id| mark(id)).collect(),
+            };
+            done = order.end() - 1;
+            let body = order.encode();
+            let id = hex::encode(Sha256::digest(&body));
+            let sent = self.bus.publish_raw(subject.clone(), &id, body).await;
+            sent.map_err(Error::Bus)?;
+            state.ordered = Some(done);
+        }
+        Ok(())
     }
 
     /// Every key that replaced another has an entry in the audit. Its id follows from the key, so that saying it again does no harm. A key that

@@ -26,6 +26,18 @@ pub enum Use {
     None(String),
 }
 
+/// The origin under which a ledger goes on: the configured one, unless it went on from that under another.
+pub fn origin(stored: &[StoredKey], configured: &str) -> String {
+    let names: Vec<String> = stored
+        .iter()
+        .filter_map(|key| Some(key.vkey.parse::<PublicKey>().ok()?.name().to_owned()))
+        .collect();
+    match names.last() {
+        Some(last) if names.iter().any(|name| name == configured) => last.clone(),
+        _ => configured.to_owned(),
+    }
+}
+
 /// Decides about the key in the file, by the keys that the ledger knows.
 pub fn choose(file: Option<PublicKey>, stored: &[StoredKey], origin: &str) -> Use {
     if let Some(file) = &file
@@ -152,6 +164,20 @@ mod tests {
             };
             assert!(reason.contains(part), "{reason}");
         }
+    }
+
+    #[test]
+    fn the_origin_is_the_configured_one_or_one_that_followed_it() {
+        let (one, two) = (stored(1, &key("o", 1)), stored(2, &key("p", 2)));
+        assert_eq!(origin(&[], "o"), "o");
+        assert_eq!(origin(std::slice::from_ref(&one), "o"), "o");
+        assert_eq!(origin(std::slice::from_ref(&one), "other"), "other");
+        let both = [one, two];
+        assert_eq!(
+            (origin(&both, "o"), origin(&both, "p")),
+            ("p".into(), "p".into())
+        );
+        assert_eq!(origin(&both, "other"), "other");
     }
 
     #[test]

@@ -58,6 +58,25 @@ impl Ledger {
         }
     }
 
+    /// As a backup that has so many entries, and the checkpoints of them. Whatever was known of more is known no more.
+    pub async fn set_back(&mut self, database: &Database, seq: u64) {
+        let mut outsider = database.outsider().await;
+        outsider.drop_guards().await;
+        for table in ["payloads", "event_nodes", "event_index", "entries"] {
+            let later = format!("DELETE FROM {table} WHERE seq > {seq}");
+            outsider.execute(&later).await;
+        }
+        let later = format!("DELETE FROM checkpoints WHERE size > {seq}");
+        outsider.execute(&later).await;
+        outsider.execute("DELETE FROM subtrees").await;
+        let chain = format!("SELECT chain FROM entries WHERE seq = {seq}");
+        let chain = hex::encode(outsider.bytes(&chain).await);
+        let head = format!("UPDATE head SET seq = {seq}, chain = x'{chain}'");
+        outsider.execute(&head).await;
+        self.store.close().await;
+        self.store = database.store().await;
+    }
+
     pub fn key_file(&self) -> std::path::PathBuf {
         self.folder.path().join("ledger.key")
     }

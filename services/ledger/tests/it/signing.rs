@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
-use ledger::domain::note::PublicKey;
+use ledger::domain::note::{PrivateKey, PublicKey};
 use ledger::{Error, Fault, FirstBad, Trust, VerifyError, verify_database_with};
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{EventType, subject};
@@ -15,11 +15,13 @@ use prost::Message as _;
 use serde_json::Value;
 
 use crate::proof::{Ledger, ORIGIN, json, their_checkpoint};
-use crate::support::{Database, Process, admin, bus, on_both, user};
+use crate::support::{Database, Process, admin, bus, fact, of_user, on_both, user};
 
 on_both!(
     a_new_key_takes_over_with_a_checkpoint_of_both,
     nothing_is_signed_that_contradicts_a_checkpoint,
+    what_was_put_back_with_its_last_note_is_seen_on_the_bus,
+    only_its_own_keys_are_believed_on_the_bus,
     two_replicas_sign_one_history,
     killed_between_entries_and_checkpoint_it_goes_on,
 );
@@ -173,27 +175,93 @@ async fn nothing_is_signed_that_contradicts_a_checkpoint(database: Database) {
     outsider
         .execute("DELETE FROM checkpoints WHERE size > 600")
         .await;
-    for table in ["payloads", "event_nodes", "event_index", "entries"] {
-        outsider
-            .execute(&format!("DELETE FROM {table} WHERE seq > 605"))
-            .await;
-    }
-    let chain = hex::encode(
-        outsider
-            .bytes("SELECT chain FROM entries WHERE seq = 605")
-            .await,
-    );
-    outsider
-        .execute(&format!("UPDATE head SET seq = 605, chain = x'{chain}'"))
-        .await;
+    ledger.set_back(&database, 605).await;
     refused(&ledger, "an old backup was put back").await;
-    // Grown again to another history.
+    // Grown again to another history, by somebody who knows of no checkpoint.
+    ledger.store = database.store().await;
     ledger.append(100).await;
     refused(&ledger, "do not give the root").await;
-    // Without what is remembered beside the key only the database counts, and that fits.
+    // Also without what is remembered beside the key, which was put back with the database: the bus has it.
     std::fs::remove_file(ledger.key_file().with_extension("key.last")).unwrap();
+    refused(&ledger, "do not give the root").await;
+    // Where nothing at all is left of it the database counts alone, and that fits.
+    let client = async_nats::connect(ledger.nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
+    stream.purge().await.unwrap();
     ledger.checkpointer().await.sign_if_new().await.unwrap();
     assert_eq!(ledger.newest().await.size, 705);
+}
+
+/// A copy of an earlier database, key file and last note included.
+async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    ledger.append(20).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    let last = ledger.key_file().with_extension("key.last");
+    let earlier = std::fs::read(&last).unwrap();
+    ledger.append(20).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+
+    ledger.set_back(&database, 20).await;
+    std::fs::write(&last, earlier).unwrap();
+    let checkpointer = ledger.checkpointer().await;
+    let found = checkpointer.look_back().await;
+    assert!(
+        matches!(
+            found,
+            Err(Error::SetBack {
+                entries: 20,
+                signed: 40
+            })
+        ),
+        "{found:?}"
+    );
+    let refused = checkpointer.sign_if_new().await;
+    let Err(Error::Inconsistent(why)) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.contains("MESH_CHECKPOINTS) count 40"), "{why}");
+    // Nothing else is put in the place of what is missing.
+    let other = fact(&of_user("bob", EventType::JobSubmitted, build::job(9_999)));
+    let appended = ledger.store.append("S", 1, vec![other]).await;
+    assert!(
+        matches!(appended, Err(Error::SetBack { .. })),
+        "{appended:?}"
+    );
+    assert_eq!(ledger.store.head().await.unwrap().seq, 20);
+}
+
+/// What others publish there is no checkpoint until one of the ledger's keys has signed it.
+async fn only_its_own_keys_are_believed_on_the_bus(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    ledger.append(5).await;
+    let checkpointer = ledger.checkpointer().await;
+    checkpointer.sign_if_new().await.unwrap();
+    let publisher = bus(&ledger.nats, "admin").await;
+    let publish = async |id: &str, note: String| {
+        let sent = publisher.publish_raw(subject::checkpoint(ORIGIN), id, note.into_bytes());
+        sent.await.unwrap();
+    };
+    let genuine = ledger.store.last_checkpoint().await.unwrap().unwrap().note;
+    publish("garbage", "no note".into()).await;
+    publish("changed", genuine.replace("\n5\n", "\n6\n")).await;
+    ledger.append(1).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    // Somebody else signs as this ledger: it may be the right one, of which this is a copy without its key.
+    let stranger = PrivateKey::new(ORIGIN, &[9; 32]).unwrap();
+    let forged = Checkpoint {
+        origin: ORIGIN.into(),
+        size: 3,
+        root: [0; 32],
+    };
+    publish("stranger", forged.sign(&[&stranger]).unwrap()).await;
+    ledger.append(1).await;
+    let refused = checkpointer.sign_if_new().await;
+    assert!(
+        matches!(&refused, Err(Error::Inconsistent(why)) if why.contains("no key of this ledger")),
+        "{refused:?}"
+    );
 }
 
 async fn two_replicas_sign_one_history(database: Database) {

@@ -76,6 +76,31 @@ impl Database {
         }
     }
 
+    /// A backup of it, while nobody uses it.
+    pub async fn backup(&self) -> Self {
+        match self.location() {
+            Location::Sqlite(path) => {
+                let backup = Self::sqlite();
+                std::fs::copy(path, backup.folder.path().join("ledger.db")).unwrap();
+                backup
+            }
+            Location::Postgres(options) => {
+                let name = options.get_database().unwrap().to_owned();
+                let copy = format!("{name}_backup");
+                let mut server = options.database("postgres").connect().await.unwrap();
+                let sql = format!("CREATE DATABASE {copy} TEMPLATE {name}");
+                sqlx::query(AssertSqlSafe(sql))
+                    .execute(&mut server)
+                    .await
+                    .unwrap();
+                Self {
+                    folder: tempfile::tempdir().unwrap(),
+                    url: self.url.replace(&name, &copy),
+                }
+            }
+        }
+    }
+
     pub fn is_sqlite(&self) -> bool {
         self.url.starts_with("sqlite:")
     }
@@ -311,6 +336,18 @@ impl Process {
         })
         .await;
         assert!(status.unwrap().success(), "{status:?}\n{}", self.log());
+    }
+
+    /// Another database from the next start on.
+    pub fn put_back(&self, from: &Database, to: &Database) {
+        let path = self.folder.path().join("mesh.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let url = |database: &Database| format!("url = {:?}", database.url);
+        std::fs::write(path, text.replace(&url(from), &url(to))).unwrap();
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Adds lines to its configuration, for the next start.

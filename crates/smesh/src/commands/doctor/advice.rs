@@ -33,3 +33,13 @@ pub(super) const fn slurm(error: &Error) -> &'static str {
         }
     }
 }
+
+/// What to do about what a service is not ready for.
+pub(super) fn not_ready(condition: &str) -> &'static str {
+    match condition {
+        "ledger.checkpoints" => {
+            "nothing is signed until it is mended: `smesh verify` says what was changed; after a backup was put back see `smesh ledger resume --help`"
+        }
+        _ => "it keeps trying; its log says more",
+    }
+}

@@ -284,12 +284,9 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
                 findings.push(Finding::new("slurm-mesh", Grade::Good, found, ""));
             }
             for (name, reason) in problems {
-                findings.push(Finding::new(
-                    "slurm-mesh",
-                    Grade::Bad,
-                    format!("not ready: {name}: {reason}"),
-                    "it keeps trying; its log says more",
-                ));
+                let fix = advice::not_ready(&name);
+                let found = format!("not ready: {name}: {reason}");
+                findings.push(Finding::new("slurm-mesh", Grade::Bad, found, fix));
             }
             for (name, text) in notes {
                 let found = format!("{name}: {text}");

@@ -382,7 +382,7 @@ fn time(micros: i64) -> Option<String> {
         .map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true))
 }
 
-fn problem(error: ProofError) -> Problem {
+pub(super) fn problem(error: ProofError) -> Problem {
     let text = error.to_string();
     match &error {
         ProofError::Invalid { .. } => Problem::bad_request(text),

@@ -1,0 +1,157 @@
+//! `smesh ledger monitor` and `accept`: whether a ledger continues what it showed before, again and again.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use chrono::Utc;
+use hyper::Method;
+use ledger::domain::checkpoint::Checkpoint;
+use serde_json::{Value, json};
+
+use crate::cli::{Global, LedgerMonitor};
+use crate::client::Client;
+use crate::error::Error;
+use crate::known::{self, KnownLedger, KnownLedgers, Seen};
+use crate::{settings, show};
+
+pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let file = file()?;
+    loop {
+        match known::look(&client, &file).await {
+            Ok(Seen::Contradiction {
+                reason,
+                known,
+                shown,
+            }) => {
+                write_metrics(args.metrics.as_deref(), Some(&known), true)?;
+                let reported = report(&client, &known).await;
+                let alert = json!({
+                    "contradicted": true, "reason": reason, "seen": known.checkpoint, "shown": shown,
+                    "reported": reported.is_ok(),
+                });
+                if global.json {
+                    show::line(alert)?;
+                } else {
+                    show::line(format!("seen before:\n{}", show::clean(&known.checkpoint)))?;
+                    show::line(format!("shown now:\n{}", show::clean(&shown)))?;
+                    if let Err(error) = reported {
+                        let error = mesh_runtime::chain(&error);
+                        show::line(format!("not reported to the ledger itself: {error}"))?;
+                    }
+                }
+                return Err(known::refusal(&client, &file, &reason, &known));
+            }
+            Ok(Seen::Known(known)) => {
+                write_metrics(args.metrics.as_deref(), Some(&known), false)?;
+                said(global, &known.checkpoint)?;
+            }
+            Ok(Seen::Nothing) if args.once => show::line("there is no checkpoint yet")?,
+            Err(error) if args.once => return Err(error),
+            Ok(Seen::Nothing) => {}
+            // It may come back; the metric of the last success grows old meanwhile.
+            Err(error) => show::line(format!("retrying: {}", mesh_runtime::chain(&error)))?,
+        }
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::time::sleep(args.interval).await;
+    }
+}
+
+fn said(global: &Global, note: &str) -> Result<(), Error> {
+    let Ok(Checkpoint { origin, size, root }) = Checkpoint::unverified(note) else {
+        return Ok(());
+    };
+    let root = hex::encode(root);
+    if global.json {
+        return show::line(
+            json!({ "contradicted": false, "origin": origin, "size": size, "root": root }),
+        );
+    }
+    show::line(format!(
+        "{} {size} entries, root {root}",
+        show::clean(&origin)
+    ))
+}
+
+/// The service puts it into the audit, if one of its keys has signed it and it contradicts it.
+async fn report(client: &Client, known: &KnownLedger) -> Result<Value, Error> {
+    let seen = json!({ "checkpoint": known.checkpoint });
+    let path = "/v1/ledger/contradictions";
+    client.send_json(Method::POST, path, Some(&seen), &[]).await
+}
+
+/// For the textfile collector of node_exporter.
+fn write_metrics(
+    path: Option<&Path>,
+    known: Option<&KnownLedger>,
+    contradicted: bool,
+) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    let checkpoint = known.and_then(|known| Checkpoint::unverified(&known.checkpoint).ok());
+    let (origin, size) = checkpoint.map_or_else(Default::default, |one| (one.origin, one.size));
+    let origin = origin.replace('\\', "\\\\").replace('"', "\\\"");
+    let mut text = String::new();
+    for (name, help, value) in [
+        (
+            "smesh_ledger_monitor_contradicted",
+            "1 if the ledger contradicts what it showed before: act.",
+            i64::from(contradicted),
+        ),
+        (
+            "smesh_ledger_monitor_checkpoint_size",
+            "Entries that the newest checkpoint counts that was seen.",
+            size.cast_signed(),
+        ),
+        (
+            "smesh_ledger_monitor_compared_seconds",
+            "When the ledger was compared last, in seconds since 1970.",
+            Utc::now().timestamp(),
+        ),
+    ] {
+        let labels = format!("{{origin=\"{origin}\"}}");
+        let written = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}"
+        );
+        written.map_err(|error| Error::Failed(error.to_string()))?;
+    }
+    let new = path.with_extension("new");
+    std::fs::write(&new, text)
+        .and_then(|()| std::fs::rename(&new, path))
+        .map_err(|source| Error::io("write", path, source))
+}
+
+/// Trusts what the ledger shows now instead of what was known.
+pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
+    let client = settings::client(global)?;
+    let file = file()?;
+    let address = client.address().to_string();
+    let Seen::Known(shown) = known::shown_now(&client).await? else {
+        return Err(Error::Failed("there is no checkpoint yet".to_owned()));
+    };
+    let checkpoint = Checkpoint::unverified(&shown.checkpoint)
+        .map_err(|error| Error::Answer(error.to_string()))?;
+    if checkpoint.origin != origin {
+        return Err(Error::Failed(format!(
+            "the ledger at {address} is {}, not {origin}",
+            checkpoint.origin
+        )));
+    }
+    if let Some(known) = file.get(&address)? {
+        show::line(format!("no more:\n{}", show::clean(&known.checkpoint)))?;
+    }
+    file.keep(&address, &shown, true)?;
+    show::line(format!("from now on:\n{}", show::clean(&shown.checkpoint)))
+}
+
+fn file() -> Result<KnownLedgers, Error> {
+    KnownLedgers::of_user().ok_or_else(|| {
+        let variable = known::FILE_VARIABLE;
+        Error::Failed(format!(
+            "there is no $HOME to keep what was seen: set {variable} to a file"
+        ))
+    })
+}

@@ -1,0 +1,369 @@
+//! The newest checkpoint that was seen of each ledger, as `known_hosts` has keys: a ledger that contradicts what it showed before is not
+//! read any more.
+//!
+//! Kept for each address of the API: the keys that are trusted, and the note. The first contact is trusted. A later checkpoint has to be
+//! signed by one of the keys, or by one that those handed over to, and proven to continue the one before.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use ledger::domain::checkpoint::{Checkpoint, CheckpointError};
+use ledger::domain::note::{NoteError, PublicKey};
+use ledger_format::merkle::verify_consistency;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::client::{Client, Query};
+use crate::error::Error;
+
+/// Names the file, if not the one in the user's state directory.
+pub const FILE_VARIABLE: &str = "SMESH_KNOWN_LEDGERS";
+const CHECKPOINTS: &str = "/v1/ledger/checkpoints";
+
+/// What is known of the ledger at an address.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct KnownLedger {
+    /// Its public keys, the first one first.
+    pub keys: Vec<String>,
+    /// The newest checkpoint that was seen.
+    pub checkpoint: String,
+}
+
+/// What a ledger shows, compared with what is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// There is no checkpoint yet, and never was.
+    Nothing,
+    /// It continues what was known, if anything was.
+    Known(KnownLedger),
+    /// It contradicts it.
+    Contradiction {
+        /// What does not fit.
+        reason: String,
+        /// What was known.
+        known: KnownLedger,
+        /// The note it shows now; empty if it has none.
+        shown: String,
+    },
+}
+
+/// The file of known ledgers.
+#[derive(Clone, Debug)]
+pub struct KnownLedgers(PathBuf);
+
+impl KnownLedgers {
+    /// The user's file; `None` for who has no home.
+    pub fn of_user() -> Option<Self> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        if let Some(path) = variable(FILE_VARIABLE) {
+            return Some(Self(path.into()));
+        }
+        let state = variable("XDG_STATE_HOME").map(PathBuf::from);
+        let state = state.filter(|path| path.is_absolute());
+        let home = || Some(PathBuf::from(variable("HOME")?).join(".local/state"));
+        let folder = state.or_else(home)?;
+        Some(Self(folder.join("slurm-mesh/known_ledgers.json")))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What is known of the ledger at an address.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn get(&self, address: &str) -> Result<Option<KnownLedger>, Error> {
+        Ok(self.read()?.remove(address))
+    }
+
+    /// Keeps what was seen, unless another process has seen more of the same history meanwhile.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn keep(&self, address: &str, seen: &KnownLedger, instead: bool) -> Result<(), Error> {
+        let failed = |source| Error::io("write", &self.0, source);
+        if let Some(folder) = self.0.parent() {
+            let mut builder = fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o700).create(folder);
+            made.map_err(failed)?;
+        }
+        let lock = self.0.with_extension("lock");
+        let lock = private().open(lock).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let mut all = self.read()?;
+        let size = |known: &KnownLedger| size_of(&known.checkpoint);
+        let more = all
+            .get(address)
+            .is_some_and(|known| size(known) >= size(seen));
+        if more && !instead {
+            return Ok(());
+        }
+        all.insert(address.to_owned(), seen.clone());
+        let text = serde_json::to_string_pretty(&all);
+        let text = text.map_err(|error| Error::Failed(error.to_string()))? + "\n";
+        let new = self.0.with_extension("new");
+        let write = |file: &mut File| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        private()
+            .truncate(true)
+            .open(&new)
+            .and_then(|mut file| write(&mut file))
+            .and_then(|()| fs::rename(&new, &self.0))
+            .map_err(failed)
+    }
+
+    fn read(&self) -> Result<BTreeMap<String, KnownLedger>, Error> {
+        let text = match fs::read_to_string(&self.0) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(source) => return Err(Error::io("read", &self.0, source)),
+        };
+        serde_json::from_str(&text).map_err(|error| {
+            let path = self.0.display();
+            Error::Failed(format!(
+                "{path} is not a file of known ledgers ({error}): put it right, or remove it to trust what is shown next"
+            ))
+        })
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).write(true).mode(0o600);
+    options
+}
+
+fn size_of(note: &str) -> u64 {
+    Checkpoint::unverified(note).map_or(0, |checkpoint| checkpoint.size)
+}
+
+/// Compares what a ledger shows with what is known of it, and keeps it if it continues that.
+///
+/// # Errors
+/// If the ledger or the file cannot be read.
+pub async fn look(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
+    let address = client.address().to_string();
+    // Before the ledger is asked: another process may see more meanwhile.
+    let known = file.get(&address)?;
+    let shown = newest(client).await?;
+    let seen = match (known, shown) {
+        (None, None) => Seen::Nothing,
+        (Some(known), None) => Seen::Contradiction {
+            reason: "it has no checkpoint any more".to_owned(),
+            known,
+            shown: String::new(),
+        },
+        (None, Some(shown)) => first_contact(client, &shown).await?,
+        (Some(known), Some(shown)) => compare(client, known, shown).await?,
+    };
+    if let Seen::Known(known) = &seen {
+        file.keep(&address, known, false)?;
+    }
+    Ok(seen)
+}
+
+/// What the ledger shows now, whatever is known of it.
+///
+/// # Errors
+/// If it cannot be read, or does not fit its own keys.
+pub async fn shown_now(client: &Client) -> Result<Seen, Error> {
+    match newest(client).await? {
+        None => Ok(Seen::Nothing),
+        Some(shown) => first_contact(client, &shown).await,
+    }
+}
+
+async fn newest(client: &Client) -> Result<Option<String>, Error> {
+    let mut text = Vec::new();
+    let mut answer = match client
+        .download("/v1/ledger/checkpoint", &Query::new())
+        .await
+    {
+        Ok(answer) => answer,
+        Err(Error::Refused { status: 404, .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    while let Some(part) = answer.next().await? {
+        text.extend_from_slice(&part);
+    }
+    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+}
+
+async fn keys_of(client: &Client) -> Result<Vec<String>, Error> {
+    let answer = client.get("/v1/ledger/keys", &Query::new()).await?;
+    let keys = answer["keys"].as_array().into_iter().flatten();
+    let vkeys = keys.filter_map(|key| Some(key["vkey"].as_str()?.to_owned()));
+    Ok(vkeys.collect())
+}
+
+async fn first_contact(client: &Client, shown: &str) -> Result<Seen, Error> {
+    let keys = keys_of(client).await?;
+    Checkpoint::open(shown, &parsed(&keys))
+        .map_err(|error| Error::Failed(format!("the ledger's checkpoint: {error}")))?;
+    Ok(Seen::Known(KnownLedger {
+        keys,
+        checkpoint: shown.to_owned(),
+    }))
+}
+
+fn parsed(keys: &[String]) -> Vec<PublicKey> {
+    keys.iter().filter_map(|key| key.parse().ok()).collect()
+}
+
+async fn compare(client: &Client, mut known: KnownLedger, shown: String) -> Result<Seen, Error> {
+    let contradiction = |reason: String, known: KnownLedger, shown: String| {
+        Ok(Seen::Contradiction {
+            reason,
+            known,
+            shown,
+        })
+    };
+    let before = Checkpoint::unverified(&known.checkpoint)
+        .map_err(|error| Error::Failed(format!("what is known of the ledger: {error}")))?;
+    let checkpoint = match open(client, &mut known, &before, &shown).await? {
+        Ok(checkpoint) => checkpoint,
+        Err(reason) => return contradiction(reason, known, shown),
+    };
+    if checkpoint.origin != before.origin {
+        let reason = format!("it is {} now, and was {}", checkpoint.origin, before.origin);
+        return contradiction(reason, known, shown);
+    }
+    match continues(client, &before, &checkpoint).await? {
+        Ok(()) => {
+            known.checkpoint = shown;
+            Ok(Seen::Known(known))
+        }
+        Err(reason) => contradiction(reason, known, shown),
+    }
+}
+
+/// Reads a checkpoint with the known keys, and those they handed over to.
+async fn open(
+    client: &Client,
+    known: &mut KnownLedger,
+    before: &Checkpoint,
+    shown: &str,
+) -> Result<Result<Checkpoint, String>, Error> {
+    match Checkpoint::open(shown, &parsed(&known.keys)) {
+        Ok((checkpoint, _)) => return Ok(Ok(checkpoint)),
+        Err(CheckpointError::Note(NoteError::Untrusted(_))) => {}
+        Err(error) => return Ok(Err(error.to_string())),
+    }
+    let (mut from, offered) = (before.size, keys_of(client).await?);
+    loop {
+        let query = vec![("from", from.to_string()), ("limit", "1000".to_owned())];
+        let answer = client.get(CHECKPOINTS, &query).await?;
+        let page = answer["checkpoints"].as_array().cloned();
+        let page = page.unwrap_or_default();
+        for note in page.iter().filter_map(|one| one["note"].as_str()) {
+            adopt(known, &offered, note);
+        }
+        let last = page.last().and_then(|last| last["size"].as_u64());
+        match last {
+            Some(last) if page.len() == 1000 && last > from => from = last,
+            _ => break,
+        }
+    }
+    let keys = parsed(&known.keys);
+    let opened = Checkpoint::open(shown, &keys);
+    Ok(opened
+        .map(|(checkpoint, _)| checkpoint)
+        .map_err(|error| format!("{error}, and no known key handed over to another")))
+}
+
+/// A key counts that signed a checkpoint together with one that counts already.
+fn adopt(known: &mut KnownLedger, offered: &[String], note: &str) {
+    let trusted = parsed(&known.keys);
+    let Ok((checkpoint, _)) = Checkpoint::open(note, &trusted) else {
+        return;
+    };
+    let signed = parsed(offered);
+    let Ok((_, by)) = Checkpoint::open(note, &signed) else {
+        return;
+    };
+    for key in by.into_iter().filter(|key| key.name() == checkpoint.origin) {
+        let key = key.to_string();
+        if !known.keys.contains(&key) {
+            known.keys.push(key);
+        }
+    }
+}
+
+/// Whether one checkpoint is proven to continue another; what does not fit otherwise.
+async fn continues(
+    client: &Client,
+    before: &Checkpoint,
+    now: &Checkpoint,
+) -> Result<Result<(), String>, Error> {
+    if now.size < before.size {
+        return Ok(Err(format!(
+            "its newest checkpoint counts {} entries, one that was seen before counts {}",
+            now.size, before.size
+        )));
+    }
+    if now.size == before.size {
+        let other = || format!("it shows another root of {} entries than before", now.size);
+        return Ok((now.root == before.root).then_some(()).ok_or_else(other));
+    }
+    let query = vec![
+        ("from", before.size.to_string()),
+        ("to", now.size.to_string()),
+    ];
+    let unproven = format!(
+        "it does not prove that its {} entries begin with the {} that were seen before",
+        now.size, before.size
+    );
+    let proof = match client.get("/v1/ledger/proof/consistency", &query).await {
+        Ok(proof) => proof,
+        Err(Error::Refused {
+            status: 400 | 404 | 500,
+            detail,
+        }) => return Ok(Err(format!("{unproven}: {detail}"))),
+        Err(error) => return Err(error),
+    };
+    let path: Option<Vec<[u8; 32]>> = proof["path"].as_array().and_then(|path| {
+        let hash = |hash: &Value| hex::decode(hash.as_str()?).ok()?.try_into().ok();
+        path.iter().map(hash).collect()
+    });
+    let proven = path.is_some_and(|path| {
+        verify_consistency(before.size, &before.root, now.size, &now.root, &path)
+    });
+    Ok(proven.then_some(()).ok_or(unproven))
+}
+
+/// Refuses a ledger that contradicts what it showed before. One that cannot be compared now is not refused: what is asked of it next says why.
+/// Nor is one of which nothing can be kept, by an account without a home.
+///
+/// # Errors
+/// [`Error::Failed`] if it contradicts that.
+pub async fn guard(client: &Client) -> Result<(), Error> {
+    let Some(file) = KnownLedgers::of_user() else {
+        return Ok(());
+    };
+    match look(client, &file).await {
+        Ok(Seen::Contradiction { reason, known, .. }) => {
+            Err(refusal(client, &file, &reason, &known))
+        }
+        Ok(Seen::Nothing | Seen::Known(_))
+        | Err(Error::Unreachable { .. } | Error::Refused { .. } | Error::Io { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is said of a contradiction.
+pub fn refusal(client: &Client, file: &KnownLedgers, reason: &str, known: &KnownLedger) -> Error {
+    let address = client.address();
+    let origin = Checkpoint::unverified(&known.checkpoint).map(|one| one.origin);
+    Error::Failed(format!(
+        "the ledger at {address} contradicts what it showed before as {}: {reason}. Entries were changed or taken away, an old backup was restored, or it is another ledger; nothing it answers can be relied on. What was seen is in {}. If its administrators say why, `smesh ledger accept ORIGIN` trusts what it shows now",
+        origin.unwrap_or_default(),
+        file.path().display(),
+    ))
+}

@@ -1,0 +1,76 @@
+//! An operator puts a backup of the whole ledger back, key and last note included: it is noticed, and there is a way back.
+
+use serde_json::Value;
+
+use crate::forged::{DATABASE, KEY, copy, signed_beyond, size_of};
+use crate::mesh::{stderr, stdout};
+use crate::others::with_an_event_of_alice;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
+    let mut mesh = with_an_event_of_alice(|_| {}).await;
+    let before = size_of(&signed_beyond(&mesh, 8, 0).await);
+    mesh.end("-TERM");
+    let backup = mesh.path("backup");
+    std::fs::create_dir(&backup).unwrap();
+    let all = [DATABASE.as_slice(), &KEY].concat();
+    copy(&mesh.path("data"), &backup, &all);
+    mesh.start();
+    let kept = signed_beyond(&mesh, 9, before).await;
+    std::fs::write(mesh.path("kept.note"), &kept).unwrap();
+    let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
+    std::fs::write(mesh.path("keys"), &keys).unwrap();
+    mesh.end("-TERM");
+
+    copy(&backup, &mesh.path("data"), &all);
+    mesh.spawn();
+    mesh.wait_until("the doctor says what to do", || {
+        let doctor = stdout(&mesh.run(&["doctor"]));
+        doctor.contains("ledger.checkpoints") && doctor.contains("smesh ledger resume")
+    });
+    // Whoever has seen more is told, and a monitor raises an alert.
+    let refused = mesh.run(&["events"]);
+    assert!(stderr(&refused).contains("counts"), "{refused:?}");
+    let monitor = ["ledger", "monitor", "--once", "--metrics", "monitor.prom"];
+    let alert = mesh.run(&[&monitor[..], &["--json"]].concat());
+    assert_eq!(alert.status.code(), Some(1), "{alert:?}");
+    let alert: Value = serde_json::from_str(&stdout(&alert)).unwrap();
+    assert_eq!(alert["reported"], true, "{alert}");
+    let metrics = || std::fs::read_to_string(mesh.path("monitor.prom")).unwrap();
+    let contradicted =
+        "smesh_ledger_monitor_contradicted{origin=\"slurm-mesh.org/ledger/testbed\"}";
+    assert!(
+        metrics().contains(&format!("{contradicted} 1\n")),
+        "{}",
+        metrics()
+    );
+    let refused = mesh.run(&["ledger", "resume", "--from-checkpoint", "keys"]);
+    assert!(stderr(&refused).contains("checkpoint"), "{refused:?}");
+    let resumed = mesh.run(&["ledger", "resume", "--from-checkpoint", "kept.note"]);
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    let size = size_of(&kept).to_string();
+    assert!(stdout(&resumed).contains(&size), "{}", stdout(&resumed));
+    let newest = signed_beyond(&mesh, 10, size_of(&kept)).await;
+    assert_eq!(newest.lines().next(), kept.lines().next());
+    // It continues what was seen before: nobody has to accept anything.
+    let fine = mesh.run(&monitor);
+    assert!(fine.status.success(), "{}", stderr(&fine));
+    assert!(
+        metrics().contains(&format!("{contradicted} 0\n")),
+        "{}",
+        metrics()
+    );
+    mesh.wait_until("the audit says it", || {
+        let listed = stdout(&mesh.run(&["events", "--type", "audit.history", "--json"]));
+        listed.contains("contradicted") && listed.contains("resumed")
+    });
+    // A new key is followed, as the former handed over to it.
+    assert!(mesh.run(&["ledger", "key", "rotate"]).status.success());
+    signed_beyond(&mesh, 11, size_of(&newest)).await;
+    assert!(mesh.run(&monitor).status.success());
+    let both = stdout(&mesh.run(&["ledger", "key", "show"]));
+    std::fs::write(mesh.path("keys"), both).unwrap();
+    let verify = ["verify", "--key", "keys", "--checkpoint", "kept.note"];
+    let verified = mesh.run(&verify);
+    assert!(verified.status.success(), "{}", stdout(&verified));
+}

@@ -1,0 +1,228 @@
+//! A ledger whose history cannot be brought back goes on under another origin, and says so for ever.
+//!
+//! The first checkpoint of the new origin is signed by a key of each, and counts an entry of the audit that names the former origin and the
+//! newest checkpoint that is known of it. Whoever kept one of the former origin sees that it is not continued.
+
+use bytes::Bytes;
+use chrono::Utc;
+use ledger_format::merkle::Frontier;
+use mesh_events::catalogue::{MESH_AUDIT, MESH_CHECKPOINTS};
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::subject;
+use prost::Message as _;
+
+use super::key::new_key;
+use super::published::{Backwards, read_published};
+use super::subtrees::{Subtrees, tree_at};
+use super::{Checkpointer, State};
+use crate::adapters::Batch;
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::fact::Fact;
+use crate::domain::history;
+use crate::domain::keys::{self, StoredKey};
+use crate::error::Error;
+use crate::metrics;
+
+impl Checkpointer {
+    /// Goes on under another origin with the entries there are.
+    ///
+    /// # Errors
+    /// [`Error::NotResumed`] if nothing contradicts the ledger, or the name cannot be one.
+    pub async fn begin_origin(
+        &self,
+        origin: &str,
+        reason: &str,
+        made_by: &str,
+    ) -> Result<StoredCheckpoint, Error> {
+        let mut state = self.state.lock().await;
+        match self.ready(&mut state).await {
+            Err(Error::Inconsistent(_)) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(Error::NotResumed(
+                    "nothing contradicts the ledger, which signs as ever: its origin stays"
+                        .to_owned(),
+                ));
+            }
+        }
+        let stored = self.store.checkpoint_keys().await?;
+        let used = |key: &StoredKey| key.vkey.starts_with(&format!("{origin}+"));
+        if origin == state.origin || stored.iter().any(used) {
+            return Err(Error::NotResumed(format!(
+                "{origin} is or was its origin; name another one"
+            )));
+        }
+        let new = new_key(origin)?;
+        // One that the database does not know, as it was made since the backup, cannot hand over.
+        self.load_key(&mut state, &stored).await?;
+        let Some(former) = state.key.clone() else {
+            return Err(Error::NoKey(
+                "the key of the former origin is not here, which signs the hand-over".to_owned(),
+            ));
+        };
+        let former_checkpoint = self.newest_known(&state).await?;
+        let before = self.store.head().await?.seq;
+        let origins = [origin, &state.origin];
+        let entry = history::new_origin(
+            origins,
+            &former_checkpoint,
+            before,
+            &self.cluster,
+            [made_by, reason],
+        );
+        self.file.write_next(&new)?;
+        let subject = subject::audit(&entry.cluster, &entry.kind);
+        let fact = Fact::audit(&subject, Bytes::from(entry.encode_to_vec()));
+        let fact = fact.map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+        let nothing = Batch::Nothing;
+        self.store
+            .put_back(before, MESH_AUDIT, &nothing, vec![fact])
+            .await?;
+
+        (state.tree, state.compared) = (Frontier::default(), false);
+        let mut tree = Frontier::default();
+        let made = self.store.grow(&mut tree, before + 1).await?;
+        state.tree = tree;
+        let subtrees = Subtrees { made, anew: false };
+        let last = self.store.last_checkpoint().await?;
+        let row = StoredKey {
+            number: stored.last().map_or(1, |key| key.number + 1),
+            vkey: new.public().to_string(),
+            from_size: state.tree.size().cast_signed(),
+            made_at: Utc::now().timestamp_micros(),
+            made_by: made_by.to_owned(),
+        };
+        let former_origin = std::mem::replace(&mut state.origin, origin.to_owned());
+        let number = last.map_or(1, |last| last.number + 1);
+        let signed = self
+            .sign(&mut state, number, &[&former, &new], subtrees, Some(row))
+            .await?;
+        let Some(Some(checkpoint)) = signed else {
+            self.file.drop_next()?;
+            return Err(Error::NoKey(
+                "another replica made a checkpoint at the same moment; try again".to_owned(),
+            ));
+        };
+        self.file.use_next()?;
+        state.key = Some(new);
+        (state.published, state.ordered, state.announced) = (None, None, false);
+        self.store.forget_signed();
+        self.note_signed(&state);
+        tracing::warn!(
+            origin,
+            former_origin,
+            by = made_by,
+            "the ledger goes on under another origin"
+        );
+        self.publish_entry(&entry).await;
+        self.publish(&mut state).await;
+        Ok(checkpoint)
+    }
+
+    /// The note of the greatest checkpoint that is known of the former origin.
+    async fn newest_known(&self, state: &State) -> Result<String, Error> {
+        let subject = subject::checkpoint(&state.origin);
+        let mut walk = Backwards::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
+        let published = walk.next().await?;
+        // One of a key that is not known here is named as it is.
+        let published =
+            published.map(|message| String::from_utf8_lossy(&message.body).into_owned());
+        let last = self.store.last_checkpoint().await?.map(|last| last.note);
+        let size = |note: &String| Checkpoint::unverified(note).map_or(0, |one| one.size);
+        let known = [published, self.file.last_note()?, last];
+        Ok(known
+            .into_iter()
+            .flatten()
+            .max_by_key(size)
+            .unwrap_or_default())
+    }
+
+    /// Publishes an entry of the audit, unless the ledger has it.
+    pub(super) async fn tell(&self, entry: &AuditEntry) {
+        let known = self.store.seq_of(&entry.id).await;
+        if !matches!(known, Ok(Some(_))) {
+            self.publish_entry(entry).await;
+        }
+    }
+
+    async fn publish_entry(&self, entry: &AuditEntry) {
+        let subject = subject::audit(&entry.cluster, &entry.kind);
+        let sent = self
+            .bus
+            .publish_raw(subject, &entry.id, entry.encode_to_vec());
+        if let Err(error) = sent.await {
+            let error = mesh_runtime::chain(&error);
+            tracing::warn!(error, "publish an entry of the audit about the history");
+        }
+    }
+
+    /// Tells that the bus has a checkpoint which the ledger contradicts.
+    pub(super) async fn tell_published_contradiction(&self) {
+        if let Err(error) = self.try_tell_published().await {
+            let error = mesh_runtime::chain(&error);
+            tracing::debug!(error, "tell that the history is contradicted");
+        }
+    }
+
+    async fn try_tell_published(&self) -> Result<(), Error> {
+        let stored = self.store.checkpoint_keys().await?;
+        let origin = keys::origin(&stored, &self.origin);
+        let keys = self.known_keys(&stored)?;
+        let subject = subject::checkpoint(&origin);
+        let newest = self
+            .bus
+            .last_stored(MESH_CHECKPOINTS, &subject)
+            .await
+            .map_err(Error::Bus)?;
+        let Some(message) = newest else { return Ok(()) };
+        if let Some(checkpoint) = read_published(&origin, &message, &keys)? {
+            let note = String::from_utf8_lossy(&message.body);
+            self.report(&origin, &checkpoint, &note).await?;
+        }
+        Ok(())
+    }
+
+    /// A checkpoint that somebody was given: whether the ledger contradicts it, and why. Then everybody is told.
+    ///
+    /// # Errors
+    /// [`Error::NotResumed`] if no key of the ledger has signed it.
+    pub async fn contradicted_by(&self, note: &str) -> Result<Option<String>, Error> {
+        let stored = self.store.checkpoint_keys().await?;
+        let keys = self.known_keys(&stored)?;
+        let (checkpoint, _) = Checkpoint::open(note, &keys)
+            .map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+        let origin = checkpoint.origin.clone();
+        self.report(&origin, &checkpoint, note).await
+    }
+
+    async fn report(
+        &self,
+        origin: &str,
+        checkpoint: &Checkpoint,
+        note: &str,
+    ) -> Result<Option<String>, Error> {
+        let entries = self.store.head().await?.seq;
+        let why = if checkpoint.size > entries {
+            format!(
+                "the ledger has {entries} entries, the checkpoint counts {}",
+                checkpoint.size
+            )
+        } else {
+            match tree_at(&self.store, Some(checkpoint)).await {
+                Ok(_) => return Ok(None),
+                Err(Error::Inconsistent(why)) => why,
+                Err(error) => return Err(error),
+            }
+        };
+        metrics::contradicted();
+        tracing::error!(
+            origin,
+            size = checkpoint.size,
+            why,
+            "the history of the ledger is contradicted by a signed checkpoint"
+        );
+        self.tell(&history::contradicted(origin, note, &self.cluster, &why))
+            .await;
+        Ok(Some(why))
+    }
+}

@@ -1,0 +1,149 @@
+//! The newest checkpoint that the bus has: whoever puts database and key file back to an earlier state does not put back that.
+
+use mesh_bus::{Bus, StoredMessage};
+use mesh_events::catalogue::MESH_CHECKPOINTS;
+use mesh_events::subject;
+
+use super::{Checkpointer, State};
+use crate::domain::checkpoint::{Checkpoint, CheckpointError};
+use crate::domain::keys::{self, StoredKey};
+use crate::domain::note::{NoteError, PublicKey};
+use crate::error::Error;
+
+/// So many messages are looked at, the newest first, until one is a checkpoint.
+const MESSAGES_LOOKED_AT: usize = 100;
+
+impl Checkpointer {
+    /// Before anything is appended: whether more was signed than the ledger has. If NATS does not answer, the first signature waits for it.
+    pub async fn look_back(&self) -> Result<(), Error> {
+        let mut state = self.state.lock().await;
+        let keys = self.store.checkpoint_keys().await?;
+        state.origin = keys::origin(&keys, &self.origin);
+        self.load_last_note(&mut state)?;
+        let published = self.published(&mut state, &keys).await;
+        self.note_signed(&state);
+        published?;
+        let entries = self.store.head().await?.seq;
+        match self.store.signed() {
+            signed if signed > entries => Err(Error::SetBack { entries, signed }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was signed is known to whoever appends.
+    pub(super) fn note_signed(&self, state: &State) {
+        for checkpoint in state.signed.iter().chain(&state.published) {
+            self.store.has_signed(checkpoint.size);
+        }
+    }
+
+    /// Reads the newest checkpoint of this ledger from the bus.
+    pub(super) async fn published(
+        &self,
+        state: &mut State,
+        stored: &[StoredKey],
+    ) -> Result<(), Error> {
+        let keys = self.known_keys(stored)?;
+        let subject = subject::checkpoint(&state.origin);
+        let mut walk = Backwards::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
+        for _ in 0..MESSAGES_LOOKED_AT {
+            let Some(message) = walk.next().await? else {
+                break;
+            };
+            if let Some(checkpoint) = read_published(&state.origin, &message, &keys)? {
+                // Signed elsewhere: by another replica, or by a history that is not this one.
+                let known = [&state.published, &state.signed];
+                state.compared &= known.into_iter().flatten().any(|one| *one == checkpoint);
+                state.published = Some(checkpoint);
+                break;
+            }
+        }
+        state.looked = true;
+        Ok(())
+    }
+
+    /// The keys that the database knows, and the one in the file: it may be newer than a database that was set back.
+    pub(super) fn known_keys(&self, stored: &[StoredKey]) -> Result<Vec<PublicKey>, Error> {
+        let stored = stored.iter().filter_map(|key| key.vkey.parse().ok());
+        let file = self.file.read()?.map(|key| key.public());
+        Ok(stored.chain(file).collect())
+    }
+}
+
+/// The checkpoint in a message; `None` if it is none of this ledger.
+pub(super) fn read_published(
+    origin: &str,
+    message: &StoredMessage,
+    keys: &[PublicKey],
+) -> Result<Option<Checkpoint>, Error> {
+    let note = String::from_utf8_lossy(&message.body);
+    let ignored = |why: &CheckpointError| {
+        tracing::warn!(
+            error = mesh_runtime::chain(why),
+            sequence = message.sequence,
+            "message on MESH_CHECKPOINTS is no checkpoint of this ledger, ignored"
+        );
+        Ok(None)
+    };
+    let of_this_ledger = Checkpoint::unverified(&note).map(|one| one.origin == origin);
+    match (of_this_ledger, Checkpoint::open(&note, keys)) {
+        (Ok(true), Ok((checkpoint, _))) => Ok(Some(checkpoint)),
+        (Ok(true), Err(CheckpointError::Note(NoteError::Untrusted(by)))) => {
+            Err(Error::Inconsistent(format!(
+                "MESH_CHECKPOINTS has a checkpoint of {} by {}, which is no key of this ledger: put back the database and the key file that belong to it, or go on under another origin (`smesh ledger resume --new-origin`)",
+                origin,
+                by.join(" and "),
+            )))
+        }
+        (Err(error), _) | (_, Err(error)) => ignored(&error),
+        (Ok(false), Ok(_)) => ignored(&CheckpointError::Form("it is of another origin")),
+    }
+}
+
+/// The messages of a stream on a subject, the newest first.
+pub(super) struct Backwards<'a> {
+    bus: &'a Bus,
+    stream: &'static str,
+    subject: &'a str,
+    newest: Option<StoredMessage>,
+    /// Sequences that are not read yet.
+    left: std::ops::Range<u64>,
+}
+
+impl<'a> Backwards<'a> {
+    pub(super) async fn new(
+        bus: &'a Bus,
+        stream: &'static str,
+        subject: &'a str,
+    ) -> Result<Self, Error> {
+        let newest = bus.last_stored(stream, subject).await.map_err(Error::Bus)?;
+        let end = newest.as_ref().map_or(0, |newest| newest.sequence);
+        Ok(Self {
+            bus,
+            stream,
+            subject,
+            newest,
+            left: 0..end,
+        })
+    }
+
+    /// The one before; `None` if there is none any more.
+    pub(super) async fn next(&mut self) -> Result<Option<StoredMessage>, Error> {
+        if let Some(newest) = self.newest.take() {
+            return Ok(Some(newest));
+        }
+        if self.left.start == 0 && !self.left.is_empty() {
+            let first = self.bus.next_stored(self.stream, self.subject, 1).await;
+            let first = first.map_err(Error::Bus)?;
+            self.left.start = first.map_or(self.left.end, |first| first.sequence);
+        }
+        while let Some(sequence) = self.left.next_back() {
+            let message = self.bus.stored_at(self.stream, sequence).await;
+            let message = message.map_err(Error::Bus)?;
+            if let Some(message) = message.filter(|one| one.subject == self.subject) {
+                return Ok(Some(message));
+            }
+        }
+        Ok(None)
+    }
+}

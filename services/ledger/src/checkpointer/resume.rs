@@ -1,0 +1,416 @@
+//! A ledger that was set back takes the rest of its history from the bus, and goes on as if nothing had happened.
+//!
+//! What has to be found again is fixed by a signed checkpoint: there is one order of the messages that gives its root. The marks on
+//! `MESH_ORDER` say which. First all leaves are computed and compared with the checkpoint, and with those before it; only then something is
+//! written. Interrupted, it goes on from what it has.
+
+use std::collections::{HashMap, HashSet};
+
+use ledger_format::chain::Hash;
+use ledger_format::merkle::{Frontier, Node};
+use mesh_bus::StoredMessage;
+use mesh_events::catalogue::{MESH_AUDIT, MESH_CHECKPOINTS, MESH_ORDER};
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::{from_timestamp, subject};
+use prost::Message as _;
+
+use super::published::{Backwards, read_published};
+use super::subtrees::tree_at;
+use super::{Checkpointer, same};
+use crate::adapters::{Batch, Signed};
+use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::fact::Fact;
+use crate::domain::history::{self, Resumed};
+use crate::domain::keys::{self, StoredKey};
+use crate::domain::note::PublicKey;
+use crate::domain::order::{Order, Places};
+use crate::domain::tree::grow;
+use crate::error::Error;
+use crate::handlers::Source;
+
+/// Entries of one transaction.
+const PAGE: usize = 500;
+
+/// An entry that is to be put back.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    source: Source,
+    sequence: u64,
+    leaf: Hash,
+}
+
+/// A signed checkpoint, and when it was published, in microseconds since 1970.
+struct Published {
+    checkpoint: Checkpoint,
+    note: String,
+    at: i64,
+}
+
+impl Checkpointer {
+    /// Brings back what the ledger had when a checkpoint was signed: this one, or the newest that is known.
+    ///
+    /// # Errors
+    /// [`Error::NotResumed`] if it is not all on the bus, [`Error::Inconsistent`] if the entries are others. Nothing is written then.
+    pub async fn resume(&self, note: Option<&str>, made_by: &str) -> Result<Resumed, Error> {
+        let mut state = self.state.lock().await;
+        let stored = self.store.checkpoint_keys().await?;
+        state.origin = keys::origin(&stored, &self.origin);
+        self.load_last_note(&mut state)?;
+        let keys = self.known_keys(&stored)?;
+        let from = self.store.head().await?.seq;
+        let mut published = self.published_beyond(&state.origin, &keys, from).await?;
+        // What was signed here and did not reach the bus any more. One of another origin or key says nothing here.
+        if let (None, Some(last)) = (note, self.file.last_note()?) {
+            add(&mut published, last, &state.origin, &keys).ok();
+        }
+        if let Some(note) = note {
+            add(&mut published, note.to_owned(), &state.origin, &keys)?;
+            let wanted = Checkpoint::unverified(note).map_or(0, |wanted| wanted.size);
+            published.retain(|one| one.checkpoint.size <= wanted);
+        }
+        let Some(target) = published.last() else {
+            return Err(Error::NotResumed(format!(
+                "nothing is known to have been signed beyond the {from} entries that the ledger has"
+            )));
+        };
+        let (to, note) = (target.checkpoint.size, target.note.clone());
+        let resumed = Resumed {
+            origin: state.origin.clone(),
+            from,
+            to,
+            note,
+        };
+        if to <= from {
+            tree_at(&self.store, Some(&target.checkpoint)).await?;
+            return Ok(resumed);
+        }
+        published.retain(|one| one.checkpoint.size > from);
+        let last = self.store.last_checkpoint().await?;
+        let number = last.map_or(0, |last| last.number);
+        let made = self.keys_made().await?;
+        let mut signed = to_store(number, stored, &keys, &published, &made)?;
+        let found = self.find(&state.origin, from, to).await?;
+        let subtrees = self.prove(from, &found, &published).await?;
+        self.put_back(from, &found).await?;
+        if let Some(first) = signed.first_mut() {
+            first.subtrees = subtrees;
+        }
+        for signed in &signed {
+            if !self.store.keep(signed).await? {
+                return Err(Error::NotResumed(
+                    "another replica stored a checkpoint meanwhile; try again".to_owned(),
+                ));
+            }
+        }
+        let signed = state.signed.as_ref().map_or(0, |signed| signed.size);
+        if to > signed {
+            self.file.write_last_note(&resumed.note)?;
+            state.signed = published.pop().map(|last| last.checkpoint);
+        }
+        (state.compared, state.ordered) = (false, None);
+        tracing::warn!(from, to, by = made_by, "ledger resumed from the bus");
+        self.tell(&history::resumed(&resumed, &self.cluster, made_by))
+            .await;
+        Ok(resumed)
+    }
+
+    /// Checkpoints that the bus has of more entries than that, the smallest first.
+    async fn published_beyond(
+        &self,
+        origin: &str,
+        keys: &[PublicKey],
+        entries: u64,
+    ) -> Result<Vec<Published>, Error> {
+        let mut published: Vec<Published> = Vec::new();
+        let subject = subject::checkpoint(origin);
+        let mut walk = Backwards::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
+        while let Some(message) = walk.next().await? {
+            let Some(checkpoint) = read_published(origin, &message, keys)? else {
+                continue;
+            };
+            // One that the ledger has is enough to say that nothing is missing.
+            let beyond = checkpoint.size > entries;
+            if beyond || published.is_empty() {
+                published.push(Published {
+                    checkpoint,
+                    note: String::from_utf8_lossy(&message.body).into_owned(),
+                    at: message.stored.timestamp_micros(),
+                });
+            }
+            if !beyond {
+                break;
+            }
+        }
+        published.reverse();
+        published.sort_by_key(|one| one.checkpoint.size);
+        Ok(published)
+    }
+
+    /// When, in microseconds since 1970, and for whom keys were made that replaced others, by the key: as the audit says.
+    async fn keys_made(&self) -> Result<HashMap<String, (i64, String)>, Error> {
+        let mut made = HashMap::new();
+        let subject = subject::audit(&self.cluster, keys::KIND);
+        let mut walk = Backwards::new(&self.bus, MESH_AUDIT, &subject).await?;
+        while let Some(message) = walk.next().await? {
+            let Ok(entry) = AuditEntry::decode(message.body) else {
+                continue;
+            };
+            let at = entry.at.as_ref().and_then(from_timestamp);
+            if let (Some(Act::Key(key)), Some(at)) = (entry.act, at) {
+                made.insert(key.vkey, (at.timestamp_micros(), key.made_by));
+            }
+        }
+        Ok(made)
+    }
+
+    /// Where the entries after one, up to another, are in the streams.
+    async fn find(&self, origin: &str, from: u64, to: u64) -> Result<Vec<Found>, Error> {
+        let mut places = Places::new(from, to);
+        let subject = subject::order(origin);
+        let mut walk = Backwards::new(&self.bus, MESH_ORDER, &subject).await?;
+        while let Some(message) = walk.next().await? {
+            let Some(order) = Order::decode(&message.body) else {
+                continue;
+            };
+            places.add(&order);
+            if order.first_seq <= from + 1 {
+                break;
+            }
+        }
+        let count = usize::try_from(to - from).unwrap_or(usize::MAX);
+        let unknown = places.unknown();
+        let mut places = places.indexed();
+        let mut found: Vec<Option<Found>> = vec![None; count];
+        let mut rest = Vec::new();
+        for source in [Source::Events, Source::Audit] {
+            let mut spare = Vec::new();
+            let mut messages = Unread::of(self, source).await?;
+            while places.left() > 0 || spare.len() < unknown {
+                let Some((sequence, stored, fact)) = messages.next().await? else {
+                    break;
+                };
+                if let Some(seq) = places.take(&fact.id) {
+                    let at = usize::try_from(seq - from - 1).unwrap_or(usize::MAX);
+                    found[at] = Some(Found {
+                        source,
+                        sequence,
+                        leaf: fact.leaf(seq),
+                    });
+                } else if spare.len() < unknown && self.store.seq_of(&fact.id).await?.is_none() {
+                    spare.push((stored, source, sequence, fact));
+                }
+            }
+            rest.extend(spare);
+        }
+        // Of what nothing is said of, time is the best guess. What a guess is worth the root says.
+        rest.sort_by_key(|(stored, ..)| *stored);
+        let mut ids = HashSet::new();
+        rest.retain(|(.., fact)| ids.insert(fact.id.clone()));
+        let mut rest = rest.into_iter();
+        let open = found.iter_mut().zip(from + 1..);
+        for (place, seq) in open.filter(|(place, _)| place.is_none()).take(unknown) {
+            *place = rest.next().map(|(_, source, sequence, fact)| Found {
+                source,
+                sequence,
+                leaf: fact.leaf(seq),
+            });
+        }
+        let missing = found.iter().filter(|one| one.is_none()).count();
+        if missing > 0 {
+            return Err(Error::NotResumed(format!(
+                "{missing} of {count} entries are not on SLURM_EVENTS and MESH_AUDIT any more; what is lost is given up by --new-origin"
+            )));
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Compares the entries with every checkpoint; gives the subtrees that are complete with them.
+    async fn prove(
+        &self,
+        from: u64,
+        found: &[Found],
+        published: &[Published],
+    ) -> Result<Vec<(Node, Hash)>, Error> {
+        let mut tree = Frontier::default();
+        let mut subtrees = self.store.grow(&mut tree, from).await?;
+        let mut leaves = found.iter();
+        for one in published {
+            while tree.size() < one.checkpoint.size {
+                let Some(next) = leaves.next() else { break };
+                grow(&mut tree, next.leaf, &mut subtrees);
+            }
+            same(Some(tree.root()), &one.checkpoint)?;
+        }
+        Ok(subtrees)
+    }
+
+    async fn put_back(&self, from: u64, found: &[Found]) -> Result<(), Error> {
+        let mut after = from;
+        let same_stream = |a: &Found, b: &Found| a.source == b.source;
+        let runs = found.chunk_by(same_stream);
+        for page in runs.flat_map(|run| run.chunks(PAGE)) {
+            let source = page[0].source;
+            let stream = source.stream();
+            let (mut facts, mut sequences) = (Vec::new(), Vec::new());
+            for one in page {
+                let message = self.bus.stored_at(stream, one.sequence).await;
+                let message = message.map_err(Error::Bus)?;
+                let (stored, fact) = fact(source, message).ok_or_else(|| {
+                    Error::NotResumed(format!(
+                        "message {} of {stream} is gone since it was read; {after} entries are back",
+                        one.sequence
+                    ))
+                })?;
+                sequences.push((one.sequence, stored));
+                facts.push(fact);
+            }
+            let batch = Batch::Of(sequences);
+            let appended = self.store.put_back(after, stream, &batch, facts).await?;
+            after += page.len() as u64;
+            if appended.head.seq != after {
+                return Err(Error::Moved {
+                    entries: appended.head.seq,
+                    after,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The checkpoints of what is brought back are those that were signed, and keys are handed over where they were.
+fn to_store(
+    mut number: i64,
+    mut known: Vec<StoredKey>,
+    keys: &[PublicKey],
+    published: &[Published],
+    keys_made: &HashMap<String, (i64, String)>,
+) -> Result<Vec<Signed>, Error> {
+    let mut all = Vec::new();
+    for one in published {
+        let (_, signed_by) = Checkpoint::open(&one.note, keys)
+            .map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+        let signed_by: Vec<String> = signed_by.iter().map(ToString::to_string).collect();
+        let is_known = |vkey: &String| known.iter().any(|key| key.vkey == *vkey);
+        let new = signed_by.iter().find(|vkey| !is_known(vkey));
+        let size = one.checkpoint.size.cast_signed();
+        let key = match (new, known.last()) {
+            (Some(new), Some(last)) if !signed_by.contains(&last.vkey) => {
+                return Err(Error::NotResumed(format!(
+                    "the checkpoint by which {} handed over to {new} is not on MESH_CHECKPOINTS",
+                    last.vkey
+                )));
+            }
+            (Some(new), last) => {
+                let (made_at, made_by) = keys_made
+                    .get(new)
+                    .cloned()
+                    .unwrap_or((one.at, String::new()));
+                Some(StoredKey {
+                    number: last.map_or(1, |last| last.number + 1),
+                    vkey: new.clone(),
+                    from_size: last.map_or(0, |_| size),
+                    made_at,
+                    made_by,
+                })
+            }
+            (None, _) => None,
+        };
+        known.extend(key.clone());
+        number += 1;
+        all.push(Signed {
+            subtrees: Vec::new(),
+            subtrees_anew: false,
+            key,
+            checkpoint: Some(StoredCheckpoint {
+                number,
+                size,
+                root: one.checkpoint.root.to_vec(),
+                note: one.note.clone(),
+                made_at: one.at,
+            }),
+        });
+    }
+    Ok(all)
+}
+
+/// The messages of a stream that the ledger has not taken in, in their order.
+struct Unread<'a> {
+    checkpointer: &'a Checkpointer,
+    source: Source,
+    next: u64,
+    last: u64,
+}
+
+impl<'a> Unread<'a> {
+    async fn of(checkpointer: &'a Checkpointer, source: Source) -> Result<Self, Error> {
+        let stream = source.stream();
+        let state = checkpointer.bus.stream_state(stream).await;
+        let state = state.map_err(Error::Bus)?;
+        let position = checkpointer.store.position(stream).await?;
+        let position = position.unwrap_or_default();
+        let same_stream = position.created_at == Some(state.created.timestamp_micros());
+        Ok(Self {
+            checkpointer,
+            source,
+            // In a stream that was made again everything is new.
+            next: if same_stream {
+                position.taken.up_to + 1
+            } else {
+                1
+            },
+            last: state.last_sequence,
+        })
+    }
+
+    /// Sequence, time and fact of the next; `None` at the end.
+    async fn next(&mut self) -> Result<Option<(u64, i64, Fact)>, Error> {
+        while self.next <= self.last {
+            let bus = &self.checkpointer.bus;
+            let message = bus.stored_from(self.source.stream(), self.next).await;
+            let Some(message) = message.map_err(Error::Bus)? else {
+                break;
+            };
+            self.next = message.sequence + 1;
+            let sequence = message.sequence;
+            if let Some((stored, fact)) = fact(self.source, Some(message)) {
+                return Ok(Some((sequence, stored, fact)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Adds a checkpoint that is not on the bus.
+fn add(
+    published: &mut Vec<Published>,
+    note: String,
+    origin: &str,
+    keys: &[PublicKey],
+) -> Result<(), Error> {
+    let (checkpoint, _) = Checkpoint::open(&note, keys)
+        .map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+    if checkpoint.origin != origin {
+        return Err(Error::NotResumed(format!(
+            "the checkpoint is one of {}, but this ledger is {origin}",
+            checkpoint.origin
+        )));
+    }
+    if published.iter().all(|one| one.note != note) {
+        let at = chrono::Utc::now().timestamp_micros();
+        published.push(Published {
+            checkpoint,
+            note,
+            at,
+        });
+        published.sort_by_key(|one| one.checkpoint.size);
+    }
+    Ok(())
+}
+
+fn fact(source: Source, message: Option<StoredMessage>) -> Option<(i64, Fact)> {
+    let message = message?;
+    let fact = source.decode(&message.subject, message.body).ok()?;
+    Some((message.stored.timestamp_micros(), fact))
+}

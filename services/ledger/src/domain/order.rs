@@ -1,0 +1,163 @@
+//! In which order a ledger took in what two streams hold.
+//!
+//! Each stream has an order of its own, but nothing outside of the ledger says how it joined them, what was delivered twice, and which
+//! replica was first. So the ledger publishes a short mark of every entry in the order of their sequences. Marks prove nothing: whether
+//! the entries were found again is what the root of a signed checkpoint says.
+
+use std::collections::{HashMap, VecDeque};
+
+use sha2::{Digest as _, Sha256};
+
+/// The beginning of SHA-256 of an id. Of a million entries two have the same one in less than one of 500 cases.
+pub type Mark = [u8; 6];
+
+/// Entries of one message, which has to fit NATS' limit of 1 MiB.
+pub const MAX_MARKS: u64 = 50_000;
+
+/// The mark of an id.
+pub fn mark(id: &str) -> Mark {
+    let hash: [u8; 32] = Sha256::digest(id).into();
+    let [a, b, c, d, e, f, ..] = hash;
+    [a, b, c, d, e, f]
+}
+
+/// Marks of entries that follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Sequence of the first.
+    pub first_seq: u64,
+    /// One for each entry.
+    pub marks: Vec<Mark>,
+}
+
+impl Order {
+    /// Sequence after the last.
+    pub const fn end(&self) -> u64 {
+        self.first_seq + self.marks.len() as u64
+    }
+
+    /// The body of a message: the first sequence in eight bytes, most significant first, and the marks.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = self.first_seq.to_be_bytes().to_vec();
+        body.extend(self.marks.iter().flatten());
+        body
+    }
+
+    /// Reads a body; `None` if it is none.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let (first, marks) = body.split_first_chunk::<8>()?;
+        let (marks, rest) = marks.as_chunks();
+        let first_seq = u64::from_be_bytes(*first);
+        let fits = rest.is_empty() && first_seq > 0 && !marks.is_empty();
+        fits.then(|| Self {
+            first_seq,
+            marks: marks.to_vec(),
+        })
+    }
+}
+
+/// Finds the places of entries by their marks.
+#[derive(Debug)]
+pub struct Places {
+    first_seq: u64,
+    missing: Vec<Option<Mark>>,
+    by_mark: HashMap<Mark, VecDeque<u64>>,
+}
+
+impl Places {
+    /// Places of entries after one, up to another.
+    pub fn new(after: u64, up_to: u64) -> Self {
+        let count = up_to.saturating_sub(after);
+        Self {
+            first_seq: after + 1,
+            missing: vec![None; usize::try_from(count).unwrap_or(usize::MAX)],
+            by_mark: HashMap::new(),
+        }
+    }
+
+    /// Adds what a message says, the newest message first: what was published twice was put right by the later one.
+    pub fn add(&mut self, order: &Order) {
+        for (mark, seq) in order.marks.iter().zip(order.first_seq..) {
+            let at = seq.checked_sub(self.first_seq);
+            let slot = at.and_then(|at| self.missing.get_mut(usize::try_from(at).ok()?));
+            if let Some(slot @ None) = slot {
+                *slot = Some(*mark);
+            }
+        }
+    }
+
+    /// How many entries nothing was said of.
+    pub fn unknown(&self) -> usize {
+        self.missing.iter().filter(|mark| mark.is_none()).count()
+    }
+
+    /// Ready for [`Self::take`].
+    #[must_use]
+    pub fn indexed(mut self) -> Self {
+        for (mark, seq) in self.missing.drain(..).zip(self.first_seq..) {
+            if let Some(mark) = mark {
+                self.by_mark.entry(mark).or_default().push_back(seq);
+            }
+        }
+        self
+    }
+
+    /// The place of an entry with this id, which is taken then; `None` if it has none, or has come before.
+    pub fn take(&mut self, id: &str) -> Option<u64> {
+        let mark = mark(id);
+        let places = self.by_mark.get_mut(&mark)?;
+        let place = places.pop_front();
+        if places.is_empty() {
+            self.by_mark.remove(&mark);
+        }
+        place
+    }
+
+    /// Places that are not taken.
+    pub fn left(&self) -> usize {
+        self.by_mark.values().map(VecDeque::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(first_seq: u64, ids: &[&str]) -> Order {
+        Order {
+            first_seq,
+            marks: ids.iter().map(|id| mark(id)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written() {
+        let order = order(7, &["a", "b", "c"]);
+        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
+        assert_eq!(order.end(), 10);
+        for wrong in [&b""[..], b"1234567", &[0; 8], &[0; 14], &[1; 15]] {
+            assert_eq!(Order::decode(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn entries_find_their_places_whatever_order_they_come_in() {
+        let mut places = Places::new(3, 8);
+        // The later message, which is read first, is right about 5.
+        places.add(&order(5, &["b", "c"]));
+        places.add(&order(2, &["old", "older", "a", "other"]));
+        assert_eq!(places.unknown(), 2);
+        places.add(&order(7, &["d", "e", "beyond"]));
+        assert_eq!(places.unknown(), 0);
+        let mut places = places.indexed();
+        let found = ["e", "beyond", "c", "a", "a", "other", "b"].map(|id| places.take(id));
+        assert_eq!(
+            found,
+            [Some(8), None, Some(6), Some(4), None, None, Some(5)]
+        );
+        assert_eq!(
+            (places.left(), places.take("d"), places.left()),
+            (1, Some(7), 0)
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! Witnesses: others who sign a checkpoint once it is proven to continue every one they signed before (<https://c2sp.org/tlog-witness>).
+//!
+//! What they sign stands in the note. If some are required, a checkpoint without them is neither stored nor published; it is asked for again
+//! with the next.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::join_all;
+use ledger_format::chain::Hash;
+use ledger_format::cosignature::{WitnessKey, cosigned};
+use ledger_format::merkle::{Node, consistency};
+use ledger_format::tree::blocks;
+use reqwest::StatusCode;
+
+use crate::adapters::Store;
+use crate::error::Error;
+
+/// A witness answers within this time, or is done without.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// An answer is a few lines.
+const LONGEST_ANSWER: usize = 16 << 10;
+
+/// A ledger that is about to be signed: what is stored of it, and the subtrees that are not yet.
+#[derive(Clone, Copy)]
+pub struct Growth<'a> {
+    /// What is stored.
+    pub store: &'a Store,
+    /// Its entries.
+    pub size: u64,
+    /// Subtrees that are stored with the checkpoint.
+    pub subtrees: &'a [(Node, Hash)],
+}
+
+impl Growth<'_> {
+    /// Proves that the ledger of a size is the beginning of this one.
+    async fn proof(self, from: u64) -> Result<Vec<Hash>, Error> {
+        let unproven = || Error::Witness(format!("{from} is no size within {}", self.size));
+        let ranges = consistency(from, self.size).map_err(|_| unproven())?;
+        let mut read = self.store.blocks(blocks(&ranges)).await?;
+        for (node, hash) in self.subtrees {
+            read.push(*node, *hash);
+        }
+        read.hashes(&ranges).ok_or_else(unproven)
+    }
+}
+
+/// A witness.
+#[derive(Clone, Debug)]
+pub struct Witness {
+    /// Where `add-checkpoint` is below.
+    pub url: url::Url,
+    /// Its public key.
+    pub key: WitnessKey,
+}
+
+/// The witnesses of a ledger.
+#[derive(Debug)]
+pub struct Witnesses {
+    http: reqwest::Client,
+    all: Vec<Witness>,
+    required: usize,
+    /// The size that each signed last, by its name.
+    sizes: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Witnesses {
+    /// Witnesses, so many of which are required.
+    ///
+    /// # Errors
+    /// If there can be no HTTP client.
+    pub fn new(all: Vec<Witness>, required: usize) -> Result<Self, Error> {
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| Error::Witness(mesh_runtime::chain(&error)))?;
+        Ok(Self {
+            http,
+            all,
+            required,
+            sizes: Mutex::default(),
+        })
+    }
+
+    /// The note with the cosignatures that were given.
+    ///
+    /// # Errors
+    /// [`Error::Witness`] if fewer were given than are required.
+    pub async fn cosign(&self, note: &str, growth: Growth<'_>) -> Result<String, Error> {
+        let size = growth.size;
+        let mut asked = Vec::new();
+        for witness in &self.all {
+            asked.push(self.ask(witness, note, growth));
+        }
+        let (mut whole, mut failures) = (note.to_owned(), Vec::new());
+        let mut given = 0;
+        for (witness, answer) in self.all.iter().zip(join_all(asked).await) {
+            match answer {
+                Ok(lines) => {
+                    whole.push_str(&lines);
+                    given += 1;
+                }
+                Err(why) => {
+                    let name = witness.key.name();
+                    tracing::warn!(witness = name, error = why, size, "no cosignature");
+                    failures.push(format!("{name}: {why}"));
+                }
+            }
+        }
+        if given < self.required {
+            return Err(Error::Witness(format!(
+                "{given} of {} required cosignatures ({})",
+                self.required,
+                failures.join("; ")
+            )));
+        }
+        Ok(whole)
+    }
+
+    async fn ask(
+        &self,
+        witness: &Witness,
+        note: &str,
+        growth: Growth<'_>,
+    ) -> Result<String, String> {
+        let size = growth.size;
+        let name = witness.key.name();
+        let mut known = self.size_of(name);
+        // Once more if it says that it knows another size.
+        for _ in 0..2 {
+            if known > size {
+                return Err(format!("it has signed {known} entries, and this is {size}"));
+            }
+            let proof = match known {
+                0 => Vec::new(),
+                known if known == size => Vec::new(),
+                known => growth
+                    .proof(known)
+                    .await
+                    .map_err(|error| mesh_runtime::chain(&error))?,
+            };
+            let proof: String = proof
+                .iter()
+                .map(|hash| STANDARD.encode(hash) + "\n")
+                .collect();
+            let body = format!("old {known}\n{proof}\n{note}");
+            let (status, answer) = self.post(witness, body).await?;
+            match status {
+                StatusCode::OK => {
+                    let lines = signature_lines(witness, note, &answer)?;
+                    self.set_size(name, size);
+                    return Ok(lines);
+                }
+                StatusCode::CONFLICT => {
+                    known = answer
+                        .trim()
+                        .parse()
+                        .map_err(|_| "it names no size".to_owned())?;
+                    self.set_size(name, known);
+                }
+                status => return Err(format!("HTTP {status}: {:.200}", answer.trim())),
+            }
+        }
+        Err(format!(
+            "it goes on saying that it has signed {known} entries"
+        ))
+    }
+
+    async fn post(&self, witness: &Witness, body: String) -> Result<(StatusCode, String), String> {
+        let failed = |error: reqwest::Error| mesh_runtime::chain(&error);
+        let base = witness.url.as_str().trim_end_matches('/');
+        let request = self.http.post(format!("{base}/add-checkpoint")).body(body);
+        let mut answer = request.send().await.map_err(failed)?;
+        let mut text = Vec::new();
+        while let Some(part) = answer.chunk().await.map_err(failed)? {
+            text.extend_from_slice(&part);
+            if text.len() > LONGEST_ANSWER {
+                return Err("its answer is too long".to_owned());
+            }
+        }
+        Ok((answer.status(), String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    fn size_of(&self, name: &str) -> u64 {
+        let sizes = self.sizes.lock();
+        sizes.map_or(0, |sizes| sizes.get(name).copied().unwrap_or_default())
+    }
+
+    fn set_size(&self, name: &str, size: u64) {
+        if let Ok(mut sizes) = self.sizes.lock() {
+            sizes.insert(name.to_owned(), size);
+        }
+    }
+}
+
+/// The lines of an answer that are the witness's own, if they are of this note.
+fn signature_lines(witness: &Witness, note: &str, answer: &str) -> Result<String, String> {
+    let own = |line: &&str| {
+        let signer = line
+            .strip_prefix("\u{2014} ")
+            .and_then(|line| line.split_once(' '));
+        signer.is_some_and(|(name, _)| name == witness.key.name())
+    };
+    let lines: String = answer
+        .lines()
+        .filter(own)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let whole = format!("{note}{lines}");
+    match cosigned(&whole, std::slice::from_ref(&witness.key)) {
+        Ok(by) if !by.is_empty() => Ok(lines),
+        Ok(_) => Err("its answer has no cosignature by its key".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,356 @@
+//! A backup was put back: the rest of the history comes from the bus, in the order it had, or the ledger goes on under another origin.
+
+use ledger::domain::checkpoint::Checkpoint;
+use ledger::domain::note::PublicKey;
+use ledger::{Trust, VerifyError, verify_database_with, verify_everything};
+use mesh_bus::Bus;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
+use mesh_events::{EventType, subject};
+use mesh_testkit::build::{self, CLUSTER};
+use mesh_testkit::{NatsServer, wait_until};
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use crate::support::{DEADLINE, Database, Process, audit_entry, bus, on_both};
+
+on_both!(
+    a_ledger_that_was_set_back_is_resumed_in_its_order,
+    where_no_order_is_known_time_is_tried_and_proven,
+    what_the_bus_has_no_more_ends_under_another_origin,
+);
+
+const FAST: &str = "[ledger.checkpoint]\ninterval = \"100ms\"";
+
+/// Events and entries of the audit in turns, so that their order in the ledger is left to chance.
+async fn publish(bus: &Bus, jobs: std::ops::RangeInclusive<u32>) {
+    for job in jobs {
+        let event = build::job_event(EventType::JobSubmitted, build::job(job));
+        let entry = audit_entry(job);
+        let subject = subject::audit(&entry.cluster, &entry.kind);
+        let body = entry.encode_to_vec();
+        let (event, audit) = tokio::join!(
+            bus.publish(&event),
+            bus.publish_raw(subject, &entry.id, body)
+        );
+        event.unwrap();
+        audit.unwrap();
+    }
+}
+
+/// The checkpoint that counts so many entries, or more.
+async fn signed(process: &Process, entries: u64) -> String {
+    let newest = async |process: &Process| {
+        let note = process.get("/v1/ledger/checkpoint").await;
+        note.unwrap_or_default()
+    };
+    process
+        .until("it is signed", async |process| {
+            let checkpoint = Checkpoint::unverified(&newest(process).await);
+            checkpoint.is_ok_and(|checkpoint| checkpoint.size >= entries)
+        })
+        .await;
+    newest(process).await
+}
+
+/// Waits until the bus has a checkpoint, or a greater one.
+async fn published(nats: &NatsServer, note: &str) {
+    let checkpoint = Checkpoint::unverified(note).unwrap();
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
+    let subject = subject::checkpoint(&checkpoint.origin);
+    wait_until("it is published", DEADLINE, async || {
+        let Ok(message) = stream.get_last_raw_message_by_subject(&subject).await else {
+            return false;
+        };
+        let newest = Checkpoint::unverified(str::from_utf8(&message.payload).unwrap());
+        newest.unwrap().size >= checkpoint.size
+    })
+    .await;
+}
+
+async fn problem(process: &Process) -> String {
+    let answer = process.request("/readyz").send().await;
+    let Ok(answer) = answer else {
+        return String::new();
+    };
+    let answer: Value = answer.json().await.unwrap_or_default();
+    let problem = answer["problems"]["ledger.checkpoints"].as_str();
+    problem.unwrap_or_default().to_owned()
+}
+
+async fn until_ready(process: &Process) {
+    process
+        .until("ready", async |process| {
+            process.get("/readyz").await.is_some()
+        })
+        .await;
+}
+
+async fn ids(database: &Database) -> Vec<String> {
+    let mut outsider = database.outsider().await;
+    outsider.texts("SELECT id FROM entries ORDER BY seq").await
+}
+
+/// A ledger of which there is a backup, and what was signed last.
+struct Lost {
+    process: Process,
+    backup: Database,
+    database: Database,
+    kept: String,
+    before: u64,
+}
+
+impl Lost {
+    async fn new(nats: &NatsServer, database: Database, rotate: bool) -> Self {
+        let mut process = Process::spawn(nats, &database.url, FAST);
+        until_ready(&process).await;
+        let bus = bus(nats, "admin").await;
+        publish(&bus, 1..=20).await;
+        signed(&process, 40).await;
+        process.stop().await;
+        let backup = database.backup().await;
+        let last = process.data_dir().join("ledger-checkpoint.key.last");
+        let earlier = std::fs::read(&last).unwrap();
+        let before = ids(&backup).await.len() as u64;
+
+        process.restart();
+        publish(&bus, 21..=120).await;
+        if rotate {
+            until_ready(&process).await;
+            let made = process.post("/v1/ledger/keys", &json!({})).await.unwrap();
+            assert!(made["key"]["vkey"].is_string(), "{made}");
+        }
+        // What was delivered and not answered comes again after its successors.
+        process.restart();
+        publish(&bus, 121..=200).await;
+        let kept = signed(&process, 400).await;
+        published(nats, &kept).await;
+        process.kill();
+        process.put_back(&database, &backup);
+        std::fs::write(last, earlier).unwrap();
+        Self {
+            process,
+            backup,
+            database,
+            kept,
+            before,
+        }
+    }
+
+    async fn keys(&self) -> Vec<PublicKey> {
+        let keys = self.process.json("/v1/ledger/keys").await.unwrap();
+        let keys = keys["keys"].as_array().unwrap().iter();
+        keys.map(|key| key["vkey"].as_str().unwrap().parse().unwrap())
+            .collect()
+    }
+}
+
+async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) {
+    let nats = NatsServer::start().await;
+    let mut lost = Lost::new(&nats, database, true).await;
+    lost.process.restart();
+    lost.process
+        .until("it says that it was set back", async |process| {
+            problem(process).await.contains("smesh ledger resume")
+        })
+        .await;
+    // What comes meanwhile waits.
+    publish(&bus(&nats, "admin").await, 201..=210).await;
+    let head = lost.process.head().await;
+    assert_eq!(head, Some(lost.before));
+    let resumed = lost.process.post("/v1/ledger/resume", &json!({})).await;
+    let resumed = resumed.unwrap();
+    let size = Checkpoint::unverified(&lost.kept).unwrap().size;
+    assert_eq!(
+        resumed["from"],
+        lost.before,
+        "{resumed}\n{}",
+        lost.process.log()
+    );
+    assert!(resumed["to"].as_u64() >= Some(size), "{resumed}");
+    until_ready(&lost.process).await;
+    // It goes on under the same key, and the audit says what was done.
+    let newest = signed(&lost.process, 421).await;
+    let keys = lost.keys().await;
+    assert_eq!(keys.len(), 2, "the hand-over is there again");
+    Checkpoint::open(&newest, &keys[1..]).unwrap();
+    let again = lost
+        .process
+        .post("/v1/ledger/resume", &json!({}))
+        .await
+        .unwrap();
+    assert_eq!(again["from"], again["to"], "{again}");
+    lost.process.kill();
+
+    let (before, after) = (ids(&lost.database).await, ids(&lost.backup).await);
+    let whole = usize::try_from(size).unwrap();
+    assert_eq!(after[..whole], before[..whole]);
+    let trust = Trust {
+        kept: vec![Checkpoint::unverified(&lost.kept).unwrap()],
+        keys,
+        ..Trust::default()
+    };
+    let location = lost.backup.location();
+    let verified = verify_everything(&location, &trust, |_| ()).await;
+    assert!(verified.unwrap().verified.signed >= 421);
+    let told = history(&nats).await;
+    let [.., last] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(
+        (last.0.as_str(), last.1),
+        ("resumed", lost.before),
+        "{told:?}"
+    );
+}
+
+async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
+    let nats = NatsServer::start().await;
+    let mut process = Process::spawn(&nats, &database.url, FAST);
+    until_ready(&process).await;
+    let bus = bus(&nats, "admin").await;
+    publish(&bus, 1..=5).await;
+    signed(&process, 10).await;
+    process.stop().await;
+    let backup = database.backup().await;
+    process.restart();
+    for job in 6..=60 {
+        let event = build::job_event(EventType::JobSubmitted, build::job(job));
+        bus.publish(&event).await.unwrap();
+    }
+    let kept = signed(&process, 65).await;
+    process.kill();
+    process.put_back(&database, &backup);
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_ORDER").await.unwrap();
+    stream.purge().await.unwrap();
+    process.restart();
+    process
+        .until("it says that it was set back", async |process| {
+            problem(process).await.contains("smesh ledger resume")
+        })
+        .await;
+    let wanted = json!({ "checkpoint": kept });
+    let resumed = process.post("/v1/ledger/resume", &wanted).await.unwrap();
+    assert_eq!(
+        (&resumed["from"], &resumed["to"]),
+        (&json!(10), &json!(65)),
+        "{resumed}"
+    );
+    until_ready(&process).await;
+}
+
+async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) {
+    let nats = NatsServer::start().await;
+    let mut lost = Lost::new(&nats, database, false).await;
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("SLURM_EVENTS").await.unwrap();
+    stream.purge().sequence(100).await.unwrap();
+    lost.process.restart();
+    lost.process
+        .until("it says that it was set back", async |process| {
+            problem(process).await.contains("smesh ledger resume")
+        })
+        .await;
+    let post =
+        async |process: &Process, path: &str, body: Value| process.post(path, &body).await.unwrap();
+    let refused = post(&lost.process, "/v1/ledger/resume", json!({})).await;
+    let why = refused["detail"].as_str().unwrap_or_default();
+    assert!(why.contains("not on SLURM_EVENTS"), "{refused}");
+    assert_eq!(
+        lost.process.head().await,
+        Some(lost.before),
+        "nothing was written"
+    );
+    // Whoever kept the checkpoint can show it.
+    let seen = json!({ "checkpoint": lost.kept });
+    let seen = post(&lost.process, "/v1/ledger/contradictions", seen).await;
+    assert_eq!(seen["contradicted"], true, "{seen}");
+    let metrics = lost.process.get("/metrics").await.unwrap();
+    assert!(
+        metrics.contains("ledger_contradictions_total "),
+        "{metrics}"
+    );
+
+    let former = Checkpoint::unverified(&lost.kept).unwrap().origin;
+    let wanted = json!({ "new_origin": former, "reason": "the disk" });
+    let refused = post(&lost.process, "/v1/ledger/resume", wanted).await;
+    assert_eq!(refused["status"], 409, "{refused}");
+    let wanted = json!({ "new_origin": "example.org/second", "reason": "the disk" });
+    let begun = post(&lost.process, "/v1/ledger/resume", wanted).await;
+    assert_eq!(begun["to"], lost.before + 1, "{begun}");
+    until_ready(&lost.process).await;
+    signed(&lost.process, lost.before + 2).await;
+    lost.process.restart();
+    publish(&bus(&nats, "admin").await, 201..=210).await;
+    let newest = signed(&lost.process, lost.before + 20).await;
+    assert!(newest.starts_with("example.org/second\n"), "{newest}");
+    // Nothing contradicts it any more, so its origin stays.
+    let wanted = json!({ "new_origin": "example.org/third" });
+    let refused = post(&lost.process, "/v1/ledger/resume", wanted).await;
+    assert_eq!(refused["status"], 409, "{refused}");
+    let keys = lost.keys().await;
+    let names: Vec<&str> = keys.iter().map(PublicKey::name).collect();
+    assert_eq!(names, [former.as_str(), "example.org/second"]);
+    lost.process.kill();
+
+    let trust = |kept: Vec<Checkpoint>| Trust {
+        keys: keys.clone(),
+        kept,
+        ..Trust::default()
+    };
+    let location = lost.backup.location();
+    let verified = verify_database_with(&location, &trust(Vec::new()), |_| ()).await;
+    assert!(verified.unwrap().signed >= lost.before + 20);
+    // Who kept what the former origin signed sees that it does not go on here.
+    let kept = vec![Checkpoint::unverified(&lost.kept).unwrap()];
+    let found = verify_database_with(&location, &trust(kept), |_| ()).await;
+    assert!(matches!(found, Err(VerifyError::Bad(_))), "{found:?}");
+    let mut outsider = lost.backup.outsider().await;
+    let bodies = outsider
+        .bytes(&format!(
+            "SELECT body FROM payloads WHERE seq = {}",
+            lost.before + 1
+        ))
+        .await;
+    let Some(Act::History(act)) = AuditEntry::decode(&bodies[..]).unwrap().act else {
+        panic!("an entry about the history")
+    };
+    assert_eq!(
+        (act.what.as_str(), &act.former_origin),
+        ("new_origin", &former)
+    );
+    let named = Checkpoint::open(&act.checkpoint, &keys).unwrap().0;
+    assert!(named.size >= 400 && named.origin == act.former_origin);
+    assert_eq!(act.reason, "the disk");
+    let told = history(&nats).await;
+    let told: Vec<&str> = told.iter().map(|(what, _)| what.as_str()).collect();
+    assert!(
+        told.contains(&"contradicted") && told.contains(&"new_origin"),
+        "{told:?}"
+    );
+}
+
+/// What the bus has about the history: what happened, and how many entries there were.
+async fn history(nats: &NatsServer) -> Vec<(String, u64)> {
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_AUDIT").await.unwrap();
+    let subject = subject::audit(CLUSTER, "history");
+    let mut next = 1;
+    let mut all = Vec::new();
+    while let Ok(message) = stream
+        .get_first_raw_message_by_subject(&subject, next)
+        .await
+    {
+        next = message.sequence + 1;
+        let Some(Act::History(act)) = AuditEntry::decode(message.payload).unwrap().act else {
+            panic!("an entry about the history")
+        };
+        all.push((act.what, act.entries));
+    }
+    all
+}

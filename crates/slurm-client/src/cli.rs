@@ -54,18 +54,30 @@ impl Cli {
         let started_at = now();
         let output = self
             .runner
-            .run(
+            .run_long(
                 "squeue",
                 &["-h", "-a", "-t", "all", "-o", parse::SWEEP_FORMAT],
             )
             .await?;
-        let (rows, unread_lines) = parse::sweep(&output);
+        let io_error = |source| Error::Io {
+            command: "squeue",
+            source,
+        };
+        let mut rows = parse::Rows::default();
+        output
+            .each_block(|lines| rows.read(lines))
+            .map_err(io_error)?;
+        let parse::Rows {
+            rows,
+            unread: unread_lines,
+            ..
+        } = rows;
         metrics::unread("squeue", unread_lines);
         if rows.is_empty() && unread_lines > 0 {
             return Err(malformed(
                 "squeue",
                 "no line has the columns asked for",
-                &output,
+                &output.window(0, 1_000).map_err(io_error)?,
             ));
         }
         self.queue.store(rows.len(), Ordering::Relaxed);

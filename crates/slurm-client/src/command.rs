@@ -19,12 +19,14 @@ use tokio::{
     process::Command,
 };
 
-use crate::{Config, Error, limits::Limits, metrics};
+use crate::{Config, Error, limits::Limits, metrics, spill::Text};
 
 /// More output than 100,000 jobs make (`scontrol show jobs`: about 1.1 kB each).
-const MOST_OUTPUT: u64 = 256 << 20;
+const MOST_OUTPUT: usize = 256 << 20;
 /// Slurm's error texts are short; the rest of a flood is dropped.
 const MOST_STDERR: u64 = 64 << 10;
+/// Of an answer of white space only.
+const MOST_BLANK: usize = 1 << 10;
 /// What a command may take over from our own environment.
 const INHERITED: [&str; 6] = [
     "PATH",
@@ -45,8 +47,8 @@ pub(crate) struct Runner {
 
 /// What a command printed.
 #[derive(Debug)]
-pub(crate) struct Output {
-    pub(crate) stdout: String,
+pub(crate) struct Output<T = String> {
+    pub(crate) stdout: T,
     pub(crate) stderr: String,
     pub(crate) status: i32,
 }
@@ -99,9 +101,24 @@ impl Runner {
         command: &'static str,
         arguments: &[&str],
     ) -> Result<String, Error> {
-        let output = self.run_any(command, arguments).await?;
+        let text = self.run_long(command, arguments).await?;
+        text.into_string()
+            .map_err(|source| Error::Io { command, source })
+    }
+
+    /// The same for an answer that may be too long to hold.
+    pub(crate) async fn run_long(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+    ) -> Result<Text, Error> {
+        let output = self.run_any_long(command, arguments).await?;
         // Nothing but an error, and status 0: as little an answer as with status 1.
-        let only_error = output.stdout.trim().is_empty() && output.stderr.contains("error");
+        let only_error = output.stderr.contains("error") && {
+            let begin = output.stdout.window(0, MOST_BLANK);
+            let begin = begin.map_err(|source| Error::Io { command, source })?;
+            begin.trim().is_empty() && output.stdout.len() <= MOST_BLANK
+        };
         if output.status == 0 && !only_error {
             return Ok(output.stdout);
         }
@@ -116,6 +133,21 @@ impl Runner {
         command: &'static str,
         arguments: &[&str],
     ) -> Result<Output, Error> {
+        let output = self.run_any_long(command, arguments).await?;
+        let stdout = output.stdout.into_string();
+        Ok(Output {
+            stdout: stdout.map_err(|source| Error::Io { command, source })?,
+            stderr: output.stderr,
+            status: output.status,
+        })
+    }
+
+    /// The same for an answer that may be too long to hold.
+    pub(crate) async fn run_any_long(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+    ) -> Result<Output<Text>, Error> {
         let answer = self.run_within_limits(command, arguments).await;
         if let Err(error) = &answer {
             metrics::failed(command, error.kind());
@@ -127,7 +159,7 @@ impl Runner {
         &self,
         command: &'static str,
         arguments: &[&str],
-    ) -> Result<Output, Error> {
+    ) -> Result<Output<Text>, Error> {
         if let Some(path) = self.conf() {
             std::fs::metadata(&path).map_err(|source| Error::ConfigMissing { path, source })?;
         }
@@ -136,7 +168,11 @@ impl Runner {
         self.limits.ask(command, question).await
     }
 
-    async fn spawn(&self, command: &'static str, arguments: &[&str]) -> Result<Output, Error> {
+    async fn spawn(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+    ) -> Result<Output<Text>, Error> {
         let program = self
             .config
             .bin_dir
@@ -160,24 +196,29 @@ impl Runner {
             })?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let io_error = |source| Error::Io { command, source };
+        let stdout = async {
+            match stdout {
+                Some(stdout) => Text::of(stdout, MOST_OUTPUT).await,
+                None => Ok(Text::default()),
+            }
+        };
         let (stdout, stderr) =
-            tokio::try_join!(read(stdout, MOST_OUTPUT), read(stderr, MOST_STDERR))
-                .map_err(io_error)?;
+            tokio::try_join!(stdout, read(stderr, MOST_STDERR)).map_err(io_error)?;
         let status = child.wait().await.map_err(io_error)?;
-        if stdout.len() as u64 > MOST_OUTPUT {
+        if stdout.len() > MOST_OUTPUT {
             return Err(Error::Suspicious {
                 command,
                 problem: "more output than Slurm can mean",
             });
         }
-        if stdout.last().is_some_and(|last| *last != b'\n') && status.success() {
+        if status.success() && !stdout.is_whole().map_err(io_error)? {
             return Err(Error::Suspicious {
                 command,
                 problem: "the last line has no end: the answer was cut",
             });
         }
         Ok(Output {
-            stdout: into_text(stdout),
+            stdout,
             stderr: into_text(stderr),
             status: exit_code(status),
         })

@@ -36,7 +36,7 @@ pub fn document(body: &[u8]) {
         json::answer(body, list, |value| {
             let job = json::job(value);
             if let Ok(job) = &job {
-                json::sweep_row(job);
+                json::sweep_row(job, &mut parse::Words::default());
             }
             json::node(value);
             json::partition(value);

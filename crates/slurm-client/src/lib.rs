@@ -27,15 +27,18 @@ mod limits;
 mod metrics;
 mod pace;
 mod parse;
+mod parts;
 mod record;
 mod rest;
 mod source;
+mod spill;
 
 pub use config::{Config, ParseRestUrlError, RestUrl, Source};
 pub use drift::Drift;
 pub use error::Error;
 pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
+pub use parts::JobParts;
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArrayTasks, AssociationRecord, JobRecord,
     JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, SubmittedArray, Sweep, SweepRow,

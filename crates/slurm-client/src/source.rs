@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
-    AccessRecords, AccountingRecord, Config, Error, JobsAnswer, NodeRecord, PartitionRecord,
-    Source, SubmittedArray, Sweep, Transaction, UsageRecord, cli::Cli, metrics, rest::Rest,
+    AccessRecords, AccountingRecord, Config, Error, JobParts, JobsAnswer, NodeRecord,
+    PartitionRecord, Source, SubmittedArray, Sweep, Transaction, UsageRecord, cli::Cli, metrics,
+    rest::Rest,
 };
 
 /// Shortest pause between two sweeps over REST, whose answers cost slurmrestd and slurmctld much more than a command's.
@@ -114,7 +115,13 @@ impl Slurm {
         ask!(self.jobs(ids))
     }
 
-    /// The same, but a job that a list of all leaves out is said to be unlisted and not asked for by its id: for many jobs that may not exist.
+    /// Full records of these very jobs in this order, a part at a time: for so many that they should not be held at once. Neither the tasks of
+    /// an array nor the components of a heterogeneous job come with it. A job that has no clear record is left out.
+    pub async fn job_parts(&self, ids: Vec<JobId>) -> Result<JobParts, Error> {
+        ask!(self.job_parts(ids))
+    }
+
+    /// The same as [`Slurm::jobs`], but a job that a list of all leaves out is said to be unlisted and not asked for by its id: for many jobs that may not exist.
     pub async fn jobs_listed(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
         match &self.0 {
             Inner::Cli(cli) => cli.jobs_listed(ids).await,

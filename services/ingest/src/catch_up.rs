@@ -69,12 +69,14 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The next rows, sorted by job; `None` after the last.
+    /// The next rows, sorted by job; `None` after the last, and about the future.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<AccountingRecord>>, Error> {
         let Some(start) = self.next.filter(|start| *start < self.to) else {
             return Ok(None);
         };
-        let mut part = self.catch_up.part(start, &mut self.stride).await?;
+        let Some(mut part) = self.catch_up.part(start, &mut self.stride).await? else {
+            return Ok(None);
+        };
         self.next = part.next;
         let order = |row: &AccountingRecord| (row.job_id, row.submit, row.db_index);
         part.rows.sort_by_key(order);
@@ -106,10 +108,13 @@ impl CatchUp {
 
     async fn pay(&self, debt: Debt) -> Result<(), Error> {
         let accounting = self.collector.config.accounting;
-        let recovered = if accounting {
-            self.walk(&debt).await?
-        } else {
-            0
+        let recovered = match accounting {
+            true => self.walk(&debt).await?,
+            false => Some(0),
+        };
+        // The clock was set back: what is owed is another time.
+        let Some(recovered) = recovered else {
+            return Ok(());
         };
         tracing::info!(recovered, since = debt.from, "caught up");
         let (message, not_recoverable) = if accounting {
@@ -135,14 +140,16 @@ impl CatchUp {
             .await
     }
 
-    /// Asks about all of it, part by part. Returns how many ends were news.
-    async fn walk(&self, debt: &Debt) -> Result<u64, Error> {
+    /// Asks about all of it, part by part. Returns how many ends were news; `None` if the clock was set back before all was asked.
+    async fn walk(&self, debt: &Debt) -> Result<Option<u64>, Error> {
         let since = self.since(debt).await;
         let (mut start, mut stride, mut recovered) = (debt.from, Stride::new(), 0);
         // A resize is two rows; the second may be in the next part.
         let mut resized: Vec<AccountingRecord> = Vec::new();
         loop {
-            let part = self.part(start, &mut stride).await?;
+            let Some(part) = self.part(start, &mut stride).await? else {
+                return Ok(None);
+            };
             for job_id in provisional(&part.rows) {
                 self.questions.ask(job_id).await;
             }
@@ -163,7 +170,7 @@ impl CatchUp {
             }
             self.collector.flush().await?;
             let Some(next) = part.next else {
-                return Ok(recovered);
+                return Ok(Some(recovered));
             };
             self.collector.paid(debt, Some(next)).await;
             // Each is remembered until it is told what it used, so that is waited for.
@@ -194,13 +201,17 @@ impl CatchUp {
         capture_since.min(history).max(debt.from)
     }
 
-    /// Asks accounting about the next part until it answers. The pauses are its own: a long answer that fails says nothing about
+    /// Asks accounting about the next part until it answers; `None` if that is in the future, about which it is not to be asked. The pauses are its own: a long answer that fails says nothing about
     /// short ones.
-    async fn part(&self, start: i64, stride: &mut Stride) -> Result<Part, Error> {
+    async fn part(&self, start: i64, stride: &mut Stride) -> Result<Option<Part>, Error> {
         let (mut failures, mut away) = (0, false);
         loop {
+            let now = self.collector.clock().await;
+            if start > now {
+                return Ok(None);
+            }
             let end = start.saturating_add(stride.secs());
-            let next = (end < Utc::now().timestamp()).then_some(end);
+            let next = (end < now).then_some(end);
             let window = Query::Window {
                 start: UnixTime::from_secs(start),
                 end: next.map(UnixTime::from_secs),
@@ -219,7 +230,7 @@ impl CatchUp {
                     self.collector
                         .drifted(rows.iter().flat_map(Drift::of_row))
                         .await?;
-                    return Ok(Part { next, rows });
+                    return Ok(Some(Part { next, rows }));
                 }
                 // Or the answer is longer than Slurm's commands may print.
                 Err(

@@ -22,7 +22,7 @@ mod usage;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use mesh_bus::Bus;
@@ -33,7 +33,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 pub use self::again::{Window, without_usage};
+use self::debt::Clock;
 pub use self::debt::Debt;
+pub(crate) use self::ids::SKEW;
 pub use self::ids::{Newest, Unseen};
 use self::last::Last;
 pub use self::lost_state::LostState;
@@ -106,6 +108,7 @@ pub struct Core {
     ahead: bool,
     /// How often time that is owed to accounting was added.
     debts: u64,
+    clock: Clock,
 }
 
 impl Core {
@@ -156,7 +159,8 @@ impl Collector {
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
         // Before the first sweep moves the watermark; both are stored with one write.
-        meta.owed_from = debt::at_start(&meta, &config);
+        let newest = loaded.book.newest_time(now);
+        meta.owed_from = debt::at_start(&mut meta, &config, now, newest);
         tracing::info!(
             runs = loaded.book.len(),
             republished,
@@ -178,6 +182,7 @@ impl Collector {
             newest: None,
             ahead: false,
             debts: 0,
+            clock: Clock::new(Instant::now(), now),
         };
         core.ask_on();
         let core = Arc::new(Mutex::new(core));

@@ -23,7 +23,7 @@ mod waiting;
 
 pub use array::{Remainder, compare_submitted, settle_remainder};
 pub use attempt::run_of;
-pub use book::Book;
+pub use book::{Book, ShortKey};
 pub use confirm::{Confirmation, confirm, contradict, without_names};
 pub use derive::{Continues, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};

@@ -18,68 +18,73 @@ const MOST_JOBS: usize = 5_000;
 /// Bytes per chunk; a value may have 1 MiB.
 const MOST_BYTES: usize = 900_000;
 
-/// The waiting jobs in chunks; one empty chunk if none waits.
-pub fn snapshot(cluster: &str, book: &Book, sweep: &Sweep) -> Vec<QueueSnapshot> {
-    let running = sweep
-        .rows
-        .iter()
-        .filter(|row| row.state.is(JobBaseState::Running))
-        .count();
-    let empty = || QueueSnapshot {
-        cluster: cluster.to_owned(),
-        taken_at: chrono::DateTime::from_timestamp(sweep.started_at.as_secs(), 0).map(timestamp),
-        running: u32::try_from(running).unwrap_or(u32::MAX),
-        ..QueueSnapshot::default()
-    };
-    let mut chunks = vec![empty()];
+/// How many of the waiting jobs are in each chunk; one empty chunk if none waits.
+pub fn chunks(cluster: &str, book: &Book, sweep: &Sweep) -> Vec<usize> {
+    let mut chunks = vec![0];
     let mut bytes = 0;
-    for row in sweep
-        .rows
-        .iter()
-        .filter(|row| row.state.is(JobBaseState::Pending))
-    {
-        let job = queued(cluster, book, row);
-        let size = job.encoded_len() + 8;
-        let full = chunks
-            .last()
-            .is_some_and(|chunk| chunk.jobs.len() >= MOST_JOBS)
-            || bytes + size > MOST_BYTES;
-        if full {
-            chunks.push(empty());
-            bytes = 0;
+    for row in waiting(sweep) {
+        let size = queued(cluster, book, row).encoded_len() + 8;
+        if let Some(jobs) = chunks.last_mut()
+            && *jobs < MOST_JOBS
+            && bytes + size <= MOST_BYTES
+        {
+            *jobs += 1;
+            bytes += size;
+        } else {
+            chunks.push(1);
+            bytes = size;
         }
-        bytes += size;
-        if let Some(chunk) = chunks.last_mut() {
-            chunk.jobs.push(job);
-        }
-    }
-    let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-    for (number, chunk) in (0..).zip(&mut chunks) {
-        (chunk.chunk, chunk.chunks) = (number, count);
     }
     chunks
+}
+
+/// One of the chunks: all at once would be most of what ingest holds of a long queue.
+pub fn chunk(
+    cluster: &str,
+    book: &Book,
+    sweep: &Sweep,
+    chunks: &[usize],
+    number: usize,
+) -> QueueSnapshot {
+    let running = sweep.rows.iter();
+    let running = running.filter(|row| row.state.is(JobBaseState::Running));
+    let before: usize = chunks.iter().take(number).sum();
+    let jobs = chunks.get(number).copied().unwrap_or_default();
+    let jobs = waiting(sweep).skip(before).take(jobs);
+    let number_of = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    QueueSnapshot {
+        cluster: cluster.to_owned(),
+        taken_at: chrono::DateTime::from_timestamp(sweep.started_at.as_secs(), 0).map(timestamp),
+        running: number_of(running.count()),
+        jobs: jobs.map(|row| queued(cluster, book, row)).collect(),
+        chunk: number_of(number),
+        chunks: number_of(chunks.len()),
+    }
+}
+
+fn waiting(sweep: &Sweep) -> impl Iterator<Item = &SweepRow> {
+    let rows = sweep.rows.iter();
+    rows.filter(|row| row.state.is(JobBaseState::Pending))
 }
 
 fn queued(cluster: &str, book: &Book, row: &SweepRow) -> QueuedJob {
     let submit_time = row.submit.map_or(0, UnixTime::as_secs);
     let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
     let tracked = book.submitted_as(row.job_id.get(), submit_time).next_back();
-    let run = tracked
-        .map(|(run, _)| run.clone())
-        .unwrap_or_else(|| RunKey {
-            cluster: cluster.to_owned(),
-            job_id: row.array_job_id.unwrap_or(row.job_id).get(),
-            task_id: task,
-            submit_time,
-            attempt: 0,
-        });
+    let run = tracked.map(|(run, _)| run).unwrap_or_else(|| RunKey {
+        cluster: cluster.to_owned(),
+        job_id: row.array_job_id.unwrap_or(row.job_id).get(),
+        task_id: task,
+        submit_time,
+        attempt: 0,
+    });
     QueuedJob {
         run: run.entity_key(),
         job_id: row.job_id.get(),
         display_id: display_id(row).to_string(),
-        user: row.user.clone(),
-        partition: row.partition.clone(),
-        reason: row.reason.clone(),
+        user: row.user.to_string(),
+        partition: row.partition.to_string(),
+        reason: row.reason.to_string(),
         priority: row.priority.unwrap_or_default(),
         expected_start: row.start.map_or(0, UnixTime::as_secs),
     }
@@ -147,41 +152,47 @@ impl Published {
         }
     }
 
-    /// Writes the chunks. The next sweep brings newer ones, so what NATS does not take is only noted.
+    /// Writes a chunk. The next sweep brings newer ones, so what NATS does not take is only noted. Returns whether it is taken.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
-    pub async fn publish(&mut self, chunks: &[QueueSnapshot]) -> Result<(), Error> {
-        match self.write(chunks).await {
-            Ok(()) => Ok(()),
-            Err(PutError::Conflict { key }) => Err(Error::Fenced {
-                bucket: BUCKET_QUEUE,
-                key,
-            }),
-            Err(PutError::Bus(error)) => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "publish queue snapshot"
-                );
-                Ok(())
-            }
-        }
+    pub async fn publish(&mut self, chunk: &QueueSnapshot) -> Result<bool, Error> {
+        let number = usize::try_from(chunk.chunk).unwrap_or_default();
+        self.chunks = self.chunks.max(number + 1);
+        let key = format!("{}.{number}", self.prefix);
+        taken(self.state.put(&key, chunk.encode_to_vec().into()).await)
     }
 
-    async fn write(&mut self, chunks: &[QueueSnapshot]) -> Result<(), PutError> {
-        self.chunks = self.chunks.max(chunks.len());
-        for chunk in chunks {
-            let key = format!("{}.{}", self.prefix, chunk.chunk);
-            self.state.put(&key, chunk.encode_to_vec().into()).await?;
-        }
-        // Chunks of a longer queue before.
-        while self.chunks > chunks.len() {
+    /// Removes the chunks of a longer queue before.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest has taken over.
+    pub async fn truncate(&mut self, chunks: usize) -> Result<(), Error> {
+        while self.chunks > chunks {
             let last = self.chunks - 1;
-            self.state
-                .delete(&format!("{}.{last}", self.prefix))
-                .await?;
+            let key = format!("{}.{last}", self.prefix);
+            if !taken(self.state.delete(&key).await)? {
+                break;
+            }
             self.chunks = last;
         }
         Ok(())
+    }
+}
+
+fn taken(result: Result<(), PutError>) -> Result<bool, Error> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(PutError::Conflict { key }) => Err(Error::Fenced {
+            bucket: BUCKET_QUEUE,
+            key,
+        }),
+        Err(PutError::Bus(error)) => {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "publish queue snapshot"
+            );
+            Ok(false)
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slurm_client::Slurm;
+use slurm_client::{Slurm, Sweep};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -157,7 +157,7 @@ impl Sweeper {
         }
         let cause = Cause::Sweep(number);
         metrics::sweep(began.elapsed(), sweep.rows.len(), changed.len());
-        if let Some(pause) = self.read(&cause, &sweep, &changed).await? {
+        if let Some(pause) = self.read(&cause, &changed).await? {
             return Ok(Swept::Again(pause));
         }
         // Also if a line could not be read: whose job that was, the question by id settles.
@@ -167,16 +167,31 @@ impl Sweeper {
         if let Some(pause) = self.settle(&cause, arrays).await? {
             return Ok(Swept::Again(pause));
         }
-        self.collector.swept(number, now).await;
+        self.collector.swept(number, began.into_std()).await;
         self.collector.told_again(number).await?;
         self.collector.forget().await;
         self.collector.flush().await?;
+        self.publish_queue(&sweep).await?;
+        Ok(Swept::Done { answer })
+    }
+
+    /// Writes the queue snapshot, a chunk at a time.
+    async fn publish_queue(&mut self, sweep: &Sweep) -> Result<(), Error> {
+        let cluster = self.collector.cluster.clone();
         let chunks = {
             let core = self.collector.core().await;
-            queue::snapshot(&self.collector.cluster, &core.book, &sweep)
+            queue::chunks(&cluster, &core.book, sweep)
         };
-        self.queue.publish(&chunks).await?;
-        Ok(Swept::Done { answer })
+        for number in 0..chunks.len() {
+            let chunk = {
+                let core = self.collector.core().await;
+                queue::chunk(&cluster, &core.book, sweep, &chunks, number)
+            };
+            if !self.queue.publish(&chunk).await? {
+                return Ok(());
+            }
+        }
+        self.queue.truncate(chunks.len()).await
     }
 
     /// slurmctld does not answer: how long to wait before the next sweep.

@@ -1,14 +1,18 @@
 //! Questions about jobs: `scontrol show job` for a few, `scontrol show jobs` for many, and `squeue` for what users wrote.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::sync::atomic::Ordering;
 
 use slurm_types::JobId;
+use tokio::task::spawn_blocking;
 
 use super::{Cli, IDS_PER_COMMAND, join, malformed};
 use crate::command::Output;
-use crate::parse::{self, FreeTexts, JobsText, Separator};
-use crate::{Error, JobRecord, JobsAnswer, metrics};
+use crate::parse::{self, FreeTexts, JobsText, Separator, Texts, free_text, long_jobs};
+use crate::parts::StoredJobs;
+use crate::spill::Text;
+use crate::{Error, JobParts, JobRecord, JobsAnswer, metrics};
 
 /// Up to so many jobs are asked for one by one, however long the queue is; more in one answer with every job in it.
 const ONE_BY_ONE: usize = 16;
@@ -34,18 +38,14 @@ impl Cli {
             return Ok(answer);
         }
         if ids.len() <= self.one_by_one() {
-            let (texts, outputs) =
-                tokio::try_join!(self.free_texts(&ids), self.ask_one_by_one(&ids))?;
-            for (id, output) in outputs {
-                read_one(id, output, &texts, &mut answer)?;
-            }
+            self.ask_again(ids.into_iter().collect(), &mut answer)
+                .await?;
             return Ok(answer);
         }
-        let (texts, output) = tokio::try_join!(
-            self.free_texts(&ids),
-            self.runner.run("scontrol", &["-o", "-d", "show", "jobs"])
-        )?;
-        let (mut rest, mut unclear) = sort_into(&mut answer, &ids, parse::jobs(&output, &texts));
+        let (texts, output) = self.list(&ids).await?;
+        let wanted = ids.clone();
+        let text = in_background(move || listed(&output, &texts, &wanted)).await?;
+        let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text);
         let later = rest.split_off(rest.len().min(again));
         for id in later {
             match unclear.remove(&id) {
@@ -53,11 +53,61 @@ impl Cli {
                 None => answer.unlisted.push(id),
             }
         }
-        let by_id: BTreeSet<JobId> = rest.into_iter().collect();
-        for (id, output) in self.ask_one_by_one(&by_id).await? {
-            read_one(id, output, &texts, &mut answer)?;
-        }
+        self.ask_again(rest, &mut answer).await?;
         Ok(answer)
+    }
+
+    /// Full records of these very jobs, a part at a time.
+    pub(crate) async fn job_parts(&self, order: Vec<JobId>) -> Result<JobParts, Error> {
+        let ids: BTreeSet<JobId> = order.iter().copied().collect();
+        if ids.len() <= self.one_by_one() {
+            let answer = self.jobs(&order).await?;
+            return Ok(JobParts::of(order, answer));
+        }
+        let (texts, output) = self.list(&ids).await?;
+        let store = move || {
+            let (mut stored, mut result) = (StoredJobs::default(), Ok(()));
+            long_jobs(&output, &texts, |id, record| {
+                if result.is_ok() && ids.contains(&id) {
+                    result = stored.push(id, record.as_ref().map_err(|problem| *problem));
+                }
+            })?;
+            result?;
+            stored.finish();
+            let rest: Vec<JobId> = ids.into_iter().filter(|id| !stored.has(*id)).collect();
+            Ok((stored, rest))
+        };
+        let (stored, mut rest) = in_background(store).await?;
+        let mut answer = JobsAnswer::default();
+        for id in rest.split_off(rest.len().min(ONE_BY_ONE)) {
+            if let Some(problem) = stored.problem(id) {
+                answer.unclear.push((id, problem.to_owned()));
+            }
+        }
+        self.ask_again(rest, &mut answer).await?;
+        Ok(JobParts::new(order, stored, answer))
+    }
+
+    /// Every record, and what users wrote.
+    async fn list(&self, ids: &BTreeSet<JobId>) -> Result<(Texts, Text), Error> {
+        tokio::try_join!(
+            self.texts(ids),
+            self.runner
+                .run_long("scontrol", &["-o", "-d", "show", "jobs"])
+        )
+    }
+
+    /// Alone a record may be clear, and an answer to a question proves more than a list.
+    async fn ask_again(&self, ids: Vec<JobId>, answer: &mut JobsAnswer) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let ids: BTreeSet<JobId> = ids.into_iter().collect();
+        let (texts, outputs) = tokio::try_join!(self.free_texts(&ids), self.ask_one_by_one(&ids))?;
+        for (id, output) in outputs {
+            read_one(id, output, &texts, answer)?;
+        }
+        Ok(())
     }
 
     /// How many jobs are asked for one by one at most.
@@ -75,34 +125,88 @@ impl Cli {
         Ok(outputs)
     }
 
-    /// What users wrote, by columns that cannot be forged.
+    /// What the users of a few jobs wrote, by columns that cannot be forged.
     async fn free_texts(&self, ids: &BTreeSet<JobId>) -> Result<HashMap<JobId, FreeTexts>, Error> {
+        let Some((text, separator)) = self.ask_texts(ids).await? else {
+            return Ok(HashMap::new());
+        };
+        let text = text.into_string().map_err(io_error("squeue"))?;
+        let rows = parse::delimited(&text, &separator, 6).ok_or_else(|| odd_columns(&text))?;
+        Ok(rows.into_iter().filter_map(|row| free_text(&row)).collect())
+    }
+
+    /// What the users of these jobs wrote, and of many those of all others, too.
+    async fn texts(&self, ids: &BTreeSet<JobId>) -> Result<Texts, Error> {
+        if ids.len() <= IDS_PER_COMMAND {
+            return Ok(Texts::Few(self.free_texts(ids).await?));
+        }
+        let Some((text, separator)) = self.ask_texts(ids).await? else {
+            return Ok(Texts::Few(HashMap::new()));
+        };
+        let begin = text.window(0, 1_000).map_err(io_error("squeue"))?;
+        let texts = in_background(move || Texts::all(text, separator)).await?;
+        texts.ok_or_else(|| odd_columns(&begin))
+    }
+
+    async fn ask_texts(&self, ids: &BTreeSet<JobId>) -> Result<Option<(Text, Separator)>, Error> {
         let separator = Separator::random();
         let format = separator.join(&["%A", "%U", "%k", "%o", "%Z", "%j"]);
         let mut arguments = vec!["-h", "-a", "-t", "all", "-o", &format];
-        let list = join(ids);
-        if ids.len() <= IDS_PER_COMMAND {
+        let list = if ids.len() <= IDS_PER_COMMAND {
+            join(ids)
+        } else {
+            String::new()
+        };
+        if !list.is_empty() {
             arguments.extend(["-j", &list]);
         }
-        let output = self.runner.run_any("squeue", &arguments).await?;
+        let output = self.runner.run_any_long("squeue", &arguments).await?;
         if output.status != 0 {
             // squeue says so if it knows none of the ids.
             if output.stderr.contains("Invalid job id specified") {
-                return Ok(HashMap::new());
+                return Ok(None);
             }
             let error = Error::from_stderr("squeue", output.status, &output.stderr);
             metrics::failed("squeue", error.kind());
             return Err(error);
         }
-        let rows = parse::delimited(&output.stdout, &separator, 6).ok_or_else(|| {
-            malformed(
-                "squeue",
-                "the answer has not the columns asked for",
-                &output.stdout,
-            )
-        })?;
-        Ok(rows.into_iter().filter_map(|row| free_text(&row)).collect())
+        Ok(Some((output.stdout, separator)))
     }
+}
+
+fn odd_columns(text: &str) -> Error {
+    malformed("squeue", "the answer has not the columns asked for", text)
+}
+
+fn io_error(command: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Io { command, source }
+}
+
+/// Reads a long answer in a thread of its own: that takes a second, and the disk may take its time.
+async fn in_background<T: Send + 'static>(
+    read: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Error> {
+    let read = spawn_blocking(read)
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)));
+    read.map_err(io_error("scontrol"))
+}
+
+/// The records of a list that belong to these jobs.
+fn listed(output: &Text, texts: &Texts, ids: &BTreeSet<JobId>) -> io::Result<JobsText> {
+    let (mut text, mut count) = (JobsText::default(), HashMap::<JobId, u32>::new());
+    long_jobs(output, texts, |id, record| {
+        *count.entry(id).or_default() += 1;
+        match record {
+            Ok(record) if roots(&record).any(|root| ids.contains(&root)) => {
+                text.records.push(record);
+            }
+            Ok(_) => {}
+            Err(problem) => text.unclear.push((id, problem)),
+        }
+    })?;
+    parse::doubt_twice(&mut text, count);
+    Ok(text)
 }
 
 /// Reads the answer about one job.
@@ -148,11 +252,7 @@ pub(crate) fn sort_into(
     let JobsText { records, unclear } = text;
     let mut seen: BTreeSet<JobId> = BTreeSet::new();
     for record in records {
-        let roots: Vec<JobId> = [record.job_id, record.array_job_id, record.het_job_id]
-            .into_iter()
-            .flatten()
-            .filter(|id| ids.contains(id))
-            .collect();
+        let roots: Vec<JobId> = roots(&record).filter(|id| ids.contains(id)).collect();
         if !roots.is_empty() {
             seen.extend(roots);
             answer.found.push(record);
@@ -169,28 +269,11 @@ pub(crate) fn sort_into(
 }
 
 pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
-    [record.job_id, record.array_job_id, record.het_job_id].contains(&Some(id))
+    roots(record).any(|root| root == id)
 }
 
-fn free_text(row: &[&str]) -> Option<(JobId, FreeTexts)> {
-    let [id, uid, comment, command, work_dir, name] = row[..] else {
-        return None;
-    };
-    let texts = FreeTexts {
-        uid: uid.trim().parse().ok(),
-        name: name.to_owned(),
-        comment: unless_null(comment),
-        command: unless_null(command),
-        work_dir: unless_null(work_dir),
-    };
-    Some((id.trim().parse().ok()?, texts))
-}
-
-/// A user's text exactly as it is; white space counts.
-fn unless_null(value: &str) -> String {
-    if value == "(null)" {
-        String::new()
-    } else {
-        value.to_owned()
-    }
+/// The ids by which a record is asked for.
+fn roots(record: &JobRecord) -> impl Iterator<Item = JobId> + use<> {
+    let roots = [record.job_id, record.array_job_id, record.het_job_id];
+    roots.into_iter().flatten()
 }

@@ -11,7 +11,7 @@ use slurm_types::{HostList, JobId, JobState, TimeLimit};
 
 use super::Fields;
 use crate::{
-    parse::{self, gres_gpus},
+    parse::{self, Words, gres_gpus},
     record::{ArrayTasks, JobRecord, NodeAlloc, SweepRow},
 };
 
@@ -47,7 +47,7 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
 }
 
 /// The job's row of a sweep.
-pub(crate) fn sweep_row(job: &JobRecord) -> Option<SweepRow> {
+pub(crate) fn sweep_row(job: &JobRecord, words: &mut Words) -> Option<SweepRow> {
     Some(parse::sweep_row(SweepRow {
         job_id: job.job_id?,
         array_job_id: job.array_job_id,
@@ -59,21 +59,21 @@ pub(crate) fn sweep_row(job: &JobRecord) -> Option<SweepRow> {
         start: job.start,
         end: job.end,
         priority: job.priority,
-        partition: job.partition.clone(),
-        user: job.user.clone(),
+        partition: words.of(&job.partition),
+        user: words.of(&job.user),
         uid: job.uid,
-        account: job.account.clone(),
-        qos: job.qos.clone(),
-        nodes: job.nodes.clone(),
+        account: words.of(&job.account),
+        qos: words.of(&job.qos),
+        nodes: words.of(&job.nodes),
         node_count: job.node_count,
         cpus: job.num_cpus,
         time_limit: match job.time_limit {
-            Some(TimeLimit::Minutes(minutes)) => minutes_text(minutes),
-            Some(TimeLimit::Unlimited) => "UNLIMITED".to_owned(),
-            Some(TimeLimit::PartitionDefault) | None => String::new(),
+            Some(TimeLimit::Minutes(minutes)) => words.of(&minutes_text(minutes)),
+            Some(TimeLimit::Unlimited) => words.of("UNLIMITED"),
+            Some(TimeLimit::PartitionDefault) | None => words.of(""),
         },
         // squeue prints a description with its spaces.
-        reason: job.reason.replace('_', " "),
+        reason: words.of(&job.reason.replace('_', " ")),
         digest: 0,
     }))
 }

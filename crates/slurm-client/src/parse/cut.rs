@@ -1,6 +1,7 @@
 //! Cuts `scontrol -o show job` into records, although texts of users may hold what looks like one.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use slurm_types::JobId;
 
@@ -12,10 +13,10 @@ const RECORD: &str = "\nJobId=";
 /// known job by another name than its own: newer records also have the command line of their submission (`SubmitLine=`,
 /// 26.05.5, not 24.11.5), which squeue does not tell. A newline nobody knew of stays inside its record. One pass: a
 /// user with many such jobs must not make this slow.
-pub(super) fn records<'a>(
-    output: &'a str,
+pub(super) fn records(
+    output: &str,
     texts: &HashMap<JobId, FreeTexts>,
-) -> Vec<(JobId, &'a str)> {
+) -> Vec<(JobId, Range<usize>)> {
     let mut records = Vec::new();
     let mut at = match record_id(output) {
         Some(_) => 0,
@@ -23,7 +24,7 @@ pub(super) fn records<'a>(
     };
     while let Some(id) = record_id(&output[at..]) {
         let end = record_end(output, at, texts.get(&id), texts);
-        records.push((id, output[at..end].trim_end_matches('\n')));
+        records.push((id, at..end));
         at = end;
     }
     records
@@ -98,6 +99,13 @@ fn has_its_name(line: &str, all: &HashMap<JobId, FreeTexts>) -> Option<bool> {
 
 fn submit_line_begins(record: &str) -> bool {
     record.contains(" SubmitLine=")
+}
+
+/// The ids of whatever looks like a record.
+pub(super) fn ids(output: &str) -> impl Iterator<Item = JobId> {
+    let lines = output.match_indices(RECORD).map(|(at, _)| at + 1);
+    let lines = std::iter::once(0).chain(lines);
+    lines.filter_map(|at| record_id(&output[at..]))
 }
 
 /// Where the next line begins that looks like a record.

@@ -24,6 +24,7 @@ use super::{cut::records, gres_gpus, keys::pairs, leading, text};
 use crate::record::{ArrayTasks, JobRecord, NodeAlloc};
 
 pub(super) const NAME: &str = " JobName=";
+pub(crate) const TWICE: &str = "its id occurs twice in the answer";
 
 /// The texts of one job that belong to its user, as squeue gave them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,27 +46,35 @@ pub(crate) struct JobsText {
 /// Reads every record of the answer.
 pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> JobsText {
     let mut answer = JobsText::default();
-    let mut count: HashMap<JobId, usize> = HashMap::new();
-    for (id, line) in records(output, texts) {
+    let mut count: HashMap<JobId, u32> = HashMap::new();
+    for (id, range) in records(output, texts) {
+        let line = output[range].trim_end_matches('\n');
         *count.entry(id).or_default() += 1;
         match job(id, line, texts.get(&id)) {
             Ok(record) => answer.records.push(record),
             Err(problem) => answer.unclear.push((id, problem)),
         }
     }
+    doubt_twice(&mut answer, count);
+    answer
+}
+
+/// Of ids that occur twice nothing is clear.
+pub(crate) fn doubt_twice(answer: &mut JobsText, count: HashMap<JobId, u32>) {
     answer
         .records
         .retain(|record| record.job_id.is_none_or(|id| count.get(&id) == Some(&1)));
     for (id, _) in count.into_iter().filter(|(_, times)| *times > 1) {
         answer.unclear.retain(|(unclear, _)| *unclear != id);
-        answer
-            .unclear
-            .push((id, "its id occurs twice in the answer"));
+        answer.unclear.push((id, TWICE));
     }
-    answer
 }
 
-fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<JobRecord, &'static str> {
+pub(super) fn job(
+    id: JobId,
+    line: &str,
+    texts: Option<&FreeTexts>,
+) -> Result<JobRecord, &'static str> {
     let (head, rest) = line.split_once(NAME).ok_or("it has no JobName")?;
     let (name, rest) = split_name(rest, texts)?;
     let own_end = rest

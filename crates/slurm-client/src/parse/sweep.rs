@@ -3,6 +3,9 @@
 //! No column belongs to a user, so a line is a row and a control character separates the columns. The reason comes last: it may be
 //! a free text of a plugin.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use slurm_types::{JobId, JobRef, JobState, UnixTime};
 
 use super::{leading, text};
@@ -15,20 +18,49 @@ const COLUMNS: usize = 19;
 
 /// The rows, and how many lines were none.
 pub(crate) fn sweep(output: &str) -> (Vec<SweepRow>, usize) {
-    let mut unread = 0;
-    let rows = output
-        .lines()
-        .filter(|line| !line.is_empty())
-        .filter_map(|line| {
-            let parsed = row(line);
-            unread += usize::from(parsed.is_none());
-            parsed
-        })
-        .collect();
-    (rows, unread)
+    let mut rows = Rows::default();
+    rows.read(output);
+    (rows.rows, rows.unread)
 }
 
-fn row(line: &str) -> Option<SweepRow> {
+/// Rows as they are read, some lines at a time.
+#[derive(Default)]
+pub(crate) struct Rows {
+    pub(crate) rows: Vec<SweepRow>,
+    /// Lines that were none.
+    pub(crate) unread: usize,
+    words: Words,
+}
+
+impl Rows {
+    /// Reads some lines.
+    pub(crate) fn read(&mut self, lines: &str) {
+        for line in lines.lines().filter(|line| !line.is_empty()) {
+            match row(line, &mut self.words) {
+                Some(row) => self.rows.push(row),
+                None => self.unread += 1,
+            }
+        }
+    }
+}
+
+/// Texts that many rows have in common: each is there once.
+#[derive(Debug, Default)]
+pub(crate) struct Words(HashSet<Arc<str>>);
+
+impl Words {
+    /// The text, as it is there already if it is.
+    pub(crate) fn of(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return Arc::clone(known);
+        }
+        let word: Arc<str> = text.into();
+        self.0.insert(Arc::clone(&word));
+        word
+    }
+}
+
+fn row(line: &str, words: &mut Words) -> Option<SweepRow> {
     let columns: Vec<&str> = line.splitn(COLUMNS, '\x1f').collect();
     let [
         id,
@@ -80,16 +112,16 @@ fn row(line: &str) -> Option<SweepRow> {
         start,
         end,
         priority,
-        partition: text(partition),
-        user: text(user),
+        partition: words.of(&text(partition)),
+        user: words.of(&text(user)),
         uid: leading(uid),
-        account: text(account),
-        qos: text(qos),
-        nodes,
+        account: words.of(&text(account)),
+        qos: words.of(&text(qos)),
+        nodes: words.of(&nodes),
         node_count: leading(node_count),
         cpus: leading(cpus),
-        time_limit: text(limit),
-        reason: reason.to_owned(),
+        time_limit: words.of(&text(limit)),
+        reason: words.of(reason),
         digest,
     })
 }
@@ -115,13 +147,13 @@ pub(crate) fn sweep_row(row: SweepRow) -> SweepRow {
         id_of(row.array_job_id.or(Some(row.job_id))),
         tasks,
         row.submit.map_or_else(String::new, |time| time.to_string()),
-        row.partition.clone(),
+        row.partition.to_string(),
         row.uid.map_or_else(String::new, |uid| uid.to_string()),
-        row.account.clone(),
-        row.qos.clone(),
-        row.nodes.clone(),
-        row.time_limit.clone(),
-        row.reason.clone(),
+        row.account.to_string(),
+        row.qos.to_string(),
+        row.nodes.to_string(),
+        row.time_limit.to_string(),
+        row.reason.to_string(),
     ];
     let digest = digest(&columns, &row.state, row.priority, [row.start, row.end]);
     SweepRow { digest, ..row }

@@ -1,6 +1,8 @@
 //! The cheap look at the whole queue.
 
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use serde::Serialize;
 use slurm_types::{JobId, JobState, UnixTime};
 
 use super::job::ArrayTasks;
@@ -16,8 +18,8 @@ pub struct Sweep {
     pub unread_lines: usize,
 }
 
-/// One job, array task, or array remainder of a sweep.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One job, array task, or array remainder of a sweep. Rows share the texts they have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SweepRow {
     /// The record's own id.
     pub job_id: JobId,
@@ -40,25 +42,25 @@ pub struct SweepRow {
     /// Priority; 0 means held.
     pub priority: Option<u32>,
     /// Partition or, while pending, the list of partitions asked for.
-    pub partition: String,
+    pub partition: Arc<str>,
     /// Owner.
-    pub user: String,
+    pub user: Arc<str>,
     /// Owner's uid.
     pub uid: Option<u32>,
     /// Account.
-    pub account: String,
+    pub account: Arc<str>,
     /// QOS.
-    pub qos: String,
+    pub qos: Arc<str>,
     /// Allocated nodes as a host list; empty while pending.
-    pub nodes: String,
+    pub nodes: Arc<str>,
     /// Number of nodes, allocated or asked for.
     pub node_count: Option<u32>,
     /// CPUs, allocated or asked for.
     pub cpus: Option<u32>,
     /// Time limit as printed.
-    pub time_limit: String,
+    pub time_limit: Arc<str>,
     /// Reason or the free text in its place.
-    pub reason: String,
+    pub reason: Arc<str>,
     /// Changes whenever something changes that is worth reading the full record for: state, submit, hold, reason, nodes,
     /// partition, limits, and the times of a started job. Not the priority (it ages) nor the planned start (backfill moves it
     /// on every cycle). FNV-1a, the same in every build, so it can be stored.

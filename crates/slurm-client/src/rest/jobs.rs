@@ -6,7 +6,7 @@ use slurm_types::JobId;
 
 use super::{Family, JOB, JOBS, Rest, nothing};
 use crate::{
-    Error, JobRecord, JobsAnswer,
+    Error, JobParts, JobRecord, JobsAnswer,
     cli::{belongs_to, sort_into},
     json, metrics,
     parse::JobsText,
@@ -54,6 +54,12 @@ impl Rest {
             self.one_job(id, &mut answer).await?;
         }
         Ok(answer)
+    }
+
+    /// Full records of these very jobs, a part at a time.
+    pub(crate) async fn job_parts(&self, order: Vec<JobId>) -> Result<JobParts, Error> {
+        let answer = self.jobs(&order).await?;
+        Ok(JobParts::of(order, answer))
     }
 
     async fn one_job(&self, id: JobId, answer: &mut JobsAnswer) -> Result<(), Error> {

@@ -9,10 +9,11 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use slurm_types::UnixTime;
 
 use super::{DIAG, Family, JOBS, Rest, Told, envelope};
-use crate::{Error, Sweep, SweepRow, cli::now, json, metrics};
+use crate::{Error, Sweep, SweepRow, cli::now, json, metrics, parse::Words};
 
 /// The queue as it was last told.
 #[derive(Debug, Default)]
@@ -53,8 +54,11 @@ impl Rest {
         };
         for since in [since.filter(|_| last.is_some()), None] {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
+            let mut words = Words::default();
+            // A record is a row at once: records of a long queue are not held.
+            let read = move |job: &Value| json::sweep_row(&json::job(job).ok()?, &mut words);
             let told = self
-                .list(JOBS, Family::Controller, "jobs", &argument, json::job)
+                .list(JOBS, Family::Controller, "jobs", &argument, read)
                 .await?;
             let unchanged = match &told {
                 None => true,
@@ -78,10 +82,7 @@ impl Rest {
             };
             self.doubt_age(JOBS, before, &envelope)?;
             let count = records.len();
-            let rows: Vec<SweepRow> = records
-                .into_iter()
-                .filter_map(|record| json::sweep_row(&record.ok()?))
-                .collect();
+            let rows: Vec<SweepRow> = records.into_iter().flatten().collect();
             let unread = count - rows.len();
             metrics::unread(JOBS, unread);
             let mut known = self.known();

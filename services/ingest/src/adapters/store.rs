@@ -22,6 +22,8 @@ use crate::domain::{Book, Tracked};
 
 /// Shards per cluster. By Slurm's id of the record, so that a large array spreads; 1 MiB each holds about half a million runs together.
 const SHARDS: u32 = 128;
+/// Shards of which the values are held at once: of half a million runs all would be 100 MB.
+const SHARDS_AT_ONCE: usize = 16;
 /// Form of the stored values.
 const VERSION: u32 = 1;
 
@@ -34,6 +36,9 @@ pub struct Meta {
     pub capture_since: i64,
     /// Begin of the last sweep that was told completely.
     pub watermark: i64,
+    /// The last sweep before the clock was set ahead, within a day: it may come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_from: Option<i64>,
     /// Number of that sweep.
     pub sweep: u64,
     /// Whether the first sweep was told.
@@ -155,30 +160,13 @@ impl Store {
         outbox: &[(u32, Event)],
         patience: Duration,
     ) -> Result<bool, Error> {
-        if shards.is_empty() {
-            return Ok(true);
-        }
-        let empty = || Shard {
-            version: VERSION,
-            runs: BTreeMap::new(),
-            outbox: Vec::new(),
-        };
-        let mut values: BTreeMap<u32, Shard<&Tracked>> =
-            shards.iter().map(|shard| (*shard, empty())).collect();
-        for (run, tracked) in book.of_records(|id| shards.contains(&Self::shard_of_record(id))) {
-            if let Some(shard) = values.get_mut(&Self::shard_of(tracked)) {
-                shard.runs.insert(run.entity_key(), tracked);
-            }
-        }
-        for (number, event) in outbox {
-            if let Some(shard) = values.get_mut(number) {
-                shard.outbox.push(pack(event));
-            }
-        }
-        for (number, shard) in values {
-            let key = format!("{}.{number}", self.prefix);
-            if !self.bucket.put(key, &shard, patience).await? {
-                return Ok(false);
+        let shards: Vec<u32> = shards.iter().copied().collect();
+        for some in shards.chunks(SHARDS_AT_ONCE) {
+            for (number, shard) in values(book, some, outbox) {
+                let key = format!("{}.{number}", self.prefix);
+                if !self.bucket.put(key, &shard, patience).await? {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
@@ -220,4 +208,30 @@ impl Store {
     fn meta_key(&self) -> String {
         format!("{}.meta", self.prefix)
     }
+}
+
+/// What is stored of some shards.
+fn values<'a>(
+    book: &'a Book,
+    shards: &[u32],
+    outbox: &[(u32, Event)],
+) -> BTreeMap<u32, Shard<&'a Tracked>> {
+    let empty = || Shard {
+        version: VERSION,
+        runs: BTreeMap::new(),
+        outbox: Vec::new(),
+    };
+    let mut values: BTreeMap<u32, Shard<&Tracked>> =
+        shards.iter().map(|shard| (*shard, empty())).collect();
+    for (run, tracked) in book.of_records(|id| shards.contains(&Store::shard_of_record(id))) {
+        if let Some(shard) = values.get_mut(&Store::shard_of(tracked)) {
+            shard.runs.insert(run.entity_key(), tracked);
+        }
+    }
+    for (number, event) in outbox {
+        if let Some(shard) = values.get_mut(number) {
+            shard.outbox.push(pack(event));
+        }
+    }
+    values
 }

@@ -226,8 +226,7 @@ impl Collector {
                 && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &sighting))
             {
                 // Accounting knows less of a run than was seen of it.
-                core.last
-                    .insert(changed.clone(), &sighting.job, &sighting.owner);
+                core.last.insert(&changed, &sighting.job, &sighting.owner);
             }
             core.dirty.insert(Store::shard_of(&tracked));
             if self.config.accounting {

@@ -73,12 +73,12 @@ impl Collector {
         let frame = self.frame_at(now, &cause);
         let mut events = Vec::new();
         for (run, tracked) in core.book.iter().filter(|(_, tracked)| !tracked.over()) {
-            let facts = facts_of(run, tracked);
+            let facts = facts_of(&run, tracked);
             let mut facts = facts.into_iter().filter(|fact| window.has(fact)).peekable();
             if facts.peek().is_none() {
                 continue;
             }
-            let Some((job, owner)): Option<(Job, domain::Owner)> = core.last.get(run) else {
+            let Some((job, owner)): Option<(Job, domain::Owner)> = core.last.get(&run) else {
                 continue;
             };
             events
@@ -148,7 +148,7 @@ pub fn without_usage(book: &Book, window: Window) -> Vec<JobRef> {
         tracked.owes_usage && end.is_some_and(|end| window.has_time(end.at))
     };
     let runs = book.iter().filter(|(_, tracked)| owes(tracked));
-    runs.filter_map(|(run, tracked)| job_of(run, tracked))
+    runs.filter_map(|(run, tracked)| job_of(&run, tracked))
         .collect()
 }
 

@@ -7,6 +7,8 @@ use crate::domain::{EntityKind, Record, Sighting};
 
 /// More ids between two jobs are no jobs that were missed: numbers of another cluster of a federation, or a restart of the count.
 const MOST: u32 = 100_000;
+/// Slurm's clock may be so many seconds ahead of ours: munge allows no more.
+pub(crate) const SKEW: i64 = 300;
 /// Ranges kept apart while accounting is away: they are stored in one value.
 const MOST_RANGES: usize = 1_000;
 
@@ -64,7 +66,11 @@ impl Core {
     }
 
     /// Notes at the end of a sweep which ids it should have shown. Returns whether any is unknown.
-    pub(super) fn note_unseen(&mut self, accounting: bool) -> bool {
+    pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> bool {
+        // One that was submitted while a clock was ahead would be the newest for as long as that was.
+        for newest in [&mut self.meta.newest, &mut self.newest] {
+            newest.take_if(|newest| newest.submit > now.saturating_add(SKEW));
+        }
         let before = self.meta.newest.filter(|_| accounting);
         self.meta.newest = self.meta.newest.max(self.newest);
         let (Some(before), Some(now)) = (before, self.meta.newest) else {

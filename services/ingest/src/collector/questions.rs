@@ -138,7 +138,7 @@ impl Core {
                 self.task_questions
                     .insert(run.clone(), TaskQuestion { open, tasks });
                 if let Some(job) = unpack(&stored.job) {
-                    self.last.insert(run.clone(), &job, &stored.owner);
+                    self.last.insert(&run, &job, &stored.owner);
                 }
             } else if !tracked.over() {
                 self.questions.insert(tracked.raw_id, open);

@@ -34,7 +34,7 @@ impl Unasked {
     pub(super) fn of(book: &Book) -> Self {
         let mut unasked = Self::default();
         for (run, tracked) in book.iter() {
-            unasked.note(run, tracked);
+            unasked.note(&run, tracked);
         }
         unasked
     }

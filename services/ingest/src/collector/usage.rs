@@ -60,7 +60,7 @@ impl Owing {
         let mut owing = Self::default();
         if config.accounting {
             for (run, tracked) in book.iter() {
-                owing.note(run, tracked, now, config);
+                owing.note(&run, tracked, now, config);
             }
         }
         owing
@@ -151,7 +151,7 @@ impl Collector {
                 let runs = core.book.runs_of(&settled.sighting.run);
                 let waited = runs
                     .filter(|(run, _)| run.submit_time == settled.sighting.run.submit_time)
-                    .filter_map(|(run, _)| core.owing.waited(run, now))
+                    .filter_map(|(run, _)| core.owing.waited(&run, now))
                     .max();
                 waited
                     .is_some_and(|waited| settled.complete || waited >= self.config.proof_patience)

@@ -14,9 +14,9 @@ enum Attempt<'a> {
     /// The first: the books have none.
     First,
     /// One that the books have.
-    Known(&'a RunKey),
+    Known(RunKey),
     /// The one after the newest that they have.
-    After(&'a RunKey, &'a Tracked),
+    After(RunKey, &'a Tracked),
 }
 
 impl Attempt<'_> {
@@ -24,7 +24,7 @@ impl Attempt<'_> {
     fn run(&self, sighting: &Sighting) -> RunKey {
         match self {
             Self::First => sighting.run.clone(),
-            Self::Known(run) => (*run).clone(),
+            Self::Known(run) => run.clone(),
             Self::After(run, _) => next_attempt(run),
         }
     }
@@ -39,7 +39,7 @@ pub fn run_of(book: &Book, sighting: &Sighting) -> RunKey {
 /// second of its submission: then the restart count has grown and the job waits, or has another start. And a slurmctld that was started with
 /// an older state runs a job again that had ended, with the same submit time and count (22.05 to 26.05).
 fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
-    let mut attempts: Vec<(&RunKey, &Tracked)> = book
+    let mut attempts: Vec<(RunKey, &Tracked)> = book
         .runs_of(&sighting.run)
         .filter(|(run, _)| run.submit_time == sighting.run.submit_time)
         .collect();
@@ -54,7 +54,7 @@ fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
     else {
         // Other sources do not count restarts: the start tells attempts apart.
         let same_start = attempts
-            .iter()
+            .into_iter()
             .find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
         return match same_start {
             Some((earlier, _)) => Attempt::Known(earlier),
@@ -63,10 +63,10 @@ fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
         };
     };
     // An old answer, or one of before.
-    let is_earlier = |(_, earlier): &&(&RunKey, &Tracked)| {
+    let is_earlier = |(_, earlier): &(RunKey, &Tracked)| {
         sighting.started() && earlier.started == sighting.start && sighting.start < Some(started)
     };
-    if let Some((earlier, _)) = attempts.iter().find(is_earlier) {
+    if let Some((earlier, _)) = attempts.into_iter().find(is_earlier) {
         return Attempt::Known(earlier);
     }
     let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
@@ -84,16 +84,16 @@ pub(super) fn resolve_attempt(
     look: &Look,
 ) -> RunKey {
     let attempt = attempt_of(book, sighting);
-    if let Attempt::After(_, tracked) = attempt
+    if let Attempt::After(_, tracked) = &attempt
         && is_over_and_again(tracked, sighting)
     {
         decision.again.push(attempt.run(sighting));
     }
-    if let Attempt::After(run, tracked) = attempt
+    if let Attempt::After(run, tracked) = &attempt
         && !tracked.over()
     {
         // Accounting loses such an attempt, so there is nothing to wait for.
-        let mut closed = tracked.clone();
+        let mut closed = Tracked::clone(tracked);
         closed.end = Some(End {
             event: EventType::JobRequeued.event().to_owned(),
             at: look.now,

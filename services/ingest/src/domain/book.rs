@@ -1,78 +1,123 @@
 //! Every run that is remembered.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use mesh_events::RunKey;
 
 use super::tracked::Tracked;
 
+/// A run's key without its cluster, which is the same for all: of 100,000 runs the name would take as much as what is told of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShortKey {
+    job_id: u32,
+    task_id: Option<u32>,
+    submit_time: i64,
+    attempt: u32,
+}
+
+impl From<&RunKey> for ShortKey {
+    fn from(run: &RunKey) -> Self {
+        Self {
+            job_id: run.job_id,
+            task_id: run.task_id,
+            submit_time: run.submit_time,
+            attempt: run.attempt,
+        }
+    }
+}
+
+impl ShortKey {
+    const MIN: Self = Self {
+        job_id: 0,
+        task_id: None,
+        submit_time: i64::MIN,
+        attempt: 0,
+    };
+    const MAX: Self = Self {
+        job_id: u32::MAX,
+        task_id: Some(u32::MAX),
+        submit_time: i64::MAX,
+        attempt: u32::MAX,
+    };
+
+    fn of_cluster(self, cluster: &str) -> RunKey {
+        RunKey {
+            cluster: cluster.to_owned(),
+            job_id: self.job_id,
+            task_id: self.task_id,
+            submit_time: self.submit_time,
+            attempt: self.attempt,
+        }
+    }
+}
+
 /// The runs, in the order of their keys: the runs of one job are neighbours, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
+    /// Whose runs they are, once there is one.
+    cluster: String,
     /// Boxed: the nodes of a map that grows at its end are half empty.
-    runs: BTreeMap<RunKey, Box<Tracked>>,
-    /// In order. Nearly always one run, for which a set would take six times the memory.
-    by_raw_id: HashMap<u32, Vec<RunKey>>,
+    runs: BTreeMap<ShortKey, Box<Tracked>>,
+    /// By Slurm's id of the record.
+    by_raw_id: BTreeSet<(u32, ShortKey)>,
 }
 
 impl Book {
     /// A run's memory.
     pub fn get(&self, run: &RunKey) -> Option<&Tracked> {
-        self.runs.get(run).map(|tracked| &**tracked)
+        self.runs.get(&run.into()).map(|tracked| &**tracked)
     }
 
     /// Remembers a run.
     pub fn put(&mut self, run: RunKey, tracked: Tracked) {
-        let runs = self
-            .by_raw_id
-            .entry(tracked.raw_id)
-            .or_insert_with(|| Vec::with_capacity(1));
-        if let Err(place) = runs.binary_search(&run) {
-            runs.insert(place, run.clone());
-        }
-        self.runs.insert(run, Box::new(tracked));
+        let key = ShortKey::from(&run);
+        self.cluster = run.cluster;
+        self.by_raw_id.insert((tracked.raw_id, key));
+        self.runs.insert(key, Box::new(tracked));
     }
 
     /// Forgets a run.
     pub fn remove(&mut self, run: &RunKey) -> Option<Tracked> {
-        let tracked = self.runs.remove(run)?;
-        if let Some(runs) = self.by_raw_id.get_mut(&tracked.raw_id) {
-            runs.retain(|other| other != run);
-            if runs.is_empty() {
-                self.by_raw_id.remove(&tracked.raw_id);
-            }
-        }
+        let key = ShortKey::from(run);
+        let tracked = self.runs.remove(&key)?;
+        self.by_raw_id.remove(&(tracked.raw_id, key));
         Some(*tracked)
     }
 
     /// Changes a run's memory in place.
     pub fn get_mut(&mut self, run: &RunKey) -> Option<&mut Tracked> {
-        self.runs.get_mut(run).map(|tracked| &mut **tracked)
+        self.runs.get_mut(&run.into()).map(|tracked| &mut **tracked)
     }
 
     /// Notes that these records were seen.
     pub fn touch(&mut self, raw_ids: &BTreeSet<u32>, now: i64) {
-        let seen = raw_ids.iter().filter_map(|id| self.by_raw_id.get(id));
-        for run in seen.flatten() {
-            if let Some(tracked) = self.runs.get_mut(run) {
-                tracked.last_seen = now;
+        for raw_id in raw_ids {
+            for (_, key) in self.by_raw_id.range(known_as(*raw_id)) {
+                if let Some(tracked) = self.runs.get_mut(key) {
+                    tracked.last_seen = now;
+                }
             }
         }
     }
 
     /// Every run.
-    pub fn iter(&self) -> impl Iterator<Item = (&RunKey, &Tracked)> {
-        self.runs.iter().map(unboxed)
+    pub fn iter(&self) -> impl Iterator<Item = (RunKey, &Tracked)> {
+        self.runs.iter().map(|entry| self.named(entry))
+    }
+
+    #[expect(clippy::borrowed_box, reason = "as the map's iterators have it")]
+    fn named<'a>(&self, (key, tracked): (&ShortKey, &'a Box<Tracked>)) -> (RunKey, &'a Tracked) {
+        (key.of_cluster(&self.cluster), tracked)
     }
 
     /// The runs whose ids of a record are wanted.
     pub fn of_records(
         &self,
         wanted: impl Fn(u32) -> bool,
-    ) -> impl Iterator<Item = (&RunKey, &Tracked)> {
-        let runs = self.by_raw_id.iter().filter(move |(id, _)| wanted(**id));
-        let runs = runs.flat_map(|(_, runs)| runs);
-        runs.filter_map(|run| self.runs.get_key_value(run).map(unboxed))
+    ) -> impl Iterator<Item = (RunKey, &Tracked)> {
+        let runs = self.by_raw_id.iter().filter(move |(id, _)| wanted(*id));
+        runs.filter_map(|(_, key)| Some(self.named(self.runs.get_key_value(key)?)))
     }
 
     /// The runs Slurm knows by this id of a record that were submitted then, an earlier attempt before a later one.
@@ -80,10 +125,19 @@ impl Book {
         &self,
         raw_id: u32,
         submit_time: i64,
-    ) -> impl DoubleEndedIterator<Item = (&RunKey, &Tracked)> {
-        let runs = self.by_raw_id.get(&raw_id).into_iter().flatten();
-        runs.filter(move |run| run.submit_time == submit_time)
-            .filter_map(|run| self.runs.get_key_value(run).map(unboxed))
+    ) -> impl DoubleEndedIterator<Item = (RunKey, &Tracked)> {
+        let keys = self.by_raw_id.range(known_as(raw_id)).map(|(_, key)| key);
+        keys.filter(move |key| key.submit_time == submit_time)
+            .filter_map(|key| Some(self.named(self.runs.get_key_value(key)?)))
+    }
+
+    /// The newest time that Slurm has told of a run and that is not after this one.
+    pub fn newest_time(&self, now: i64) -> Option<i64> {
+        let times = self.runs.iter().flat_map(|(key, tracked)| {
+            let end = tracked.end.as_ref().map(|end| end.at);
+            [Some(key.submit_time), tracked.started, end]
+        });
+        times.flatten().filter(|at| *at <= now).max()
     }
 
     /// How many runs are remembered.
@@ -97,57 +151,52 @@ impl Book {
     }
 
     /// The runs of one job, task or array, oldest first.
-    pub fn runs_of(&self, like: &RunKey) -> impl DoubleEndedIterator<Item = (&RunKey, &Tracked)> {
-        let first = RunKey {
-            submit_time: i64::MIN,
-            attempt: 0,
-            ..like.clone()
+    pub fn runs_of(&self, like: &RunKey) -> impl DoubleEndedIterator<Item = (RunKey, &Tracked)> {
+        let (job_id, task_id) = (like.job_id, like.task_id);
+        let first = ShortKey {
+            job_id,
+            task_id,
+            ..ShortKey::MIN
         };
-        let last = RunKey {
-            submit_time: i64::MAX,
-            attempt: u32::MAX,
-            ..like.clone()
+        let last = ShortKey {
+            job_id,
+            task_id,
+            ..ShortKey::MAX
         };
-        self.runs.range(first..=last).map(unboxed)
+        let runs = self.runs.range(first..=last);
+        runs.map(|entry| self.named(entry))
     }
 
     /// The runs of the tasks of an array.
-    pub fn tasks_of(&self, array: &RunKey) -> impl Iterator<Item = (&RunKey, &Tracked)> {
-        let first = RunKey {
+    pub fn tasks_of(&self, array: &RunKey) -> impl Iterator<Item = (RunKey, &Tracked)> {
+        let job_id = array.job_id;
+        let first = ShortKey {
+            job_id,
             task_id: Some(0),
-            submit_time: i64::MIN,
-            attempt: 0,
-            ..array.clone()
+            ..ShortKey::MIN
         };
-        let last = RunKey {
-            task_id: Some(u32::MAX),
-            submit_time: i64::MAX,
-            attempt: u32::MAX,
-            ..array.clone()
+        let last = ShortKey {
+            job_id,
+            ..ShortKey::MAX
         };
-        self.runs.range(first..=last).map(unboxed)
+        let runs = self.runs.range(first..=last);
+        runs.map(|entry| self.named(entry))
     }
 
     /// Whether Slurm knew a run by this id of a record.
     pub fn knows(&self, raw_id: u32) -> bool {
-        self.by_raw_id.contains_key(&raw_id)
+        self.by_raw_id.range(known_as(raw_id)).next().is_some()
     }
 
     /// The runs Slurm knows by this id of a record, oldest first.
     pub fn by_raw_id(&self, raw_id: u32) -> Vec<RunKey> {
-        let mut runs: Vec<RunKey> = self
-            .by_raw_id
-            .get(&raw_id)
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect();
+        let keys = self.by_raw_id.range(known_as(raw_id));
+        let mut runs: Vec<RunKey> = keys.map(|(_, key)| key.of_cluster(&self.cluster)).collect();
         runs.sort_by_key(|run| (run.submit_time, run.attempt));
         runs
     }
 }
 
-#[expect(clippy::borrowed_box, reason = "as the map's iterators have it")]
-fn unboxed<'a>((run, tracked): (&'a RunKey, &'a Box<Tracked>)) -> (&'a RunKey, &'a Tracked) {
-    (run, tracked)
+const fn known_as(raw_id: u32) -> RangeInclusive<(u32, ShortKey)> {
+    (raw_id, ShortKey::MIN)..=(raw_id, ShortKey::MAX)
 }

@@ -112,14 +112,14 @@ fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
 /// A run that is not over is in the controller's memory, and the controller counts restarts: it can tell the next run of a scrontab job,
 /// whose last one ended like any other, from a job that got a used id. Accounting cannot (22.05).
 fn leaves_it_to_the_controller(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
-    let has_earlier = || book.runs_of(run).any(|(other, _)| other < run);
+    let has_earlier = || book.runs_of(run).any(|(other, _)| other < *run);
     sighting.record == Record::Accounting && sighting.end_kind().is_none() && has_earlier()
 }
 
 /// Nobody is submitted while he runs: such a row of accounting is a part that a resize made of a run, of which slurmdbd, killed then, has
 /// lost that it was one (seen on 22.05).
 fn is_a_part(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
-    let is_within = |(other, tracked): (&RunKey, &Tracked)| {
+    let is_within = |(other, tracked): (RunKey, &Tracked)| {
         other.submit_time < run.submit_time
             && tracked.started.is_some_and(|at| at < run.submit_time)
             && tracked
@@ -138,7 +138,7 @@ fn continued_run(
     look: &Look,
     decision: &mut Decision,
 ) -> Option<Option<Continues>> {
-    let is_earlier = |(other, tracked): &(&RunKey, &Tracked)| *other < run && !tracked.hook_only;
+    let is_earlier = |(other, tracked): &(RunKey, &Tracked)| other < run && !tracked.hook_only;
     let earlier = book.runs_of(run).rev().find(is_earlier);
     let Some((earlier, tracked)) = earlier else {
         let missed = sighting.restarts.is_some_and(|restarts| restarts > 0)
@@ -189,7 +189,7 @@ fn continued_run(
     closed.owes_usage = restarted && closed.started.is_some();
     if restarted {
         let mut teller = Teller {
-            run: earlier,
+            run: &earlier,
             next: &mut closed,
             facts: &mut decision.facts,
             inferred: true,
@@ -222,7 +222,7 @@ fn array_of(
         .runs_of(&own)
         .rev()
         .find(|(array, _)| array.submit_time <= run.submit_time);
-    let first_run = match (sighting.restarts, known) {
+    let first_run = match (sighting.restarts, &known) {
         _ if run.attempt > 0 => false,
         (Some(restarts), _) => restarts == 0,
         (None, Some((array, _))) => array.submit_time == run.submit_time,

@@ -6,6 +6,7 @@ use mesh_events::RunKey;
 use slurm_client::{Sweep, SweepRow};
 use slurm_types::JobId;
 
+use crate::collector::SKEW;
 use crate::domain::Book;
 
 /// Missing jobs asked for by id per sweep; the others wait for the next one.
@@ -31,10 +32,15 @@ pub(super) fn changed<'a>(book: &Book, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
 
 /// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
 pub(super) fn missing(book: &Book, sweep: &Sweep, rows: &BTreeSet<u32>, asked: u32) -> Vec<JobId> {
+    // Who was submitted after the sweep began may be missing; who was in the far future was so before the clock was set back.
+    let (began, future) = (
+        sweep.started_at.as_secs(),
+        sweep.started_at.as_secs().saturating_add(SKEW),
+    );
     let alive = book.iter().filter(|(run, tracked)| {
         !tracked.over()
             && !tracked.is_array
-            && run.submit_time < sweep.started_at.as_secs()
+            && (run.submit_time < began || run.submit_time > future)
             && !rows.contains(&tracked.raw_id)
     });
     let ids: BTreeSet<JobId> = alive
@@ -72,7 +78,7 @@ pub(super) enum ArrayRecord {
 
 /// Arrays with tasks to settle.
 pub(super) fn arrays(book: &Book, sweep: &Sweep) -> Vec<OpenArray> {
-    let open: Vec<&RunKey> = book
+    let open: Vec<RunKey> = book
         .iter()
         .filter(|(_, tracked)| {
             // What left it before it was cancelled is to be settled afterwards, too.
@@ -101,13 +107,11 @@ pub(super) fn arrays(book: &Book, sweep: &Sweep) -> Vec<OpenArray> {
         shown.copied().unwrap_or(ArrayRecord::Absent)
     };
     let left = |run: &RunKey| book.get(run).is_some_and(|tracked| tracked.left.is_some());
-    open.into_iter()
-        .map(|run| (run, record(run)))
-        .filter(|(run, record)| *record != ArrayRecord::There || left(run))
-        .map(|(run, record)| OpenArray {
-            run: run.clone(),
-            record,
-        })
+    let open = open.into_iter().map(|run| OpenArray {
+        record: record(&run),
+        run,
+    });
+    open.filter(|open| open.record != ArrayRecord::There || left(&open.run))
         .collect()
 }
 

@@ -1,10 +1,10 @@
 //! A closer look at what a sweep showed or did not show: full records, questions by id, and what is left for accounting.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mesh_events::RunKey;
-use slurm_client::{ArrayTasks, Drift, JobRecord, JobsAnswer, Sweep, SweepRow};
+use slurm_client::{ArrayTasks, Drift, JobRecord, JobsAnswer, SweepRow};
 use slurm_types::JobId;
 
 use super::Sweeper;
@@ -16,63 +16,67 @@ use crate::envelope::Cause;
 use crate::sources::unless_stopped;
 
 /// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
-const READ_AT_ONCE: usize = 2_000;
+const READ_AT_ONCE: usize = 500;
 
 /// Digests of rows, by Slurm's id of the record and its submit time.
-type Digests = HashMap<(u32, Option<i64>), u64>;
+struct Digests(Vec<(u32, i64, u64)>);
+
+impl Digests {
+    fn of(rows: &[&SweepRow]) -> Self {
+        let digest = |row: &&SweepRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
+        let mut digests: Vec<_> = rows.iter().filter_map(digest).collect();
+        digests.sort_unstable();
+        Self(digests)
+    }
+
+    fn get(&self, raw_id: u32, submit_time: i64) -> Option<u64> {
+        let place = |(id, submit, _): &(u32, i64, u64)| (*id, *submit);
+        let at = self.0.binary_search_by_key(&(raw_id, submit_time), place);
+        at.ok().map(|at| self.0[at].2)
+    }
+}
 
 impl Sweeper {
     /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
     pub(super) async fn read(
         &self,
         cause: &Cause,
-        sweep: &Sweep,
         changed: &[&SweepRow],
     ) -> Result<Option<Duration>, Error> {
         if changed.is_empty() {
             return Ok(None);
         }
-        let ids: BTreeSet<JobId> = changed.iter().map(|row| row.job_id).collect();
-        let ids: Vec<JobId> = ids.into_iter().collect();
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&ids)).await? {
+        let mut changed = changed.to_vec();
+        // An array before its tasks, an earlier id before a later one.
+        changed.sort_by_key(|row| {
+            let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
+            (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
+        });
+        let digests = Digests::of(&changed);
+        let ids: Vec<JobId> = changed.into_iter().map(|row| row.job_id).collect();
+        let mut answer = match unless_stopped(&self.shutdown, self.slurm.job_parts(ids)).await? {
             Ok(answer) => answer,
             Err(error) => return self.away(&error).await.map(Some),
         };
-        for (id, problem) in &answer.unclear {
+        for (id, problem) in answer.unclear() {
             tracing::debug!(
                 job.id = id.get(),
                 problem,
                 "no clear answer, read again at the next sweep"
             );
         }
-        let digests: Digests = sweep
-            .rows
-            .iter()
-            .map(|row| {
-                (
-                    (
-                        row.job_id.get(),
-                        row.submit.map(slurm_types::UnixTime::as_secs),
-                    ),
-                    row.digest,
-                )
-            })
-            .collect();
-        let wanted: BTreeSet<JobId> = ids.into_iter().collect();
-        let mut records = answer.found;
-        records.retain(|record| record.job_id.is_some_and(|id| wanted.contains(&id)));
-        // An array before its tasks, an earlier id before a later one.
-        records.sort_by_key(|record| {
-            let task = record.array_tasks.as_ref().and_then(ArrayTasks::task);
-            (record.submit, record.array_job_id.or(record.job_id), task)
-        });
-        self.collector
-            .drifted(records.iter().flat_map(Drift::of_record))
-            .await?;
-        let mut records = records.into_iter().peekable();
-        while records.peek().is_some() {
-            let some = records.by_ref().take(READ_AT_ONCE);
-            let readings = some.filter_map(|record| self.reading(&record, &digests));
+        loop {
+            let records = match answer.next(READ_AT_ONCE) {
+                Ok(records) if records.is_empty() => return Ok(None),
+                Ok(records) => records,
+                Err(error) => return self.away(&error).await.map(Some),
+            };
+            self.collector
+                .drifted(records.iter().flat_map(Drift::of_record))
+                .await?;
+            let readings = records
+                .iter()
+                .filter_map(|record| self.reading(record, &digests));
             let asks = self.collector.absorb(cause, readings.collect()).await?;
             // What happened before this process began tells nothing about hooks.
             if self.live {
@@ -82,15 +86,13 @@ impl Sweeper {
                 self.questions.ask(id).await;
             }
         }
-        Ok(None)
     }
 
     /// A record on its way into the books, with the digest of its row.
     fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<Reading> {
         let sighting = Sighting::from_controller(&self.collector.cluster, record)?;
-        let row = (sighting.raw_id, Some(sighting.run.submit_time));
         Some(Reading {
-            digest: digests.get(&row).copied(),
+            digest: digests.get(sighting.raw_id, sighting.run.submit_time),
             ..Reading::new(sighting)
         })
     }

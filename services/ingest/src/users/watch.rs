@@ -196,7 +196,8 @@ impl Watcher {
         let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
         let newest = match state.memory.meta.log_time {
             0 => Utc::now().timestamp(),
-            time => time,
+            // The clock may have been set back.
+            time => time.min(Utc::now().timestamp()),
         };
         let log = self
             .slurm

@@ -5,6 +5,7 @@
 mod backup;
 mod bell;
 mod cancelled;
+mod clock;
 mod cluster;
 mod crowded;
 mod deleted;

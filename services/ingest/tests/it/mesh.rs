@@ -133,10 +133,15 @@ impl Mesh {
             .await
     }
 
+    /// The configuration of a process of ingest.
+    pub fn config_of_process(&self, cluster: &Cluster, settings: &str) -> PathBuf {
+        let slurm = format!("bin_dir = {:?}", cluster.commands());
+        self.write_config(NAME, cluster, &slurm, settings)
+    }
+
     /// Two processes of ingest.
     pub fn replicas(&self, cluster: &Cluster, settings: &str) -> Replicas {
-        let slurm = format!("bin_dir = {:?}", cluster.commands());
-        let config = self.write_config(NAME, cluster, &slurm, settings);
+        let config = self.config_of_process(cluster, settings);
         let program = env!("CARGO_BIN_EXE_ingest");
         Replicas::start(IngestService::NAME, program, &config, self.folder.path())
     }

@@ -27,23 +27,31 @@ async fn stored(mesh: &Mesh) -> Vec<QueueSnapshot> {
     entries.map(|entry| chunk(entry.value)).collect()
 }
 
+/// Publishes all of it, as a poll does.
+async fn publish(by: &mut Published, chunks: &[QueueSnapshot]) -> Result<(), Error> {
+    for chunk in chunks {
+        assert!(by.publish(chunk).await?);
+    }
+    by.truncate(chunks.len()).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_former_leader_overwrites_no_newer_snapshot() {
     let mesh = Mesh::start().await;
     let stop = CancellationToken::new();
     let take_over = async || Published::take_over(&mesh.bus, "c1", &stop).await.unwrap();
     let mut former = take_over().await;
-    former.publish(&chunks(3, 1)).await.unwrap();
+    publish(&mut former, &chunks(3, 1)).await.unwrap();
     assert_eq!(stored(&mesh).await, chunks(3, 1));
 
     // The next one knows that there were three.
     let mut present = take_over().await;
-    present.publish(&chunks(1, 2)).await.unwrap();
+    publish(&mut present, &chunks(1, 2)).await.unwrap();
     for late in [chunks(2, 1), chunks(4, 1)] {
-        let refused = former.publish(&late).await;
+        let refused = publish(&mut former, &late).await;
         assert!(matches!(refused, Err(Error::Fenced { .. })), "{refused:?}");
     }
     assert_eq!(stored(&mesh).await, chunks(1, 2));
-    present.publish(&chunks(2, 3)).await.unwrap();
+    publish(&mut present, &chunks(2, 3)).await.unwrap();
     assert_eq!(stored(&mesh).await, chunks(2, 3));
 }

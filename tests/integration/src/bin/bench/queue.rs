@@ -24,6 +24,8 @@ const RAW: usize = 10_000;
 const SWEEPS: usize = 5;
 /// How long reasons flap.
 const FLAPPING: Duration = Duration::from_secs(60);
+/// What ingest may hold, in MiB, when every job of the longest queue changes at once.
+const MOST_MEMORY: f64 = 150.0;
 /// For what is slow on a small machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -124,11 +126,11 @@ async fn one_queue(section: &mut Section, jobs: u32) -> anyhow::Result<()> {
             .against(raw, "raw publish of the same, timed alike")
             .budget("≥ 0.5", rate / raw >= 0.5),
     );
-    section.lines.push(Line::value(
-        of("ingest held at most"),
-        "MiB",
-        Memory::of(pid)?.peak,
-    ));
+    let peak = Memory::of(pid)?.peak;
+    section.lines.push(
+        Line::value(of("ingest held at most"), "MiB", peak)
+            .budget("≤ 150 MiB", peak <= MOST_MEMORY),
+    );
 
     // Half of them wait again, for a reason that is another one with every sweep.
     let flapping = jobs / 2;

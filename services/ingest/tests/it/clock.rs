@@ -1,0 +1,121 @@
+//! A clock of the mesh that runs an hour ahead and comes back: only ingest's own, as Slurm's clock is another host's.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_testkit::wait_for;
+
+use crate::cluster;
+use crate::mesh::{DEADLINE, Mesh};
+
+const HOUR: i64 = 3_600;
+
+/// A process of ingest with a clock of its own (libfaketime), killed when it is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn start(config: &PathBuf, clock: &PathBuf) -> Process {
+    let library = fs::read_dir("/usr/lib").unwrap().flatten();
+    let library = library
+        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
+        .find(|path| path.exists())
+        .expect("libfaketime is missing: run `make setup`");
+    let child = Command::new(env!("CARGO_BIN_EXE_ingest"))
+        .arg("--config")
+        .arg(config)
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME_TIMESTAMP_FILE", clock)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .env("DONT_FAKE_MONOTONIC", "1")
+        .env("NO_FAKE_STAT", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Process(child.unwrap())
+}
+
+/// How far the last poll that ingest has stored is ahead of the clock, in seconds.
+async fn ahead(mesh: &Mesh) -> Option<i64> {
+    let client = async_nats::connect(mesh.nats.url()).await.ok()?;
+    let bucket = async_nats::jetstream::new(client);
+    let bucket = bucket.get_key_value("mesh_ingest").await.ok()?;
+    let meta = bucket.get("ingest.meta").await.ok()??;
+    let meta: serde_json::Value = serde_json::from_slice(&meta).ok()?;
+    Some(meta["watermark"].as_i64()? - chrono::Utc::now().timestamp())
+}
+
+async fn wait_ahead(mesh: &Mesh, what: &str, wanted: impl Fn(i64) -> bool) {
+    wait_for(what, DEADLINE, async || {
+        ahead(mesh).await.filter(|seconds| wanted(*seconds))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let config = mesh.config_of_process(cluster, "sweep_interval = \"500ms\"");
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    let set = |seconds: i64| {
+        let new = folder.path().join("new");
+        fs::write(&new, format!("{seconds:+}\n")).unwrap();
+        fs::rename(&new, &clock).unwrap();
+    };
+    set(0);
+    let ingest = start(&config, &clock);
+    let first = cluster.sbatch(&[], "true").await;
+    mesh.wait_passed(first, "submitted started completed").await;
+
+    // It comes back while ingest runs.
+    set(HOUR);
+    wait_ahead(&mesh, "it is an hour ahead", |seconds| seconds > HOUR / 2).await;
+    set(0);
+    wait_ahead(&mesh, "what is stored came back, too", |seconds| {
+        seconds < 60
+    })
+    .await;
+
+    // It comes back while ingest is away.
+    set(HOUR);
+    wait_ahead(&mesh, "it is an hour ahead again", |seconds| {
+        seconds > HOUR / 2
+    })
+    .await;
+    drop(ingest);
+    set(0);
+    let missed = cluster.sbatch(&[], "true").await;
+    cluster.wait_state(missed, "COMPLETED").await;
+    let before = mesh.events().len();
+    let _ingest = start(&config, &clock);
+    mesh.wait_story(missed, "submitted started completed").await;
+    wait_for("it has caught up", DEADLINE, async || {
+        let events = mesh.events();
+        let caught_up = events[before..]
+            .iter()
+            .find(|event| event.r#type == "capture.caught_up")?;
+        let Some(Payload::Capture(what)) = &caught_up.payload else {
+            panic!("{caught_up:?}");
+        };
+        let from = what.from.as_ref()?.seconds;
+        assert!(from <= chrono::Utc::now().timestamp(), "{caught_up:?}");
+        Some(())
+    })
+    .await;
+    let refused = mesh.events();
+    let refused = refused.iter().find(|event| {
+        matches!(&event.payload, Some(Payload::Capture(what)) if what.source == "slurmdbd")
+            && event.r#type == "capture.source_down"
+    });
+    assert_eq!(refused, None, "accounting is not asked about the future");
+}

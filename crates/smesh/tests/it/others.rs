@@ -124,7 +124,7 @@ async fn others_jobs_do_not_exist_for_them() {
         wrong.status.code() == Some(1) && stderr(&wrong).contains("line 2, column "),
         "{wrong:?}"
     );
-    let seen = mesh.run(&["webhooks", "show", "mine"]);
+    let seen = mesh.run(&["webhooks", "show", "nobody/mine"]);
     assert!(stdout(&seen).contains("users"), "{seen:?}");
     assert!(!stdout(&seen).contains("whsec_"), "{seen:?}");
     assert!(webhooks(&["deliveries", "mine", "--state", "waiting"]).contains("no such"));

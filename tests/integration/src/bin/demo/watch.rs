@@ -139,8 +139,9 @@ impl Watch {
             .filter_map(|delivery| delivery.body["text"].as_str())
             .collect();
         let silent = expected.iter().filter(|part| {
-            let name = format!("Job {}", part.job);
-            !texts.iter().any(|text| text.contains(&name))
+            let names = ["Job", "Array"].map(|word| format!("{word} {}", part.job));
+            let is_named = |text: &&str| names.iter().any(|name| text.contains(name));
+            !texts.iter().any(is_named)
         });
         silent
             .map(|part| format!("no chat message about job {}", part.job))

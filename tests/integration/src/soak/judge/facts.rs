@@ -89,6 +89,8 @@ fn slot(event: &Event) -> Option<&'static str> {
         EventType::JobBaseline => "baseline",
         EventType::JobCancelled if !payload(event)?.array_tasks.is_empty() => "tasks",
         EventType::JobUpdated => "updated",
+        // One more follows a resize, derived from it.
+        EventType::CostEstimated if event.id_source.is_some() => return None,
         EventType::CostEstimated => "estimated",
         EventType::CostFinalized => "finalized",
         kind if kind.is_end() => "end",

@@ -94,8 +94,11 @@ impl Side {
     }
 
     async fn end(self, said: &str) {
-        let repairs = self.bus.repairs();
-        assert!(repairs.iter().any(|one| one.contains(said)), "{repairs:?}");
+        // A message may arrive before the repair that brought it has been noted.
+        wait_until(&format!("repair: {said}"), PATIENCE, async || {
+            self.bus.repairs().iter().any(|one| one.contains(said))
+        })
+        .await;
         self.stop.cancel();
         self.consuming.await.unwrap().unwrap();
     }
@@ -105,9 +108,11 @@ impl Side {
 async fn a_consumer_that_was_filtered_to_nothing_gets_what_it_missed() {
     let side = Side::start("cost-engine", "cost-engine").await;
     let context = side.context().await;
-    // As who may create any consumer could: it becomes one that gets nothing and goes after a while.
+    // As anybody with the right to create consumers could: it becomes an ephemeral one without messages.
+    // The threshold keeps the server from removing it before it is compared.
     let request = json!({"stream_name": SLURM_EVENTS, "config": {
         "name": "cost-engine", "ack_policy": "explicit", "filter_subject": "slurm.nothing",
+        "inactive_threshold": Duration::from_secs(3_600).as_nanos() as u64,
     }});
     let answer: serde_json::Value = context
         .request(format!("CONSUMER.CREATE.{SLURM_EVENTS}"), &request)

@@ -74,6 +74,11 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     };
     set(0);
     let ingest = start(&config, &clock);
+    // A job that ends before the first poll is history and is not told.
+    wait_ahead(&mesh, "its first poll is stored", |seconds| {
+        seconds.abs() < HOUR / 2
+    })
+    .await;
     let first = cluster.sbatch(&[], "true").await;
     mesh.wait_passed(first, "submitted started completed").await;
 

@@ -35,7 +35,7 @@ pub struct ArchivedRange<'a> {
     pub last: i64,
     /// Root of the tree that ends with it.
     pub root: Hash,
-    /// What [`Ids`] gives of them: without its content no leaf tells the id of an entry.
+    /// What [`IdHasher`] gives of them: without its content no leaf tells the id of an entry.
     pub ids: &'a [u8],
     /// Where its content is; `None` if it was erased.
     pub file: Option<ArchivedFile<'a>>,
@@ -93,9 +93,9 @@ impl ArchivedRange<'_> {
 
 /// Hashes the ids of a range, in the order of the entries: each with its length in four bytes, most significant first, before it.
 #[derive(Clone, Debug, Default)]
-pub struct Ids(Sha256);
+pub struct IdHasher(Sha256);
 
-impl Ids {
+impl IdHasher {
     /// The next.
     pub fn push(&mut self, id: &[u8]) {
         let length = u32::try_from(id.len()).unwrap_or(u32::MAX);

@@ -57,7 +57,7 @@ fn length(bytes: usize) -> [u8; 4] {
 }
 
 /// The chain value after an entry.
-pub fn link(before: &Hash, leaf: &Hash) -> Hash {
+pub fn chain_hash(before: &Hash, leaf: &Hash) -> Hash {
     let mut hash = Sha256::new();
     hash.update(before);
     hash.update(leaf);

@@ -43,7 +43,7 @@ pub enum CheckpointError {
     Note(#[from] NoteError),
     /// The text is not one of a checkpoint.
     #[error("not a checkpoint: {0}")]
-    Form(&'static str),
+    Malformed(&'static str),
     /// A key of one ledger signed the checkpoint of another.
     #[error("a checkpoint of {origin}, signed by a key of {key}")]
     OtherOrigin {
@@ -103,26 +103,26 @@ impl Checkpoint {
     }
 
     fn parse(text: &str) -> Result<Self, CheckpointError> {
-        let form = CheckpointError::Form;
+        let malformed = CheckpointError::Malformed;
         let mut lines = text.lines();
         let (Some(origin), Some(size), Some(root)) = (lines.next(), lines.next(), lines.next())
         else {
-            return Err(form("it has fewer than three lines"));
+            return Err(malformed("it has fewer than three lines"));
         };
         // Extension lines are somebody else's business, but none is empty.
         if origin.is_empty() || lines.any(str::is_empty) {
-            return Err(form("it has an empty line"));
+            return Err(malformed("it has an empty line"));
         }
         // One checkpoint has one text: no sign, no leading zeros.
         let size = match size.parse::<u64>() {
             Ok(number) if number.to_string() == size => number,
-            _ => return Err(form("its second line is no number of entries")),
+            _ => return Err(malformed("its second line is no number of entries")),
         };
         let root = STANDARD
             .decode(root)
             .ok()
             .and_then(|root| root.try_into().ok())
-            .ok_or(form("its third line is no hash in base64"))?;
+            .ok_or(malformed("its third line is no hash in base64"))?;
         Ok(Self {
             origin: origin.to_owned(),
             size,

@@ -12,7 +12,7 @@ use ed25519_dalek::{Signature, VerifyingKey};
 use crate::note::{NoteError, key_fields, key_id, key_text, split};
 
 /// The signature type of a cosignature with time.
-const COSIGNATURE: u8 = 4;
+const ALGORITHM_COSIGNATURE: u8 = 4;
 
 /// The public key of a witness, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,13 +29,17 @@ impl WitnessKey {
 
     /// The key id.
     pub fn id(&self) -> [u8; 4] {
-        key_id(&self.name, COSIGNATURE, self.key.as_bytes())
+        key_id(&self.name, ALGORITHM_COSIGNATURE, self.key.as_bytes())
     }
 }
 
 impl fmt::Display for WitnessKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&key_text(&self.name, COSIGNATURE, self.key.as_bytes()))
+        f.write_str(&key_text(
+            &self.name,
+            ALGORITHM_COSIGNATURE,
+            self.key.as_bytes(),
+        ))
     }
 }
 
@@ -43,7 +47,7 @@ impl FromStr for WitnessKey {
     type Err = NoteError;
 
     fn from_str(text: &str) -> Result<Self, NoteError> {
-        let (name, id, bytes) = key_fields(text, COSIGNATURE)?;
+        let (name, id, bytes) = key_fields(text, ALGORITHM_COSIGNATURE)?;
         let key = VerifyingKey::from_bytes(&bytes)
             .map_err(|_| NoteError::Key("it is no point of the curve"))?;
         let key = Self {
@@ -87,7 +91,7 @@ pub fn cosigned<'k>(
                 })
             });
         if !valid {
-            return Err(NoteError::Forged(witness.to_string()));
+            return Err(NoteError::InvalidSignature(witness.to_string()));
         }
         if !found.contains(&witness) {
             found.push(witness);
@@ -150,7 +154,7 @@ mod tests {
         let forged = format!("{note}{}", line(&one, "other\n", 7));
         assert!(matches!(
             cosigned(&forged, &keys),
-            Err(NoteError::Forged(_))
+            Err(NoteError::InvalidSignature(_))
         ));
     }
 

@@ -13,7 +13,10 @@ use crate::chain::{self, Hash};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::merkle::Frontier;
 use crate::note::PublicKey;
-use crate::verify::{Content, Fault, FirstBad, Hashed, Mark, Payload, Stored, Verified, Verifier};
+use crate::verify::{
+    ExpectedCheckpoint, Fault, FirstFault, HashedEntry, LeafContent, StoredEntry, StoredPayload,
+    VerifiedLedger, Verifier,
+};
 
 /// The format and its version.
 pub const FORMAT: &str = "slurm-mesh-ledger/1";
@@ -37,21 +40,21 @@ pub struct Header {
 /// A line of an entry. Cluster, subject and body are there or missing together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line<'a> {
+pub struct ExportLine<'a> {
     /// Sequence.
     pub seq: u64,
     /// Id.
     #[serde(borrow)]
-    pub id: Text<'a>,
+    pub id: ExportText<'a>,
     /// Cluster.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<Text<'a>>,
+    pub cluster: Option<ExportText<'a>>,
     /// Subject it was received on.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<Text<'a>>,
+    pub subject: Option<ExportText<'a>>,
     /// Body in base64.
     #[serde(default, borrow, skip_serializing_if = "Option::is_none")]
-    pub body: Option<Text<'a>>,
+    pub body: Option<ExportText<'a>>,
     /// Leaf hash.
     pub leaf: HexHash,
     /// Chain value.
@@ -61,34 +64,34 @@ pub struct Line<'a> {
 /// A text of a line, which is where it was read unless it has escapes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Text<'a>(pub Cow<'a, str>);
+pub struct ExportText<'a>(pub Cow<'a, str>);
 
-impl From<String> for Text<'_> {
+impl From<String> for ExportText<'_> {
     fn from(text: String) -> Self {
         Self(text.into())
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ExportText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // What serde derives for a Cow within an Option would copy every text.
-        struct Borrowing;
-        impl<'de> Visitor<'de> for Borrowing {
-            type Value = Text<'de>;
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = ExportText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text")
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(text.into()))
+                Ok(ExportText(text.into()))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(text.to_owned().into()))
+                Ok(ExportText(text.to_owned().into()))
             }
         }
-        deserializer.deserialize_str(Borrowing)
+        deserializer.deserialize_str(TextVisitor)
     }
 }
 
@@ -105,8 +108,8 @@ impl From<HexHash> for String {
 
 impl<'de> Deserialize<'de> for HexHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Digits;
-        impl Visitor<'_> for Digits {
+        struct HexHashVisitor;
+        impl Visitor<'_> for HexHashVisitor {
             type Value = HexHash;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,7 +122,7 @@ impl<'de> Deserialize<'de> for HexHash {
                 Ok(HexHash(hash))
             }
         }
-        deserializer.deserialize_str(Digits)
+        deserializer.deserialize_str(HexHashVisitor)
     }
 }
 
@@ -134,24 +137,24 @@ pub enum ExportError {
     Format(String),
     /// It contradicts itself.
     #[error("the first line is not that of an export: {0}")]
-    Form(&'static str),
+    Malformed(&'static str),
     /// Its checkpoint proves nothing.
     #[error("the checkpoint in the first line")]
     Checkpoint(#[from] CheckpointError),
 }
 
-impl Line<'static> {
+impl ExportLine<'static> {
     /// The line of an entry that is read from a database.
     ///
     /// # Errors
     /// If something of it is not what was stored.
-    pub fn of(entry: Stored) -> Result<Self, FirstBad> {
-        let bad = FirstBad {
+    pub fn of(entry: StoredEntry) -> Result<Self, FirstFault> {
+        let bad = FirstFault {
             seq: entry.seq,
             what: Fault::ContentChanged,
         };
         let text = |bytes: Vec<u8>| {
-            let text = String::from_utf8(bytes).map(Text::from);
+            let text = String::from_utf8(bytes).map(ExportText::from);
             text.map_err(|_| bad.clone())
         };
         let hash = |bytes: Vec<u8>| bytes.try_into().map(HexHash).map_err(|_| bad.clone());
@@ -175,14 +178,14 @@ impl Line<'static> {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> ExportLine<'a> {
     /// Reads a line; `None` if it is none of an entry.
     pub fn read(line: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
     /// Hashes its content; `None` if it is no entry. The scratch space is for the body.
-    pub fn hashed(&self, scratch: &mut Vec<u8>) -> Option<Hashed> {
+    pub fn hashed(&self, scratch: &mut Vec<u8>) -> Option<HashedEntry> {
         let content = match (&self.cluster, &self.subject, &self.body) {
             (Some(cluster), Some(subject), Some(body)) => {
                 scratch.clear();
@@ -194,12 +197,12 @@ impl<'a> Line<'a> {
                     subject: &subject.0,
                     body: scratch,
                 };
-                Content::Leaf(entry.leaf())
+                LeafContent::Leaf(entry.leaf())
             }
-            (None, None, None) => Content::Missing,
+            (None, None, None) => LeafContent::Missing,
             _ => return None,
         };
-        Some(Hashed {
+        Some(HashedEntry {
             seq: self.seq.try_into().ok()?,
             leaf: Some(self.leaf.0),
             chain: Some(self.chain.0),
@@ -208,10 +211,10 @@ impl<'a> Line<'a> {
     }
 
     /// The entry; `None` if it is none.
-    pub fn stored(self) -> Option<Stored> {
-        let bytes = |text: Text<'_>| text.0.into_owned().into_bytes();
+    pub fn stored(self) -> Option<StoredEntry> {
+        let bytes = |text: ExportText<'_>| text.0.into_owned().into_bytes();
         let payload = match (self.cluster, self.subject, self.body) {
-            (Some(cluster), Some(subject), Some(body)) => Some(Payload {
+            (Some(cluster), Some(subject), Some(body)) => Some(StoredPayload {
                 cluster: bytes(cluster),
                 subject: bytes(subject),
                 body: STANDARD.decode(body.0.as_bytes()).ok()?,
@@ -219,7 +222,7 @@ impl<'a> Line<'a> {
             (None, None, None) => None,
             _ => return None,
         };
-        Some(Stored {
+        Some(StoredEntry {
             seq: self.seq.try_into().ok()?,
             id: bytes(self.id),
             leaf: self.leaf.0.to_vec(),
@@ -234,12 +237,12 @@ impl<'a> Line<'a> {
 pub struct ExportVerifier {
     verifier: Verifier,
     checkpoint: Checkpoint,
-    before: Before,
+    start: StartState,
 }
 
 /// What an export says of the entries before its first: what the export before it ended with, if it follows that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Before {
+pub struct StartState {
     /// Chain value of the last of them.
     pub chain: Hash,
     /// Their tree.
@@ -255,7 +258,7 @@ impl ExportVerifier {
     pub fn new(
         first_line: &[u8],
         keys: &[PublicKey],
-        kept: &[Checkpoint],
+        trusted: &[Checkpoint],
     ) -> Result<Self, ExportError> {
         #[derive(Deserialize)]
         struct Version {
@@ -271,21 +274,21 @@ impl ExportVerifier {
             .from
             .checked_sub(1)
             .filter(|before| *before < checkpoint.size && checkpoint.size <= i64::MAX as u64)
-            .ok_or(ExportError::Form("its checkpoint has no such entry"))?;
+            .ok_or(ExportError::Malformed("its checkpoint has no such entry"))?;
         let edge = header.edge.into_iter().map(|hash| hash.0).collect();
         let tree = Frontier::new(before, edge)
-            .map_err(|_| ExportError::Form("its edge is not one of so many entries"))?;
+            .map_err(|_| ExportError::Malformed("its edge is not one of so many entries"))?;
         let mut verifier = Verifier::after(tree.clone(), header.chain.0);
-        for mark in kept {
-            if mark.size > before && mark.size <= checkpoint.size {
-                verifier.expect(Mark::kept(mark));
+        for older in trusted {
+            if older.size > before && older.size <= checkpoint.size {
+                verifier.expect(ExpectedCheckpoint::trusted(older));
             }
         }
-        verifier.expect(Mark::signed(&checkpoint));
+        verifier.expect(ExpectedCheckpoint::verified(&checkpoint));
         Ok(Self {
             verifier,
             checkpoint,
-            before: Before {
+            start: StartState {
                 chain: header.chain.0,
                 tree,
             },
@@ -298,8 +301,8 @@ impl ExportVerifier {
     }
 
     /// What it says of the entries before its first.
-    pub const fn before(&self) -> &Before {
-        &self.before
+    pub const fn start(&self) -> &StartState {
+        &self.start
     }
 
     /// Sequence of the last entry that was verified.
@@ -311,8 +314,8 @@ impl ExportVerifier {
     ///
     /// # Errors
     /// The first fault.
-    pub fn next(&mut self, line: &[u8]) -> Result<(), FirstBad> {
-        let hashed = Line::read(line).and_then(|line| line.hashed(&mut Vec::new()));
+    pub fn next(&mut self, line: &[u8]) -> Result<(), FirstFault> {
+        let hashed = ExportLine::read(line).and_then(|line| line.hashed(&mut Vec::new()));
         self.next_hashed(hashed.as_ref())
     }
 
@@ -320,8 +323,8 @@ impl ExportVerifier {
     ///
     /// # Errors
     /// The first fault.
-    pub fn next_hashed(&mut self, entry: Option<&Hashed>) -> Result<(), FirstBad> {
-        let bad = |what| FirstBad {
+    pub fn next_hashed(&mut self, entry: Option<&HashedEntry>) -> Result<(), FirstFault> {
+        let bad = |what| FirstFault {
             seq: self.verifier.last() + 1,
             what,
         };
@@ -330,8 +333,8 @@ impl ExportVerifier {
             return Err(bad(Fault::Extra));
         }
         match entry.content {
-            Content::Missing => self.verifier.next_archived_hashed(entry),
-            Content::NoText | Content::Leaf(_) => self.verifier.next_hashed(entry),
+            LeafContent::Missing => self.verifier.next_archived_hashed(entry),
+            LeafContent::NotUtf8 | LeafContent::Leaf(_) => self.verifier.next_hashed(entry),
         }
     }
 
@@ -339,7 +342,7 @@ impl ExportVerifier {
     ///
     /// # Errors
     /// If entries are missing at the end.
-    pub fn finish(self) -> Result<Verified, FirstBad> {
+    pub fn finish(self) -> Result<VerifiedLedger, FirstFault> {
         self.verifier.finish_at(self.checkpoint.size.cast_signed())
     }
 }

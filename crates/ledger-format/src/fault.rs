@@ -4,14 +4,14 @@ use std::fmt;
 
 /// The first place where the ledger does not fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FirstBad {
+pub struct FirstFault {
     /// Sequence.
     pub seq: i64,
     /// What is wrong there.
     pub what: Fault,
 }
 
-impl fmt::Display for FirstBad {
+impl fmt::Display for FirstFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sequence {}: {}", self.seq, self.what)
     }

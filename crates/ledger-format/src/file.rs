@@ -10,40 +10,40 @@ use std::thread;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::checkpoint::Checkpoint;
-use crate::export::{Before, ExportError, ExportVerifier, Line};
+use crate::export::{ExportError, ExportLine, ExportVerifier, StartState};
 use crate::note::PublicKey;
-use crate::parallel::in_order;
-use crate::verify::{FirstBad, Hashed, Verified};
+use crate::parallel::map_in_order;
+use crate::verify::{FirstFault, HashedEntry, VerifiedLedger};
 
 /// The longest line of an export: NATS takes no larger message than 64 MiB.
-const LONGEST_LINE: u64 = 128 << 20;
+const MAX_LINE_BYTES: u64 = 128 << 20;
 /// What is read from a file at once.
-const BUFFER: usize = 256 << 10;
+const BUFFER_BYTES: usize = 256 << 10;
 /// About so many bytes of lines are hashed by one thread at a time.
-const CHUNK: usize = 256 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// Lines of an export, compressed or not.
-pub struct Lines(Box<dyn BufRead + Send>);
+/// ExportReader of an export, compressed or not.
+pub struct ExportReader(Box<dyn BufRead + Send>);
 
-impl Lines {
+impl ExportReader {
     /// Of a file.
     ///
     /// # Errors
     /// If it cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::of(BufReader::with_capacity(BUFFER, File::open(path)?))
+        Self::new(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?))
     }
 
     /// Of anything.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn of(mut reader: impl BufRead + Send + 'static) -> io::Result<Self> {
+    pub fn new(mut reader: impl BufRead + Send + 'static) -> io::Result<Self> {
         // As RFC 1952 §2.3.1 says how a gzip file begins.
         let compressed = reader.fill_buf()?.starts_with(&[0x1f, 0x8b]);
         Ok(Self(if compressed {
             Box::new(BufReader::with_capacity(
-                BUFFER,
+                BUFFER_BYTES,
                 MultiGzDecoder::new(reader),
             ))
         } else {
@@ -63,7 +63,7 @@ impl Lines {
 
 /// Appends the next line. False after the last.
 fn read_line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> io::Result<bool> {
-    Ok(reader.take(LONGEST_LINE).read_until(b'\n', text)? > 0)
+    Ok(reader.take(MAX_LINE_BYTES).read_until(b'\n', text)? > 0)
 }
 
 /// An export that was verified to its end.
@@ -72,15 +72,15 @@ pub struct VerifiedExport {
     /// The signed checkpoint that it ends with.
     pub checkpoint: Checkpoint,
     /// What it says of the entries before its first.
-    pub before: Before,
+    pub start: StartState,
     /// Its entries.
-    pub verified: Verified,
+    pub verified: VerifiedLedger,
 }
 
 impl VerifiedExport {
     /// Sequence of its first entry.
     pub const fn first(&self) -> u64 {
-        self.before.tree.size() + 1
+        self.start.tree.size() + 1
     }
 }
 
@@ -98,15 +98,15 @@ pub enum FileError {
     Empty,
     /// Its entries do not fit.
     #[error("{0}")]
-    Bad(FirstBad),
+    Invalid(FirstFault),
 }
 
 /// How an export is verified.
-pub struct Options<'a> {
+pub struct VerifyOptions<'a> {
     /// Keys one of which must have signed its checkpoint.
     pub keys: &'a [PublicKey],
     /// Checkpoints that were kept, to be compared with.
-    pub kept: &'a [Checkpoint],
+    pub trusted: &'a [Checkpoint],
     /// Threads that hash.
     pub threads: usize,
     /// Is told the first and the last sequence that was verified, and the last of all.
@@ -114,7 +114,7 @@ pub struct Options<'a> {
 }
 
 /// As many threads as there are cores.
-pub fn cores() -> usize {
+pub fn available_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
@@ -122,7 +122,10 @@ pub fn cores() -> usize {
 ///
 /// # Errors
 /// The first fault, or why it cannot be read.
-pub fn verify(lines: &mut Lines, options: Options<'_>) -> Result<VerifiedExport, FileError> {
+pub fn verify(
+    lines: &mut ExportReader,
+    options: VerifyOptions<'_>,
+) -> Result<VerifiedExport, FileError> {
     verify_text(&mut lines.0, options)
 }
 
@@ -132,15 +135,15 @@ pub fn verify(lines: &mut Lines, options: Options<'_>) -> Result<VerifiedExport,
 /// The first fault, or why it cannot be read.
 pub fn verify_text(
     reader: &mut (impl BufRead + Send),
-    options: Options<'_>,
+    options: VerifyOptions<'_>,
 ) -> Result<VerifiedExport, FileError> {
     let mut first = Vec::new();
     if !read_line(reader, &mut first)? {
         return Err(FileError::Empty);
     }
-    let mut verifier = ExportVerifier::new(&first, options.keys, options.kept)?;
-    let (checkpoint, before) = (verifier.checkpoint().clone(), verifier.before().clone());
-    let begin = before.tree.size() + 1;
+    let mut verifier = ExportVerifier::new(&first, options.keys, options.trusted)?;
+    let (checkpoint, start) = (verifier.checkpoint().clone(), verifier.start().clone());
+    let begin = start.tree.size() + 1;
     let mut end = false;
     let next = || {
         if end {
@@ -151,11 +154,14 @@ pub fn verify_text(
         Some(chunk)
     };
     let mut failed = None;
-    let take = |hashed: io::Result<Vec<Option<Hashed>>>| {
+    let take = |hashed: io::Result<Vec<Option<HashedEntry>>>| {
         let taken = hashed.map_err(FileError::Read).and_then(|entries| {
             let mut entries = entries.iter();
-            entries
-                .try_for_each(|entry| verifier.next_hashed(entry.as_ref()).map_err(FileError::Bad))
+            entries.try_for_each(|entry| {
+                verifier
+                    .next_hashed(entry.as_ref())
+                    .map_err(FileError::Invalid)
+            })
         });
         match taken {
             Ok(()) => {
@@ -168,7 +174,7 @@ pub fn verify_text(
             }
         }
     };
-    in_order(
+    map_in_order(
         options.threads,
         next,
         |chunk: io::Result<Chunk>| chunk.map(|chunk| chunk.hash()),
@@ -177,9 +183,9 @@ pub fn verify_text(
     match failed {
         Some(error) => Err(error),
         None => Ok(VerifiedExport {
-            verified: verifier.finish().map_err(FileError::Bad)?,
+            verified: verifier.finish().map_err(FileError::Invalid)?,
             checkpoint,
-            before,
+            start,
         }),
     }
 }
@@ -194,21 +200,21 @@ struct Chunk {
 impl Chunk {
     /// The next lines; none after the last.
     fn read(reader: &mut impl BufRead) -> io::Result<Self> {
-        let mut text = Vec::with_capacity(CHUNK + (CHUNK >> 2));
+        let mut text = Vec::with_capacity(CHUNK_BYTES + (CHUNK_BYTES >> 2));
         let mut ends = Vec::new();
-        while text.len() < CHUNK && read_line(reader, &mut text)? {
+        while text.len() < CHUNK_BYTES && read_line(reader, &mut text)? {
             ends.push(text.len());
         }
         Ok(Self { text, ends })
     }
 
-    fn hash(&self) -> Vec<Option<Hashed>> {
+    fn hash(&self) -> Vec<Option<HashedEntry>> {
         let mut scratch = Vec::new();
         let mut begin = 0;
         let hash = |end: &usize| {
             let line = &self.text[begin..*end];
             begin = *end;
-            Line::read(line)?.hashed(&mut scratch)
+            ExportLine::read(line)?.hashed(&mut scratch)
         };
         self.ends.iter().map(hash).collect()
     }

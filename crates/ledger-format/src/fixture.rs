@@ -1,10 +1,10 @@
 //! A small ledger for tests.
 
 use crate::chain::{self, GENESIS};
-use crate::verify::{Payload, Stored, StoredHead};
+use crate::verify::{StoredEntry, StoredHead, StoredPayload};
 
 /// A ledger of some entries, and its head.
-pub(crate) fn ledger(count: u8) -> (Vec<Stored>, StoredHead) {
+pub(crate) fn ledger(count: u8) -> (Vec<StoredEntry>, StoredHead) {
     let mut chain = GENESIS;
     let mut entries = Vec::new();
     for n in 0..count {
@@ -17,12 +17,12 @@ pub(crate) fn ledger(count: u8) -> (Vec<Stored>, StoredHead) {
             body: &body,
         };
         let leaf = entry.leaf();
-        chain = chain::link(&chain, &leaf);
-        entries.push(Stored {
+        chain = chain::chain_hash(&chain, &leaf);
+        entries.push(StoredEntry {
             seq: entry.seq.cast_signed(),
             leaf: leaf.to_vec(),
             chain: chain.to_vec(),
-            payload: Some(Payload {
+            payload: Some(StoredPayload {
                 cluster: entry.cluster.into(),
                 subject: entry.subject.into(),
                 body: body.to_vec(),

@@ -14,12 +14,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::chain::Hash;
 
-pub use frontier::{Frontier, NotAFrontier};
-pub use prove::{OutOfTree, consistency, inclusion};
+pub use frontier::{Frontier, InvalidFrontier};
+pub use prove::{OutOfRange, consistency, inclusion};
 pub use verify::{verify_consistency, verify_inclusion};
 
 /// Root of the tree without leaves: the hash of nothing.
-pub const EMPTY: Hash = [
+pub const EMPTY_ROOT: Hash = [
     0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
     0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];

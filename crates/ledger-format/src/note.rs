@@ -13,13 +13,13 @@ use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 
 /// The signature type Ed25519.
-const ED25519: u8 = 1;
+const ALGORITHM_ED25519: u8 = 1;
 /// What a signature line begins with: an em dash and a space.
-const DASH: &str = "\u{2014} ";
-const PRIVATE: &str = "PRIVATE+KEY+";
+const SIGNATURE_PREFIX: &str = "\u{2014} ";
+const PRIVATE_KEY_PREFIX: &str = "PRIVATE+KEY+";
 /// A note with more signatures, or longer, is refused unread.
-const MOST_SIGNATURES: usize = 100;
-const LONGEST: usize = 64 << 10;
+const MAX_SIGNATURES: usize = 100;
+const MAX_NOTE_BYTES: usize = 64 << 10;
 
 /// Why a key or a note is not what it should be.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -32,13 +32,13 @@ pub enum NoteError {
     Name(String),
     /// Not a signed note.
     #[error("not a signed note: {0}")]
-    Form(&'static str),
+    Malformed(&'static str),
     /// None of the keys that are trusted has signed it.
     #[error("signed by {} only, none of which is a key that was given", .0.join(" and "))]
     Untrusted(Vec<String>),
     /// It bears a trusted key's name and id, but that key did not sign this text.
     #[error("the signature of {0} is not of this text: it is forged, or the note was changed")]
-    Forged(String),
+    InvalidSignature(String),
 }
 
 /// A public key and its name.
@@ -53,7 +53,7 @@ impl PublicKey {
     ///
     /// # Errors
     /// If one of them is none.
-    pub fn all(text: &str) -> Result<Vec<Self>, NoteError> {
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, NoteError> {
         let lines = text.lines().map(str::trim);
         lines
             .filter(|line| !line.is_empty())
@@ -73,13 +73,17 @@ impl PublicKey {
 
     /// The key id.
     pub fn id(&self) -> [u8; 4] {
-        key_id(&self.name, ED25519, self.key.as_bytes())
+        key_id(&self.name, ALGORITHM_ED25519, self.key.as_bytes())
     }
 }
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&key_text(&self.name, ED25519, self.key.as_bytes()))
+        f.write_str(&key_text(
+            &self.name,
+            ALGORITHM_ED25519,
+            self.key.as_bytes(),
+        ))
     }
 }
 
@@ -87,7 +91,7 @@ impl FromStr for PublicKey {
     type Err = NoteError;
 
     fn from_str(text: &str) -> Result<Self, NoteError> {
-        let (name, id, bytes) = key_fields(text, ED25519)?;
+        let (name, id, bytes) = key_fields(text, ALGORITHM_ED25519)?;
         let key = VerifyingKey::from_bytes(&bytes)
             .map_err(|_| NoteError::Key("it is no point of the curve"))?;
         let key = Self {
@@ -128,9 +132,9 @@ impl PrivateKey {
     /// The secret as text, for the key's file and nothing else.
     pub fn to_secret_text(&self) -> String {
         format!(
-            "{PRIVATE}{}+{}",
+            "{PRIVATE_KEY_PREFIX}{}+{}",
             self.public().label(),
-            encoded(ED25519, &self.key.to_bytes())
+            encoded(ALGORITHM_ED25519, &self.key.to_bytes())
         )
     }
 }
@@ -147,9 +151,9 @@ impl FromStr for PrivateKey {
 
     fn from_str(text: &str) -> Result<Self, NoteError> {
         let public_form = text
-            .strip_prefix(PRIVATE)
+            .strip_prefix(PRIVATE_KEY_PREFIX)
             .ok_or(NoteError::Key("it does not begin with PRIVATE+KEY+"))?;
-        let (name, id, seed) = key_fields(public_form, ED25519)?;
+        let (name, id, seed) = key_fields(public_form, ALGORITHM_ED25519)?;
         let key = Self::new(name, &seed)?;
         same_id(key.public(), id)?;
         Ok(key)
@@ -168,7 +172,7 @@ pub fn sign(text: &str, keys: &[&PrivateKey]) -> Result<String, NoteError> {
         let mut signature = public.id().to_vec();
         signature.extend(key.key.sign(text.as_bytes()).to_bytes());
         note.push_str(&format!(
-            "{DASH}{} {}\n",
+            "{SIGNATURE_PREFIX}{} {}\n",
             public.name,
             STANDARD.encode(signature)
         ));
@@ -195,7 +199,7 @@ pub fn open<'a, 'k>(
         let valid = Signature::from_slice(&signature)
             .is_ok_and(|signature| key.key.verify_strict(text.as_bytes(), &signature).is_ok());
         if !valid {
-            return Err(NoteError::Forged(key.label()));
+            return Err(NoteError::InvalidSignature(key.label()));
         }
         if !signed_by.contains(&key) {
             signed_by.push(key);
@@ -218,31 +222,31 @@ pub fn unverified_text(note: &str) -> Result<&str, NoteError> {
 pub(crate) type SignatureLine<'a> = (&'a str, [u8; 4], Vec<u8>);
 
 pub(crate) fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteError> {
-    if note.len() > LONGEST {
-        return Err(NoteError::Form("it is longer than 64 KiB"));
+    if note.len() > MAX_NOTE_BYTES {
+        return Err(NoteError::Malformed("it is longer than 64 KiB"));
     }
     // The last empty line: the text may have some of its own.
-    let at = note.rfind("\n\n").ok_or(NoteError::Form(
+    let at = note.rfind("\n\n").ok_or(NoteError::Malformed(
         "an empty line above the signatures is missing",
     ))?;
     let (text, lines) = (&note[..=at], &note[at + 2..]);
     checked_text(text)?;
     let lines = lines
         .strip_suffix('\n')
-        .ok_or(NoteError::Form("the last line does not end"))?;
+        .ok_or(NoteError::Malformed("the last line does not end"))?;
     let mut signatures = Vec::new();
     for line in lines.split('\n') {
-        let form = NoteError::Form("a line below the text is no signature");
+        let form = NoteError::Malformed("a line below the text is no signature");
         let (name, encoded) = line
-            .strip_prefix(DASH)
+            .strip_prefix(SIGNATURE_PREFIX)
             .and_then(|line| line.split_once(' '))
             .ok_or(form.clone())?;
         checked_name(name)?;
         let decoded = STANDARD.decode(encoded).map_err(|_| form.clone())?;
         let (id, signature) = decoded.split_first_chunk::<4>().ok_or(form)?;
         signatures.push((name, *id, signature.to_vec()));
-        if signatures.len() > MOST_SIGNATURES {
-            return Err(NoteError::Form("it has more than 100 signatures"));
+        if signatures.len() > MAX_SIGNATURES {
+            return Err(NoteError::Malformed("it has more than 100 signatures"));
         }
     }
     Ok((text, signatures))
@@ -250,7 +254,7 @@ pub(crate) fn split(note: &str) -> Result<(&str, Vec<SignatureLine<'_>>), NoteEr
 
 fn checked_text(text: &str) -> Result<(), NoteError> {
     if !text.ends_with('\n') || text.contains(|char: char| char < ' ' && char != '\n') {
-        return Err(NoteError::Form(
+        return Err(NoteError::Malformed(
             "its text does not end with a line, or has control characters",
         ));
     }
@@ -403,7 +407,10 @@ mod tests {
         assert!(matches!(untrusted, Err(NoteError::Untrusted(labels)) if labels.len() == 2));
 
         let changed = note.replace("last", "Last");
-        assert!(matches!(open(&changed, &both), Err(NoteError::Forged(_))));
+        assert!(matches!(
+            open(&changed, &both),
+            Err(NoteError::InvalidSignature(_))
+        ));
         // One right signature does not make up for a wrong one.
         let other = sign("other\n", &[&two]).unwrap();
         let mixed = format!(
@@ -411,7 +418,10 @@ mod tests {
             sign(TEXT, &[&one]).unwrap(),
             other.split_once("\n\n").unwrap().1
         );
-        assert!(matches!(open(&mixed, &both), Err(NoteError::Forged(_))));
+        assert!(matches!(
+            open(&mixed, &both),
+            Err(NoteError::InvalidSignature(_))
+        ));
     }
 
     #[test]
@@ -428,7 +438,7 @@ mod tests {
             format!("{note}\n"),
             format!("{note}x\n"),
             format!("\t{note}"),
-            format!("{}{note}", "x".repeat(LONGEST)),
+            format!("{}{note}", "x".repeat(MAX_NOTE_BYTES)),
         ] {
             assert!(open(&wrong, &keys).is_err(), "{wrong:?}");
         }

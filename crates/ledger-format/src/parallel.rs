@@ -5,13 +5,13 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 /// Pieces of work that a thread has before it, and results behind it.
-const AHEAD: usize = 2;
+const QUEUE_CAPACITY: usize = 2;
 
 /// Works on every piece that `next` gives until it gives none, on some threads, and hands the results over in the order of the pieces.
 /// Memory is bounded: what is not taken yet holds back what is not begun. Ends early if `take` breaks.
 ///
 /// Each thread has channels of its own, which are filled and emptied by turns: so the order needs no numbers and no sorting.
-pub(crate) fn in_order<T: Send, R: Send>(
+pub(crate) fn map_in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Option<T> + Send,
     work: impl Fn(T) -> R + Sync,
@@ -20,8 +20,8 @@ pub(crate) fn in_order<T: Send, R: Send>(
     thread::scope(|scope| {
         let (mut feeds, mut results) = (Vec::new(), Vec::new());
         for _ in 0..threads.max(1) {
-            let (feed, pieces) = sync_channel::<T>(AHEAD);
-            let (done, result) = sync_channel::<R>(AHEAD);
+            let (feed, pieces) = sync_channel::<T>(QUEUE_CAPACITY);
+            let (done, result) = sync_channel::<R>(QUEUE_CAPACITY);
             let work = &work;
             scope.spawn(move || {
                 for piece in pieces {
@@ -61,7 +61,7 @@ mod tests {
             for count in [0, 1, 6, 100] {
                 let mut pieces = 0..count;
                 let mut taken = Vec::new();
-                in_order(
+                map_in_order(
                     threads,
                     || pieces.next(),
                     |piece| {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn ends_when_nothing_more_is_taken() {
         let mut taken = 0;
-        in_order(
+        map_in_order(
             3,
             || Some(()),
             |()| (),

@@ -7,11 +7,13 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::chain;
 use crate::checkpoint::Checkpoint;
-use crate::export::{ExportVerifier, FORMAT, Header, HexHash, Line};
+use crate::export::{ExportLine, ExportVerifier, FORMAT, Header, HexHash};
 use crate::fixture::ledger;
 use crate::merkle::Frontier;
 use crate::note::{PrivateKey, PublicKey};
-use crate::verify::{FirstBad, Mark, Stored, StoredHead, Verified, Verifier};
+use crate::verify::{
+    ExpectedCheckpoint, FirstFault, StoredEntry, StoredHead, VerifiedLedger, Verifier,
+};
 
 const COUNT: usize = 20;
 /// Sizes of the checkpoints. The last covers everything.
@@ -20,9 +22,9 @@ const ORIGIN: &str = "example.org/ledger";
 
 #[derive(Clone)]
 struct Ledger {
-    entries: Vec<Stored>,
+    entries: Vec<StoredEntry>,
     head: StoredHead,
-    marks: Vec<Mark>,
+    marks: Vec<ExpectedCheckpoint>,
 }
 
 fn key(seed: u8) -> PrivateKey {
@@ -61,10 +63,10 @@ impl Ledger {
     }
 
     /// The stored checkpoint of a size, signed by a key, as the verifier takes it.
-    fn signed_by(&self, key: &PrivateKey, size: usize) -> Mark {
+    fn signed_by(&self, key: &PrivateKey, size: usize) -> ExpectedCheckpoint {
         let checkpoint = self.checkpoint(size);
         let note = checkpoint.sign(&[key]).unwrap();
-        Mark::stored(size as i64, &checkpoint.root, &note, &keys())
+        ExpectedCheckpoint::stored(size as i64, &checkpoint.root, &note, &keys())
     }
 
     /// Computes everything behind an entry again, so that it fits together.
@@ -84,7 +86,7 @@ impl Ledger {
                 body: &payload.body,
             }
             .leaf();
-            before = chain::link(&before, &leaf);
+            before = chain::chain_hash(&before, &leaf);
             (entry.leaf, entry.chain) = (leaf.to_vec(), before.to_vec());
         }
         self.head = StoredHead {
@@ -93,13 +95,13 @@ impl Ledger {
         };
     }
 
-    fn verify(&self, kept: Option<&Checkpoint>) -> Result<Verified, FirstBad> {
+    fn verify(&self, kept: Option<&Checkpoint>) -> Result<VerifiedLedger, FirstFault> {
         let mut verifier = Verifier::default();
         for mark in &self.marks {
             verifier.expect(mark.clone());
         }
         if let Some(kept) = kept {
-            verifier.expect(Mark::kept(kept));
+            verifier.expect(ExpectedCheckpoint::trusted(kept));
         }
         for entry in &self.entries {
             verifier.next(entry)?;
@@ -128,7 +130,7 @@ enum Act {
     /// By the owner of the key: only a checkpoint that was kept shows it.
     Fork,
     /// In an export.
-    Lines(LineAct, Index),
+    ExportReader(LineAct, Index),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,11 +169,11 @@ fn acts() -> impl Strategy<Value = Act> {
         1 => Just(Act::RewriteAndForge),
         1 => Just(Act::ForgeCheckpoint),
         1 => Just(Act::Fork),
-        4 => (lines, any::<Index>()).prop_map(|(act, other)| Act::Lines(act, other)),
+        4 => (lines, any::<Index>()).prop_map(|(act, other)| Act::ExportReader(act, other)),
     ]
 }
 
-fn column(entry: &mut Stored, column: u8) -> &mut Vec<u8> {
+fn column(entry: &mut StoredEntry, column: u8) -> &mut Vec<u8> {
     let payload = entry.payload.as_mut().unwrap();
     match column {
         0 => &mut payload.body,
@@ -197,7 +199,7 @@ fn tamper(
     ledger: &mut Ledger,
     act: &Act,
     at: usize,
-) -> (Result<Verified, FirstBad>, Option<usize>) {
+) -> (Result<VerifiedLedger, FirstFault>, Option<usize>) {
     let entries = &mut ledger.entries;
     let mut kept = None;
     let expected = match act {
@@ -223,11 +225,11 @@ fn tamper(
             let with = with.index(COUNT);
             let (one, other) = (entries[at].clone(), entries[with].clone());
             if matches!(act, Act::Swap(_)) {
-                entries[at] = Stored {
+                entries[at] = StoredEntry {
                     seq: one.seq,
                     ..other
                 };
-                entries[with] = Stored {
+                entries[with] = StoredEntry {
                     seq: with as i64 + 1,
                     ..one
                 };
@@ -291,7 +293,8 @@ fn tamper(
         Act::ForgeCheckpoint => {
             let which = at % SIGNED.len();
             let note = "example.org/ledger\n1\nx\n\n\u{2014} example.org/ledger AAAA\n";
-            ledger.marks[which] = Mark::stored(SIGNED[which] as i64, &[0; 32], note, &keys());
+            ledger.marks[which] =
+                ExpectedCheckpoint::stored(SIGNED[which] as i64, &[0; 32], note, &keys());
             Some(SIGNED[which])
         }
         Act::Fork => {
@@ -303,7 +306,7 @@ fn tamper(
             ledger.marks.truncate(before);
             Some(after_checkpoint(at))
         }
-        Act::Lines(act, other) => {
+        Act::ExportReader(act, other) => {
             let note = LAST_NOTE.with(Clone::clone);
             return tamper_lines(ledger, *act, at, other.index(COUNT), note);
         }
@@ -322,7 +325,7 @@ fn tamper_lines(
     at: usize,
     other: usize,
     checkpoint: String,
-) -> (Result<Verified, FirstBad>, Option<usize>) {
+) -> (Result<VerifiedLedger, FirstFault>, Option<usize>) {
     let header = Header {
         export: FORMAT.into(),
         from: 1,
@@ -330,7 +333,9 @@ fn tamper_lines(
         edge: Vec::new(),
         checkpoint,
     };
-    let line = |entry: &Stored| serde_json::to_string(&Line::of(entry.clone()).unwrap()).unwrap();
+    let line = |entry: &StoredEntry| {
+        serde_json::to_string(&ExportLine::of(entry.clone()).unwrap()).unwrap()
+    };
     let mut lines: Vec<String> = ledger.entries.iter().map(line).collect();
     let expected = match act {
         LineAct::Drop => {

@@ -8,26 +8,26 @@
 //! - entries that were swapped, or written anew: neither fits;
 //! - an entry or a payload that was taken out: its sequence is missing;
 //! - entries that were cut off the end or added there: the head names another end;
-//! - a history that was written anew from some entry on, so that it fits together: the first [`Mark`] behind that entry, a signed checkpoint,
-//!   has another root. Which of the entries since the last mark that fits is the first to differ, no hash tells;
+//! - a history that was written anew from some entry on, so that it fits together: the first [`ExpectedCheckpoint`] behind that entry, a signed checkpoint,
+//!   has another root. Which of the entries since the last checkpoint that fits is the first to differ, no hash tells;
 //! - a checkpoint that no trusted key has signed;
 //! - columns for queries that are missing or say something else than the body. They are no part of the chain, so a fault in the chain is
 //!   named before one in them.
 //!
-//! Whoever holds the signing key can write and sign another history: against that helps a checkpoint that was kept elsewhere.
+//! The holder of the signing key can sign another history. A checkpoint stored by a third party reveals that.
 
 use std::collections::BTreeMap;
 
 use crate::chain::{self, GENESIS, Hash};
 use crate::checkpoint::Checkpoint;
-pub use crate::fault::{Fault, FirstBad};
+pub use crate::fault::{Fault, FirstFault};
 use crate::merkle::{Frontier, Node};
 use crate::note::PublicKey;
-use crate::tree::grow;
+use crate::tile::grow;
 
 /// An entry as the database has it; nothing about it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredEntry {
     /// Sequence.
     pub seq: i64,
     /// Id: bytes, as somebody may have put something else than text there.
@@ -37,12 +37,12 @@ pub struct Stored {
     /// Chain value.
     pub chain: Vec<u8>,
     /// What the leaf was computed from; `None` if the row is missing.
-    pub payload: Option<Payload>,
+    pub payload: Option<StoredPayload>,
 }
 
 /// The payload of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Payload {
+pub struct StoredPayload {
     /// Cluster.
     pub cluster: Vec<u8>,
     /// Subject.
@@ -51,21 +51,21 @@ pub struct Payload {
     pub body: Vec<u8>,
 }
 
-impl Stored {
-    /// As [`StoredRef::hashed`].
-    pub fn hashed(&self) -> Hashed {
+impl StoredEntry {
+    /// As [`StoredEntryRef::hashed`].
+    pub fn hashed(&self) -> HashedEntry {
         self.borrowed().hashed()
     }
 
-    fn borrowed(&self) -> StoredRef<'_> {
+    fn borrowed(&self) -> StoredEntryRef<'_> {
         let payload = self.payload.as_ref();
-        StoredRef {
+        StoredEntryRef {
             seq: self.seq,
             id: &self.id,
             leaf: &self.leaf,
             chain: &self.chain,
             payload: payload.map(|payload| {
-                let Payload {
+                let StoredPayload {
                     cluster,
                     subject,
                     body,
@@ -78,7 +78,7 @@ impl Stored {
 
 /// As [`Stored`], where the database's driver has it.
 #[derive(Clone, Copy, Debug)]
-pub struct StoredRef<'a> {
+pub struct StoredEntryRef<'a> {
     /// Sequence.
     pub seq: i64,
     /// Id.
@@ -91,14 +91,16 @@ pub struct StoredRef<'a> {
     pub payload: Option<[&'a [u8]; 3]>,
 }
 
-impl StoredRef<'_> {
+impl StoredEntryRef<'_> {
     /// Hashes its content: the only work that grows with the length of an entry, and the same on any thread.
-    pub fn hashed(&self) -> Hashed {
+    pub fn hashed(&self) -> HashedEntry {
         let content = match self.payload {
-            None => Content::Missing,
-            Some(payload) => self.leaf_of(payload).map_or(Content::NoText, Content::Leaf),
+            None => LeafContent::Missing,
+            Some(payload) => self
+                .leaf_of(payload)
+                .map_or(LeafContent::NotUtf8, LeafContent::Leaf),
         };
-        Hashed {
+        HashedEntry {
             seq: self.seq,
             leaf: self.leaf.try_into().ok(),
             chain: self.chain.try_into().ok(),
@@ -120,13 +122,13 @@ impl StoredRef<'_> {
     }
 
     /// A copy.
-    pub fn to_stored(&self) -> Stored {
-        Stored {
+    pub fn to_stored(&self) -> StoredEntry {
+        StoredEntry {
             seq: self.seq,
             id: self.id.to_vec(),
             leaf: self.leaf.to_vec(),
             chain: self.chain.to_vec(),
-            payload: self.payload.map(|[cluster, subject, body]| Payload {
+            payload: self.payload.map(|[cluster, subject, body]| StoredPayload {
                 cluster: cluster.to_vec(),
                 subject: subject.to_vec(),
                 body: body.to_vec(),
@@ -137,24 +139,24 @@ impl StoredRef<'_> {
 
 /// What is left to verify of an entry whose content was hashed: how it is chained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hashed {
+pub struct HashedEntry {
     /// Sequence.
     pub seq: i64,
     /// The leaf hash that is stored; `None` if that is no hash.
     pub leaf: Option<Hash>,
     /// The chain value that is stored; `None` if that is no hash.
     pub chain: Option<Hash>,
-    /// What the content says.
-    pub content: Content,
+    /// Leaf hash of the content.
+    pub content: LeafContent,
 }
 
-/// What the content of an entry says about its leaf.
+/// The leaf hash that the content of an entry gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// There is none.
+pub enum LeafContent {
+    /// The content is missing.
     Missing,
-    /// It is none that was ever chained.
-    NoText,
+    /// The content is not UTF-8, so it was never appended.
+    NotUtf8,
     /// Its leaf hash.
     Leaf(Hash),
 }
@@ -168,14 +170,14 @@ pub struct StoredHead {
     pub chain: Vec<u8>,
 }
 
-/// A ledger that fits together.
+/// Result of a successful verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedLedger {
     /// How many entries there are; also the sequence of the last.
     pub count: u64,
     /// Chain value of the last entry.
     pub head: Hash,
-    /// Up to which entry a checkpoint says the same; 0 if none was compared.
+    /// Size of the largest matching checkpoint; 0 if none was compared.
     pub signed: u64,
     /// How many entries have no payload any more, as retention has archived or erased it: only their hashes were checked.
     pub archived: u64,
@@ -185,13 +187,13 @@ pub struct Verified {
 
 /// A checkpoint that the entries are compared with when its size is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct ExpectedCheckpoint {
     size: u64,
     claim: Result<Hash, Fault>,
-    kept: bool,
+    is_trusted: bool,
 }
 
-impl Mark {
+impl ExpectedCheckpoint {
     /// A checkpoint that is stored with the ledger: of this size, by its column, and signed by one of the keys, or it is a fault.
     pub fn stored(size: i64, root: &[u8], note: &str, keys: &[PublicKey]) -> Self {
         let size = u64::try_from(size).unwrap_or_default();
@@ -204,34 +206,34 @@ impl Mark {
         Self {
             size,
             claim,
-            kept: false,
+            is_trusted: false,
         }
     }
 
-    /// A checkpoint of this size, and its root, or what is wrong with it.
-    pub const fn claimed(size: u64, claim: Result<Hash, Fault>) -> Self {
+    /// A checkpoint of a size, with its root or its fault.
+    pub const fn with_root(size: u64, claim: Result<Hash, Fault>) -> Self {
         Self {
             size,
             claim,
-            kept: false,
+            is_trusted: false,
         }
     }
 
-    /// A checkpoint whose signature was looked at.
-    pub const fn signed(checkpoint: &Checkpoint) -> Self {
+    /// A checkpoint whose signature was verified.
+    pub const fn verified(checkpoint: &Checkpoint) -> Self {
         Self {
             size: checkpoint.size,
             claim: Ok(checkpoint.root),
-            kept: false,
+            is_trusted: false,
         }
     }
 
-    /// A checkpoint that somebody kept elsewhere, which is trusted: its signature was looked at, or it was kept safely.
-    pub const fn kept(checkpoint: &Checkpoint) -> Self {
+    /// A checkpoint stored by a third party, which is trusted.
+    pub const fn trusted(checkpoint: &Checkpoint) -> Self {
         Self {
             size: checkpoint.size,
             claim: Ok(checkpoint.root),
-            kept: true,
+            is_trusted: true,
         }
     }
 }
@@ -243,9 +245,9 @@ pub struct Verifier {
     chain: Hash,
     tree: Frontier,
     /// Marks that are not reached yet, by size.
-    marks: BTreeMap<u64, Vec<Mark>>,
-    /// Size of the last mark that fits.
-    fits: u64,
+    expected: BTreeMap<u64, Vec<ExpectedCheckpoint>>,
+    /// Size of the largest matching checkpoint.
+    matched_size: u64,
     archived: u64,
     /// Subtrees that were completed, of the levels that a ledger stores.
     subtrees: Vec<(Node, Hash)>,
@@ -258,14 +260,14 @@ impl Default for Verifier {
 }
 
 impl Verifier {
-    /// Begins behind the entries of a tree, whose last chain value is given.
+    /// Starts after the entries of a tree, from their last chain value.
     pub fn after(tree: Frontier, chain: Hash) -> Self {
         Self {
             last: tree.size().cast_signed(),
             chain,
-            fits: tree.size(),
+            matched_size: tree.size(),
             tree,
-            marks: BTreeMap::new(),
+            expected: BTreeMap::new(),
             archived: 0,
             subtrees: Vec::new(),
         }
@@ -276,43 +278,46 @@ impl Verifier {
         self.last
     }
 
-    /// The subtrees that were completed since this was last asked.
+    /// Takes the subtrees completed since the last call.
     pub fn take_subtrees(&mut self) -> Vec<(Node, Hash)> {
         std::mem::take(&mut self.subtrees)
     }
 
     /// Compares the entries with a checkpoint, once there are as many. One of a size that is passed already is compared with nothing and
-    /// is a fault, so give marks before the entries.
-    pub fn expect(&mut self, mark: Mark) {
-        self.marks.entry(mark.size).or_default().push(mark);
+    /// is a fault, so give expected before the entries.
+    pub fn expect(&mut self, checkpoint: ExpectedCheckpoint) {
+        self.expected
+            .entry(checkpoint.size)
+            .or_default()
+            .push(checkpoint);
     }
 
-    /// Takes the next entry.
+    /// Verifies the next entry.
     ///
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
-    pub fn next(&mut self, entry: &Stored) -> Result<(), FirstBad> {
+    pub fn next(&mut self, entry: &StoredEntry) -> Result<(), FirstFault> {
         self.next_hashed(&entry.hashed())
     }
 
-    /// As [`Self::next`], of an entry that was hashed on some thread.
+    /// As [`Self::next`], for an entry hashed on another thread.
     ///
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
-    pub fn next_hashed(&mut self, entry: &Hashed) -> Result<(), FirstBad> {
+    pub fn next_hashed(&mut self, entry: &HashedEntry) -> Result<(), FirstFault> {
         let expected = self.in_order(entry.seq)?;
         let bad = |what| {
-            Err(FirstBad {
+            Err(FirstFault {
                 seq: expected,
                 what,
             })
         };
         let leaf = match entry.content {
-            Content::Missing => return bad(Fault::PayloadMissing),
-            Content::NoText => None,
-            Content::Leaf(leaf) => Some(leaf),
+            LeafContent::Missing => return bad(Fault::PayloadMissing),
+            LeafContent::NotUtf8 => None,
+            LeafContent::Leaf(leaf) => Some(leaf),
         };
-        let link = leaf.map(|leaf| (leaf, chain::link(&self.chain, &leaf)));
+        let link = leaf.map(|leaf| (leaf, chain::chain_hash(&self.chain, &leaf)));
         let leaf_fits = leaf.is_some() && entry.leaf == leaf;
         let chained = link.filter(|(_, link)| entry.chain == Some(*link));
         match (leaf_fits, chained) {
@@ -326,43 +331,43 @@ impl Verifier {
         }
     }
 
-    /// Takes the next entry, whose payload retention has archived: only its hashes can be checked.
+    /// Verifies the next entry by its hashes only: its payload is archived.
     ///
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
-    pub fn next_archived(&mut self, entry: &Stored) -> Result<(), FirstBad> {
+    pub fn next_archived(&mut self, entry: &StoredEntry) -> Result<(), FirstFault> {
         self.next_archived_hashed(&entry.hashed())
     }
 
-    /// As [`Self::next_archived`], of an entry that was hashed on some thread.
+    /// As [`Self::next_archived`], for an entry hashed on another thread.
     ///
     /// # Errors
     /// The first fault; the verifier is of no use afterwards.
-    pub fn next_archived_hashed(&mut self, entry: &Hashed) -> Result<(), FirstBad> {
+    pub fn next_archived_hashed(&mut self, entry: &HashedEntry) -> Result<(), FirstFault> {
         let expected = self.in_order(entry.seq)?;
         match self.chained_leaf(entry) {
             Some((leaf, link)) => {
                 self.archived += 1;
                 self.take(leaf, link)
             }
-            None => Err(FirstBad {
+            None => Err(FirstFault {
                 seq: expected,
                 what: Fault::ChainBroken,
             }),
         }
     }
 
-    /// The sequence that an entry has if it is the next.
-    const fn in_order(&self, seq: i64) -> Result<i64, FirstBad> {
+    /// Checks that the sequence is the next one.
+    const fn in_order(&self, seq: i64) -> Result<i64, FirstFault> {
         let expected = self.last + 1;
         if seq > expected {
-            return Err(FirstBad {
+            return Err(FirstFault {
                 seq: expected,
                 what: Fault::Missing,
             });
         }
         if seq < expected {
-            return Err(FirstBad {
+            return Err(FirstFault {
                 seq,
                 what: Fault::Extra,
             });
@@ -371,41 +376,41 @@ impl Verifier {
     }
 
     /// The entry's leaf and chain value, if the one follows from the other.
-    fn chained_leaf(&self, entry: &Hashed) -> Option<(Hash, Hash)> {
+    fn chained_leaf(&self, entry: &HashedEntry) -> Option<(Hash, Hash)> {
         let leaf = entry.leaf?;
-        let link = chain::link(&self.chain, &leaf);
+        let link = chain::chain_hash(&self.chain, &leaf);
         (entry.chain == Some(link)).then_some((leaf, link))
     }
 
-    fn take(&mut self, leaf: Hash, link: Hash) -> Result<(), FirstBad> {
+    fn take(&mut self, leaf: Hash, link: Hash) -> Result<(), FirstFault> {
         self.last += 1;
         self.chain = link;
         grow(&mut self.tree, leaf, &mut self.subtrees);
-        match self.marks.first_key_value() {
+        match self.expected.first_key_value() {
             Some((size, _)) if *size <= self.tree.size() => self.compare(),
             _ => Ok(()),
         }
     }
 
-    /// Compares with the marks whose size is reached.
-    fn compare(&mut self) -> Result<(), FirstBad> {
+    /// Compares with the expected whose size is reached.
+    fn compare(&mut self) -> Result<(), FirstFault> {
         let reached = self.tree.size();
-        let later = self.marks.split_off(&(reached + 1));
-        let marks = std::mem::replace(&mut self.marks, later);
-        for mark in marks.into_values().flatten() {
-            let differs = match mark.kept {
-                true => Fault::ForkedUpTo(mark.size),
-                false => Fault::RewrittenUpTo(mark.size),
+        let later = self.expected.split_off(&(reached + 1));
+        let expected = std::mem::replace(&mut self.expected, later);
+        for checkpoint in expected.into_values().flatten() {
+            let differs = match checkpoint.is_trusted {
+                true => Fault::ForkedUpTo(checkpoint.size),
+                false => Fault::RewrittenUpTo(checkpoint.size),
             };
-            let (at, what) = match mark.claim {
-                Ok(root) if mark.size == reached && root == self.tree.root() => {
-                    self.fits = reached;
+            let (at, what) = match checkpoint.claim {
+                Ok(root) if checkpoint.size == reached && root == self.tree.root() => {
+                    self.matched_size = reached;
                     continue;
                 }
-                Ok(_) => (self.fits + 1, differs),
-                Err(forged) => (mark.size, forged),
+                Ok(_) => (self.matched_size + 1, differs),
+                Err(forged) => (checkpoint.size, forged),
             };
-            return Err(FirstBad {
+            return Err(FirstFault {
                 seq: at.cast_signed(),
                 what,
             });
@@ -417,9 +422,9 @@ impl Verifier {
     ///
     /// # Errors
     /// If one of them names another end.
-    pub fn finish(self, head: &StoredHead) -> Result<Verified, FirstBad> {
+    pub fn finish(self, head: &StoredHead) -> Result<VerifiedLedger, FirstFault> {
         if self.last == head.seq && self.chain != head.chain.as_slice() {
-            return Err(FirstBad {
+            return Err(FirstFault {
                 seq: self.last,
                 what: Fault::HeadChanged,
             });
@@ -431,8 +436,8 @@ impl Verifier {
     ///
     /// # Errors
     /// If this is another end.
-    pub fn finish_at(mut self, seq: i64) -> Result<Verified, FirstBad> {
-        let bad = |seq, what| Err(FirstBad { seq, what });
+    pub fn finish_at(mut self, seq: i64) -> Result<VerifiedLedger, FirstFault> {
+        let bad = |seq, what| Err(FirstFault { seq, what });
         if self.last < seq {
             return bad(self.last + 1, Fault::CutOff);
         }
@@ -441,16 +446,16 @@ impl Verifier {
         }
         // Marks without any entry before them.
         self.compare()?;
-        if let Some(mark) = self.marks.into_values().flatten().next() {
-            return match mark.claim {
+        if let Some(checkpoint) = self.expected.into_values().flatten().next() {
+            return match checkpoint.claim {
                 Ok(_) => bad(self.last + 1, Fault::CutOff),
-                Err(forged) => bad(mark.size.cast_signed(), forged),
+                Err(forged) => bad(checkpoint.size.cast_signed(), forged),
             };
         }
-        Ok(Verified {
+        Ok(VerifiedLedger {
             count: self.last.unsigned_abs(),
             head: self.chain,
-            signed: self.fits,
+            signed: self.matched_size,
             archived: self.archived,
             unaudited: 0,
         })
@@ -462,9 +467,9 @@ impl Verifier {
 /// # Errors
 /// The first fault.
 pub fn verify<'a>(
-    entries: impl IntoIterator<Item = &'a Stored>,
+    entries: impl IntoIterator<Item = &'a StoredEntry>,
     head: &StoredHead,
-) -> Result<Verified, FirstBad> {
+) -> Result<VerifiedLedger, FirstFault> {
     let mut verifier = Verifier::default();
     for entry in entries {
         verifier.next(entry)?;

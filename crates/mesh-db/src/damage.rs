@@ -1,4 +1,4 @@
-//! Damaged files of SQLite: found, and what can be read of them brought into a new one.
+//! Detects damaged SQLite files and recovers their readable rows into a new file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,66 +11,66 @@ use crate::sqlite::options;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// SQLite's SQLITE_CORRUPT and SQLITE_NOTADB.
-const DAMAGED: [u32; 2] = [11, 26];
+const CORRUPTION_CODES: [u32; 2] = [11, 26];
 
-/// A table of a file that was recovered.
+/// A table of a recovered file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredTable {
     /// Its name.
     pub name: String,
-    /// Rows that could be read.
+    /// Recovered rows.
     pub rows: i64,
-    /// Some of its pages could not: the rows on them are lost.
+    /// Some of its pages were unreadable; their rows are lost.
     pub is_damaged: bool,
 }
 
-/// What became of a damaged file.
+/// Result of recovering a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Where the damaged file is now.
+    /// Path of the damaged file after the move.
     pub damaged: PathBuf,
-    /// What was brought into the new one; nothing if no table could be found.
+    /// Recovered tables; empty if none was readable.
     pub tables: Vec<RecoveredTable>,
 }
 
-/// Why a file could not be recovered.
+/// A failed recovery.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// A file could not be moved aside.
     #[error("move {} aside", path.display())]
     Move {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
     /// The new file could not be written.
     #[error("write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: BoxError,
     },
 }
 
-/// Whether SQLite says that the file is damaged, or is none of its own.
+/// True if SQLite reports a damaged file, or one that is not a database.
 pub fn is_damage(error: &sqlx::Error) -> bool {
     let code = match error {
         sqlx::Error::Database(error) => error.code(),
         _ => None,
     };
     let code = code.and_then(|code| code.parse::<u32>().ok());
-    // The low byte is the class of the fault.
-    code.is_some_and(|code| DAMAGED.contains(&(code & 0xff)))
+    // The low byte is the primary result code.
+    code.is_some_and(|code| CORRUPTION_CODES.contains(&(code & 0xff)))
 }
 
-/// Reads a whole file; says what is damaged in it, if anything.
+/// Checks all pages of a file and returns the first fault.
 ///
 /// # Errors
-/// If it cannot be read for another reason.
+/// If the file cannot be read for another reason.
 pub async fn damage(path: &Path) -> Result<Option<String>, sqlx::Error> {
     let checked = async {
         let mut connection = options(path).read_only(true).connect().await?;
@@ -92,11 +92,11 @@ pub async fn damage(path: &Path) -> Result<Option<String>, sqlx::Error> {
     }
 }
 
-/// Moves a damaged file aside and brings every row that can be read into a new one. Nobody else may have it open. `prepare` makes the
-/// service's tables in a file that is not there.
+/// Moves a damaged file aside and copies its readable rows into a new one. No other process may have it open. `prepare` creates the
+/// service's tables in the new file.
 ///
 /// # Errors
-/// If files cannot be moved or written; the damaged one is never changed.
+/// If a file cannot be moved or written. The damaged file is never changed.
 pub async fn recover<F: Future<Output = Result<(), BoxError>>>(
     path: &Path,
     suffix: &str,
@@ -130,7 +130,7 @@ async fn copy(path: &Path, damaged: &Path) -> Result<Vec<RecoveredTable>, sqlx::
         .execute(&mut connection)
         .await;
     let listed = match attached {
-        Ok(_) => names(&mut connection, "damaged.sqlite_master").await,
+        Ok(_) => table_names(&mut connection, "damaged.sqlite_master").await,
         Err(error) => Err(error),
     };
     let listed = match listed {
@@ -138,7 +138,7 @@ async fn copy(path: &Path, damaged: &Path) -> Result<Vec<RecoveredTable>, sqlx::
         Err(error) if is_damage(&error) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let present = names(&mut connection, "main.sqlite_master").await?;
+    let present = table_names(&mut connection, "main.sqlite_master").await?;
     let mut tables = Vec::new();
     for name in listed.iter().filter(|name| present.contains(name)) {
         tables.push(copy_table(&mut connection, name).await?);
@@ -147,8 +147,8 @@ async fn copy(path: &Path, damaged: &Path) -> Result<Vec<RecoveredTable>, sqlx::
     Ok(tables)
 }
 
-/// Tables, but for those of SQLite and of migrations, which the new file has of its own.
-async fn names(
+/// Names of the tables, without those of SQLite and of migrations, which the new file already has.
+async fn table_names(
     connection: &mut SqliteConnection,
     schema: &str,
 ) -> Result<Vec<String>, sqlx::Error> {
@@ -161,14 +161,14 @@ async fn names(
     rows.iter().map(|row| row.try_get(0)).collect()
 }
 
-/// Copies rows from the front, and from the back if there is damage between.
+/// Copies rows in ascending order, and in descending order if a damaged page stops that.
 async fn copy_table(
     connection: &mut SqliteConnection,
     name: &str,
 ) -> Result<RecoveredTable, sqlx::Error> {
     let table = quoted(name);
-    let key = key(connection, name).await?;
-    let columns = columns(connection, name).await?.join(", ");
+    let key = storage_key(connection, name).await?;
+    let columns = common_columns(connection, name).await?.join(", ");
     let mut is_damaged = false;
     for direction in ["ASC", "DESC"] {
         let order: Vec<String> = key
@@ -179,12 +179,12 @@ async fn copy_table(
             "SELECT {columns} FROM damaged.{table} ORDER BY {}",
             order.join(", ")
         );
-        let (readable, damaged) = readable(connection, &rows).await?;
+        let (readable, damaged) = count_readable(connection, &rows).await?;
         is_damaged |= damaged;
         let sql =
             format!("INSERT OR REPLACE INTO main.{table} ({columns}) {rows} LIMIT {readable}");
         if readable > 0 {
-            run(connection, sql).await?;
+            execute(connection, sql).await?;
         }
         if !damaged {
             break;
@@ -199,8 +199,8 @@ async fn copy_table(
     })
 }
 
-/// The columns that a table has in both files.
-async fn columns(
+/// Columns that a table has in both files.
+async fn common_columns(
     connection: &mut SqliteConnection,
     name: &str,
 ) -> Result<Vec<String>, sqlx::Error> {
@@ -213,8 +213,8 @@ async fn columns(
     names.map(|name| name.map(|name| quoted(&name))).collect()
 }
 
-/// How many rows can be read before the first that cannot, and whether there is one.
-async fn readable(
+/// Counts the rows before the first unreadable one; true if there is one.
+async fn count_readable(
     connection: &mut SqliteConnection,
     rows: &str,
 ) -> Result<(u64, bool), sqlx::Error> {
@@ -230,8 +230,11 @@ async fn readable(
     }
 }
 
-/// What the rows of a table are stored by.
-async fn key(connection: &mut SqliteConnection, name: &str) -> Result<Vec<String>, sqlx::Error> {
+/// Columns by which the rows of a table are stored.
+async fn storage_key(
+    connection: &mut SqliteConnection,
+    name: &str,
+) -> Result<Vec<String>, sqlx::Error> {
     let without =
         sqlx::query("SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?")
             .bind(name.to_owned())
@@ -248,7 +251,7 @@ async fn key(connection: &mut SqliteConnection, name: &str) -> Result<Vec<String
     names.map(|name| name.map(|name| quoted(&name))).collect()
 }
 
-async fn run(connection: &mut SqliteConnection, sql: String) -> Result<(), sqlx::Error> {
+async fn execute(connection: &mut SqliteConnection, sql: String) -> Result<(), sqlx::Error> {
     sqlx::query(AssertSqlSafe(sql))
         .execute(connection)
         .await
@@ -272,7 +275,7 @@ mod tests {
             "CREATE TABLE u (a TEXT, b TEXT, PRIMARY KEY (a, b)) WITHOUT ROWID",
             "CREATE INDEX by_text ON t (text)",
         ] {
-            run(&mut connection, sql.to_owned()).await?;
+            execute(&mut connection, sql.to_owned()).await?;
         }
         Ok(connection.close().await?)
     }
@@ -280,12 +283,12 @@ mod tests {
     async fn table_of(path: &Path, rows: i64) {
         prepare(path.to_owned()).await.unwrap();
         let mut connection = options(path).connect().await.unwrap();
-        run(&mut connection, format!(
+        execute(&mut connection, format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) INSERT INTO t SELECT i, 'text of row ' || i || hex(zeroblob(40)) FROM n"
         ))
         .await
         .unwrap();
-        run(
+        execute(
             &mut connection,
             "INSERT INTO u SELECT text, 'b' FROM t WHERE id <= 50".into(),
         )
@@ -323,7 +326,11 @@ mod tests {
         overwrite(&path, page);
         assert!(damage(&path).await.unwrap().is_some());
         let recovered = recover(&path, "damaged", prepare).await.unwrap();
-        assert_eq!(damage(&path).await.unwrap(), None, "the new one is whole");
+        assert_eq!(
+            damage(&path).await.unwrap(),
+            None,
+            "the new file is complete"
+        );
         let left = ids(&path).await;
         assert!((4_900..5_000).contains(&left.len()), "{}", left.len());
         assert_eq!((left.first(), left.last()), (Some(&1), Some(&5_000)));
@@ -340,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_file_without_a_beginning_nothing_is_left_but_the_file() {
+    async fn a_file_without_a_header_recovers_no_table() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.db");
         table_of(&path, 10).await;

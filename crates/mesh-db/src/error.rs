@@ -1,4 +1,4 @@
-//! What can go wrong with a database before it is asked anything.
+//! Errors of opening and migrating a database.
 
 use std::path::PathBuf;
 
@@ -6,82 +6,82 @@ use sqlx::migrate::MigrateError;
 
 use crate::Location;
 
-/// A database that cannot be used. `name` is whose it is, as `ledger`.
+/// A database that cannot be used. `name` is the service that owns it, such as `ledger`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It could not be opened.
+    /// The database could not be opened.
     #[error("open {name} {location}")]
     Open {
-        /// Whose it is.
+        /// Owning service.
         name: &'static str,
-        /// Where it is.
+        /// Address.
         location: Location,
-        /// Why.
+        /// Cause.
         #[source]
         source: sqlx::Error,
     },
-    /// Its file could not be made.
+    /// The database file could not be created.
     #[error("create {name} {}; check that the folder exists and is writable", path.display())]
     Create {
-        /// Whose it is.
+        /// Owning service.
         name: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// The server is not one that can be used.
+    /// The server's version or settings are not supported.
     #[error("open {name} {location}: {fault}")]
-    Unfit {
-        /// Whose it is.
+    Unsupported {
+        /// Owning service.
         name: &'static str,
-        /// Where it is.
+        /// Address.
         location: Location,
-        /// What is wrong, and what is needed.
+        /// The fault and the requirement.
         fault: String,
     },
-    /// The tables could not be made or brought up to date.
+    /// A migration failed.
     #[error("set up {name} {location}")]
     Migrate {
-        /// Whose it is.
+        /// Owning service.
         name: &'static str,
-        /// Where it is.
+        /// Address.
         location: Location,
-        /// Why.
+        /// Cause.
         #[source]
         source: MigrateError,
     },
-    /// The tables are missing or old, and the role may not make them.
+    /// The tables are missing or outdated, and the role may not migrate them.
     #[error(
         "set up {name} {location}: its tables are not those of this version, and this role may not make them; {remedy}"
     )]
     NotMigrated {
-        /// Whose it is.
+        /// Owning service.
         name: &'static str,
-        /// Where it is.
+        /// Address.
         location: Location,
-        /// What to do.
+        /// Instruction for the operator.
         remedy: &'static str,
     },
 }
 
 impl Error {
-    /// True if the database may be there again by itself.
-    pub fn is_away(&self) -> bool {
+    /// True if the failure is transient: a retry may succeed.
+    pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Open { source, .. }
             | Self::Migrate {
                 source: MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _),
                 ..
-            } => is_away(source),
+            } => is_unavailable(source),
             _ => false,
         }
     }
 }
 
-/// True if a query was ended as it took longer than its connection allows.
-pub fn is_too_long(error: &sqlx::Error) -> bool {
+/// True if a query exceeded the time limit of its connection.
+pub fn is_timeout(error: &sqlx::Error) -> bool {
     // PostgreSQL's query_canceled and SQLite's SQLITE_INTERRUPT.
     let code = match error {
         sqlx::Error::Database(error) => error.code(),
@@ -90,8 +90,8 @@ pub fn is_too_long(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| ["57014", "9"].contains(&&*code))
 }
 
-/// True if the database may be there again by itself: it restarts, or the way to it is cut.
-pub fn is_away(error: &sqlx::Error) -> bool {
+/// True if the failure is transient, such as a restart or a network outage.
+pub fn is_unavailable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::Protocol(_) => true,
         // 08: connection, 53: out of a resource, 55P03: lock not available, 57: by an operator or a restart.

@@ -1,4 +1,4 @@
-//! Where tables are: a file of SQLite, or a database of PostgreSQL.
+//! Address of a database: a SQLite file or a PostgreSQL database.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use sqlx::postgres::PgConnectOptions;
 use url::Url;
 
-/// What may follow the `?` of a PostgreSQL address. No password: an address is shown with everything but `user:password@`.
-const PARAMETERS: [&str; 8] = [
+/// Parameters allowed in a PostgreSQL URL. No password: only `user:password@` is removed from a printed URL.
+const ALLOWED_PARAMETERS: [&str; 8] = [
     "host",
     "port",
     "dbname",
@@ -18,20 +18,20 @@ const PARAMETERS: [&str; 8] = [
     "sslkey",
 ];
 
-/// Where tables are. Shown without its password.
+/// Address of a database. Printed without its password.
 #[derive(Clone)]
 pub enum Location {
-    /// A file.
+    /// A SQLite file.
     Sqlite(PathBuf),
-    /// A database of a server.
+    /// A PostgreSQL database.
     Postgres(Box<PgConnectOptions>),
 }
 
 impl Location {
-    /// Reads an address: `sqlite:<path>`, a relative path being below a folder, or `postgres://…`.
+    /// Parses `sqlite:<path>`, with relative paths below `folder`, or `postgres://…`.
     ///
     /// # Errors
-    /// What is wrong with it. The text may hold a password, so it is not repeated.
+    /// Describes the fault without repeating the text, which may hold a password.
     pub fn parse(url: &str, folder: &Path) -> Result<Self, String> {
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
             return postgres(url).map(|options| Self::Postgres(Box::new(options)));
@@ -54,17 +54,17 @@ impl Location {
 fn postgres(url: &str) -> Result<PgConnectOptions, String> {
     let parsed = Url::parse(url).map_err(|error| format!("no address of PostgreSQL: {error}"))?;
     for (name, _) in parsed.query_pairs() {
-        if !PARAMETERS.contains(&name.as_ref()) {
+        if !ALLOWED_PARAMETERS.contains(&name.as_ref()) {
             return Err(format!(
                 "the parameter {name} is not known; allowed: {}; a password is written as user:password@, or left to PGPASSWORD or ~/.pgpass",
-                PARAMETERS.join(", ")
+                ALLOWED_PARAMETERS.join(", ")
             ));
         }
     }
     for (_, key) in parsed.query_pairs().filter(|(name, _)| name == "sslkey") {
         secret_file::read(Path::new(&*key)).map_err(|error| format!("sslkey {key}: {error}"))?;
     }
-    // The reason may repeat a part of the text.
+    // The parser's message may repeat a part of the text.
     url.parse()
         .map_err(|_| "no address of PostgreSQL: check port and sslmode".to_owned())
 }
@@ -99,18 +99,18 @@ impl fmt::Debug for Location {
 mod tests {
     use super::*;
 
-    fn shown(url: &str) -> Result<String, String> {
+    fn printed(url: &str) -> Result<String, String> {
         Location::parse(url, Path::new("/data")).map(|location| location.to_string())
     }
 
     #[test]
     fn a_file_is_below_the_folder_unless_absolute() {
-        assert_eq!(shown("sqlite:l.db"), Ok("/data/l.db".into()));
-        assert_eq!(shown("sqlite:///srv/l.db"), Ok("/srv/l.db".into()));
+        assert_eq!(printed("sqlite:l.db"), Ok("/data/l.db".into()));
+        assert_eq!(printed("sqlite:///srv/l.db"), Ok("/srv/l.db".into()));
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn a_password_is_never_printed() {
         for (url, expected) in [
             (
                 "postgres://mesh:secret@db.example.org/ledger?sslmode=verify-full",
@@ -138,7 +138,7 @@ mod tests {
             "sqlite::memory:",
             "l.db",
         ] {
-            let fault = shown(url).unwrap_err();
+            let fault = printed(url).unwrap_err();
             assert!(!fault.contains("secret"), "{fault}");
         }
     }
@@ -150,9 +150,9 @@ mod tests {
         for (mode, used) in [(0o644, false), (0o600, true)] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
             std::fs::set_permissions(file.path(), mode).unwrap();
-            let shown = shown(&url);
-            assert_eq!(shown.is_ok(), used, "{shown:?}");
-            assert!(used || shown.unwrap_err().contains("others may read"));
+            let printed = printed(&url);
+            assert_eq!(printed.is_ok(), used, "{printed:?}");
+            assert!(used || printed.unwrap_err().contains("others may read"));
         }
     }
 }

@@ -1,44 +1,44 @@
-//! Connections to either database.
+//! Pools, connections and transactions for both databases.
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{AssertSqlSafe, Connection as _, Postgres, QueryBuilder, Sqlite};
 
-use crate::given::{self, Given};
+use crate::bulk::{self, BulkRows};
 use crate::sql::{Dialect, Row, Sql, Value};
 
-/// Connections to the database.
+/// A connection pool.
 #[derive(Clone, Debug)]
 pub enum Pool {
-    /// A file.
+    /// SQLite.
     Sqlite(SqlitePool),
-    /// A server.
+    /// PostgreSQL.
     Postgres(PgPool),
 }
 
 impl Pool {
-    /// A connection of its own.
+    /// Acquires a connection.
     ///
     /// # Errors
-    /// If none can be had in time.
+    /// If none is available in time.
     pub async fn acquire(&self) -> Result<Connection, sqlx::Error> {
-        // On the heap: opening a connection is 14 KB of state, which would be a part of every future that may ask something.
+        // Boxed: the state of opening a connection is 14 KB and would enlarge every future that runs a query.
         Ok(match self {
             Self::Sqlite(pool) => Connection::Sqlite(Box::pin(pool.acquire()).await?),
             Self::Postgres(pool) => Connection::Postgres(Box::pin(pool.acquire()).await?),
         })
     }
 
-    /// All rows of a query.
+    /// Fetches all rows of a query.
     ///
     /// # Errors
     /// If the database cannot be reached or refuses.
     pub async fn rows(&self, sql: &Sql) -> Result<Vec<Row>, sqlx::Error> {
-        self.acquire().await?.link().rows(sql).await
+        self.acquire().await?.conn().rows(sql).await
     }
 
-    /// The first row of a query.
+    /// Fetches the first row of a query.
     ///
     /// # Errors
     /// If the database cannot be reached or refuses.
@@ -46,7 +46,7 @@ impl Pool {
         Ok(self.rows(sql).await?.into_iter().next())
     }
 
-    /// Closes every connection.
+    /// Closes all connections.
     pub async fn close(&self) {
         match self {
             Self::Sqlite(pool) => crate::sqlite::close(pool).await,
@@ -57,31 +57,31 @@ impl Pool {
 
 /// One connection of a pool.
 pub enum Connection {
-    /// To a file.
+    /// SQLite.
     Sqlite(PoolConnection<Sqlite>),
-    /// To a server.
+    /// PostgreSQL.
     Postgres(PoolConnection<Postgres>),
 }
 
-/// What a transaction is for.
+/// Kind of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading: all of it sees the same moment.
+    /// Read-only, with snapshot isolation.
     Snapshot,
-    /// Writing.
+    /// Read and write.
     Write,
 }
 
 impl Connection {
-    /// For statements outside a transaction.
-    pub fn link(&mut self) -> Link<'_> {
+    /// Borrows the connection for a statement outside a transaction.
+    pub fn conn(&mut self) -> Conn<'_> {
         match self {
-            Self::Sqlite(connection) => Link::Sqlite(connection),
-            Self::Postgres(connection) => Link::Postgres(connection),
+            Self::Sqlite(connection) => Conn::Sqlite(connection),
+            Self::Postgres(connection) => Conn::Postgres(connection),
         }
     }
 
-    /// Begins a transaction, which is undone unless it is committed.
+    /// Begins a transaction. It is rolled back unless it is committed.
     ///
     /// # Errors
     /// If the database refuses.
@@ -91,7 +91,7 @@ impl Connection {
                 connection
                     .begin_with(match access {
                         Access::Snapshot => "BEGIN",
-                        // Takes the write lock before anything is read, also against another process.
+                        // Takes the write lock before the first read, also against other processes.
                         Access::Write => "BEGIN IMMEDIATE",
                     })
                     .await?,
@@ -107,7 +107,7 @@ impl Connection {
         })
     }
 
-    /// Does not give the connection back to its pool.
+    /// Closes the connection when it is dropped, instead of returning it to the pool.
     pub fn close_on_drop(&mut self) {
         match self {
             Self::Sqlite(connection) => connection.close_on_drop(),
@@ -116,27 +116,27 @@ impl Connection {
     }
 }
 
-/// All or nothing.
+/// An open transaction.
 pub enum Transaction<'c> {
-    /// On a file.
+    /// SQLite.
     Sqlite(sqlx::Transaction<'c, Sqlite>),
-    /// On a server.
+    /// PostgreSQL.
     Postgres(sqlx::Transaction<'c, Postgres>),
 }
 
 impl Transaction<'_> {
-    /// For statements inside.
-    pub fn link(&mut self) -> Link<'_> {
+    /// Borrows the connection for a statement inside the transaction.
+    pub fn conn(&mut self) -> Conn<'_> {
         match self {
-            Self::Sqlite(transaction) => Link::Sqlite(transaction),
-            Self::Postgres(transaction) => Link::Postgres(transaction),
+            Self::Sqlite(transaction) => Conn::Sqlite(transaction),
+            Self::Postgres(transaction) => Conn::Postgres(transaction),
         }
     }
 
-    /// Makes it durable.
+    /// Commits durably.
     ///
     /// # Errors
-    /// If the database refuses, or is gone: then it may be durable nevertheless.
+    /// If the database refuses. If the connection is lost, the transaction may have been committed nevertheless.
     pub async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(transaction) => transaction.commit().await,
@@ -145,16 +145,16 @@ impl Transaction<'_> {
     }
 }
 
-/// Where statements go.
-pub enum Link<'c> {
-    /// A file.
+/// A borrowed connection that executes one statement.
+pub enum Conn<'c> {
+    /// SQLite.
     Sqlite(&'c mut SqliteConnection),
-    /// A server.
+    /// PostgreSQL.
     Postgres(&'c mut PgConnection),
 }
 
-impl Link<'_> {
-    /// All rows of a query.
+impl Conn<'_> {
+    /// Fetches all rows of a query.
     ///
     /// # Errors
     /// If the database refuses.
@@ -171,7 +171,7 @@ impl Link<'_> {
         })
     }
 
-    /// The first row of a query.
+    /// Fetches the first row of a query.
     ///
     /// # Errors
     /// If the database refuses.
@@ -179,36 +179,40 @@ impl Link<'_> {
         Ok(self.rows(sql).await?.into_iter().next())
     }
 
-    /// Performs a statement, and says how many rows it was about.
+    /// Executes a statement and returns the number of affected rows.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn run(self, sql: &Sql) -> Result<u64, sqlx::Error> {
+    pub async fn execute(self, sql: &Sql) -> Result<u64, sqlx::Error> {
         Ok(match self {
             Self::Sqlite(connection) => sqlite(sql).execute(connection).await?.rows_affected(),
             Self::Postgres(connection) => postgres(sql).execute(connection).await?.rows_affected(),
         })
     }
 
-    /// Inserts rows, given by column, with one statement: what is fastest in each database.
+    /// Inserts rows with one statement, in the form that is fastest for the dialect.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn insert(self, table: &'static str, columns: &Given<'_>) -> Result<(), sqlx::Error> {
-        let rows = given::count(columns);
+    pub async fn insert(
+        self,
+        table: &'static str,
+        columns: &BulkRows<'_>,
+    ) -> Result<(), sqlx::Error> {
+        let rows = bulk::count(columns);
         if rows == 0 {
             return Ok(());
         }
-        let into = format!("INSERT INTO {table} ({}) ", given::names(columns));
+        let into = format!("INSERT INTO {table} ({}) ", bulk::names(columns));
         match self {
             Self::Sqlite(connection) => {
                 let mut insert = QueryBuilder::<Sqlite>::new(into);
-                given::push_rows(&mut insert, columns, 0..rows);
+                bulk::push_rows(&mut insert, columns, 0..rows);
                 insert.build().execute(connection).await?;
             }
             Self::Postgres(connection) => {
                 let mut insert = QueryBuilder::<Postgres>::new(into);
-                given::push_arrays(&mut insert, columns);
+                bulk::push_arrays(&mut insert, columns);
                 insert.build().execute(connection).await?;
             }
         }

@@ -1,7 +1,7 @@
-//! A PostgreSQL database.
+//! PostgreSQL pools and migrations.
 //!
-//! Any number of processes may share one. Whoever holds a lock and is heard of no more is thrown out by the server
-//! (`idle_in_transaction_session_timeout`), so that the others go on.
+//! Several processes may share a database. The server ends a session that holds a lock and has gone silent
+//! (`idle_in_transaction_session_timeout`), so it does not block the others.
 
 use std::time::Duration;
 
@@ -12,25 +12,22 @@ use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use crate::pool::Pool;
 use crate::{Error, Location};
 
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(5);
-/// The oldest server with all that is used.
-const OLDEST: i32 = 140_000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MIN_SERVER_VERSION_NUM: i32 = 140_000;
 
 /// A service's tables.
 pub struct Tables {
-    /// Whose they are, as `ledger`.
+    /// Owning service, such as `ledger`.
     pub name: &'static str,
-    /// How they are made.
+    /// Migrations that create them.
     pub migrations: &'static Migrator,
-    /// The first of them: whoever owns it may change all.
+    /// First table: its owner may migrate all of them.
     pub first: &'static str,
-    /// What to do where they are missing and the role may not make them.
+    /// Instruction for the operator if they are missing and the role may not create them.
     pub remedy: &'static str,
 }
 
-/// Connections that write, each statement no longer than `statement_timeout`: a commit is durable before it is answered, whatever the
-/// server or the role says. Nothing is opened yet.
+/// A lazy pool for writing, with durable commits whatever the server or the role configures.
 pub fn writers(
     name: &str,
     options: &PgConnectOptions,
@@ -41,14 +38,14 @@ pub fn writers(
     pool(connections, options.options([("synchronous_commit", "on")]))
 }
 
-/// Connections that only read, each query no longer than a time. Nothing is opened yet.
+/// A lazy pool of read-only connections.
 pub fn readers(
     name: &str,
     options: &PgConnectOptions,
     connections: u32,
-    longest: Duration,
+    query_timeout: Duration,
 ) -> Pool {
-    let options = with_limits(name, options, &format!("{}ms", longest.as_millis()));
+    let options = with_limits(name, options, &format!("{}ms", query_timeout.as_millis()));
     pool(
         connections,
         options.options([("default_transaction_read_only", "on")]),
@@ -70,17 +67,17 @@ fn with_limits(name: &str, options: &PgConnectOptions, statement: &str) -> PgCon
 fn pool(connections: u32, options: PgConnectOptions) -> Pool {
     let pool = PgPoolOptions::new()
         .max_connections(connections)
-        .acquire_timeout(CONNECT)
+        .acquire_timeout(CONNECT_TIMEOUT)
         .connect_lazy_with(options);
     Pool::Postgres(pool)
 }
 
 impl Tables {
-    /// Brings the tables to this version if the role may; if not, they have to be there.
+    /// Migrates the tables if the role may; otherwise checks that they are up to date.
     ///
     /// # Errors
-    /// If the server is away or unfit, or the tables cannot be made.
-    pub async fn prepare(
+    /// If the server is unavailable or unsupported, or a migration fails.
+    pub async fn migrate(
         &self,
         options: &PgConnectOptions,
         location: &Location,
@@ -91,8 +88,8 @@ impl Tables {
             location: location.clone(),
             source,
         };
-        // By hand, as a pool only says that it had to wait too long.
-        let mut connection = tokio::time::timeout(CONNECT, options.connect())
+        // Without a pool, which would report only a timeout.
+        let mut connection = tokio::time::timeout(CONNECT_TIMEOUT, options.connect())
             .await
             .map_err(|_| open(sqlx::Error::PoolTimedOut))?
             .map_err(open)?;
@@ -107,30 +104,30 @@ impl Tables {
         let encoding: String = row.try_get("encoding").map_err(open)?;
         let fsync: String = row.try_get("fsync").map_err(open)?;
         let owner: bool = row.try_get("owner").map_err(open)?;
-        let unfit = |fault| Error::Unfit {
+        let unsupported = |fault| Error::Unsupported {
             name,
             location: location.clone(),
             fault,
         };
-        if version < OLDEST {
-            return Err(unfit(format!(
+        if version < MIN_SERVER_VERSION_NUM {
+            return Err(unsupported(format!(
                 "the server has version {}; 14 or newer is needed",
                 version / 10_000
             )));
         }
         if encoding != "UTF8" {
-            return Err(unfit(format!(
+            return Err(unsupported(format!(
                 "the database has encoding {encoding}; make one with ENCODING 'UTF8'"
             )));
         }
         if fsync == "off" {
-            tracing::warn!(%location, "the server runs with fsync = off: a power cut loses acknowledged entries");
+            tracing::warn!(%location, "server runs with fsync = off, a power failure loses acknowledged entries");
         }
-        if owner && self.owned(&mut connection).await.map_err(open)? {
-            // Over a connection without the limits of the others: a change of large tables takes as long as it takes.
+        if owner && self.is_owner(&mut connection).await.map_err(open)? {
+            // Without a statement timeout: migrating large tables may take long.
             let unlimited = PgPoolOptions::new()
                 .max_connections(1)
-                .acquire_timeout(CONNECT)
+                .acquire_timeout(CONNECT_TIMEOUT)
                 .connect_lazy_with(options.clone());
             let migrated = self.migrations.run(&unlimited).await;
             unlimited.close().await;
@@ -139,7 +136,7 @@ impl Tables {
                 location: location.clone(),
                 source,
             })
-        } else if self.migrated(&mut connection).await {
+        } else if self.is_migrated(&mut connection).await {
             Ok(())
         } else {
             Err(Error::NotMigrated {
@@ -150,8 +147,8 @@ impl Tables {
         }
     }
 
-    /// True if the tables are the role's, or there are none yet.
-    async fn owned(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    /// True if the role owns the tables, or there are none yet.
+    async fn is_owner(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         sqlx::query_scalar(
             "SELECT NOT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($1) AND NOT pg_has_role(relowner, 'USAGE'))",
         )
@@ -160,8 +157,8 @@ impl Tables {
         .await
     }
 
-    /// True if every migration of this version was run.
-    async fn migrated(&self, connection: &mut PgConnection) -> bool {
+    /// True if all migrations of this version have run.
+    async fn is_migrated(&self, connection: &mut PgConnection) -> bool {
         let versions: Result<Vec<i64>, sqlx::Error> =
             sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
                 .fetch_all(connection)

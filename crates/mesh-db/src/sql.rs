@@ -1,8 +1,7 @@
-//! A small language for both databases: a statement is put together once, and rendered for the database that is asked.
+//! A statement builder for both dialects: built once, rendered for the dialect of the connection.
 //!
-//! Both understand `$1`, `ON CONFLICT` and most of what services need. The differences have a name here: lists of values
-//! ([`Sql::any_of`]), text as bytes ([`Sql::bytes`]), many rows at once ([`Column`]), and [`Sql::either`] for the rest. Numbers are
-//! `i64` and times microseconds since 1970 in both.
+//! Dialect differences have methods: lists of values ([`Sql::any_of`]), text as bytes ([`Sql::bytes`]), bulk rows ([`Column`]) and
+//! [`Sql::either`] for the rest. Numbers are `i64`; times are microseconds since 1970.
 
 use std::borrow::Cow;
 
@@ -11,7 +10,7 @@ use sqlx::query_builder::Separated;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Decode, Postgres, Row as _, Sqlite, Type};
 
-/// A value of a statement.
+/// A bound value.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// A number or NULL.
@@ -40,7 +39,7 @@ impl From<u32> for Value {
 
 impl From<&str> for Value {
     fn from(value: &str) -> Self {
-        Self::Text(Some(storable(value).into_owned()))
+        Self::Text(Some(without_nul(value).into_owned()))
     }
 }
 
@@ -86,7 +85,7 @@ impl From<Vec<String>> for Value {
     }
 }
 
-/// Which of the two.
+/// The SQL dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// SQLite.
@@ -113,26 +112,26 @@ pub struct Sql {
 }
 
 impl Sql {
-    /// Begins a statement.
+    /// Starts a statement.
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
         Self::default().push(text)
     }
 
-    /// Goes on. Never with what somebody else wrote: that is for [`Self::bind`].
+    /// Appends text. Never pass untrusted input here; use [`Self::bind`].
     #[must_use]
     pub fn push(mut self, text: impl Into<Cow<'static, str>>) -> Self {
         self.pieces.push(Piece::Text(text.into()));
         self
     }
 
-    /// Goes on with a value.
+    /// Appends a placeholder and binds the value.
     #[must_use]
     pub fn bind(mut self, value: impl Into<Value>) -> Self {
         self.pieces.push(Piece::Bind(value.into()));
         self
     }
 
-    /// Goes on with values between commas, as `VALUES (` wants them.
+    /// Appends comma-separated placeholders, as in `VALUES (…`.
     #[must_use]
     pub fn list<const N: usize>(mut self, values: [Value; N]) -> Self {
         for (n, value) in values.into_iter().enumerate() {
@@ -144,22 +143,21 @@ impl Sql {
         self
     }
 
-    /// Goes on with what differs between the two.
+    /// Appends the text for the dialect.
     #[must_use]
     pub fn either(mut self, sqlite: &'static str, postgres: &'static str) -> Self {
         self.pieces.push(Piece::Either { sqlite, postgres });
         self
     }
 
-    /// After a column: is one of these numbers or texts. The text of the statement is the same for any number of them, so it is prepared
-    /// once.
+    /// Appends a membership test, after a column. The text does not depend on the number of values, so it is prepared once.
     #[must_use]
     pub fn any_of(mut self, values: impl Into<Value>) -> Self {
         self.pieces.push(Piece::AnyOf(values.into()));
         self
     }
 
-    /// A text column as the bytes it has: what was tampered with may be no text any more.
+    /// Appends a text column as bytes: a tampered one may not be valid UTF-8.
     #[must_use]
     pub fn bytes(self, column: &'static str) -> Self {
         self.either("CAST(", "convert_to(")
@@ -168,7 +166,7 @@ impl Sql {
             .push(column)
     }
 
-    /// The text with its placeholders, and the values in their order.
+    /// Returns the text with placeholders, and the bound values in order.
     pub(crate) fn render(&self, dialect: Dialect) -> (String, Vec<&Value>) {
         let (mut text, mut values) = (String::new(), Vec::new());
         for piece in &self.pieces {
@@ -186,7 +184,7 @@ impl Sql {
                     values.push(value);
                     let n = values.len();
                     text.push_str(&match dialect {
-                        // SQLite knows no arrays: they come as JSON.
+                        // SQLite has no arrays; the values are bound as JSON.
                         Dialect::Sqlite => format!(" IN (SELECT value FROM json_each(${n}))"),
                         Dialect::Postgres => format!(" = ANY(${n})"),
                     });
@@ -197,7 +195,7 @@ impl Sql {
     }
 }
 
-/// A column of many rows to insert.
+/// A column of bulk rows.
 #[derive(Clone, Debug)]
 pub enum Column<'a> {
     /// Numbers or NULL.
@@ -220,11 +218,11 @@ impl Column<'_> {
         }
     }
 
-    /// Binds the value of a row.
+    /// Binds the value of one row.
     pub(crate) fn bind_to(&self, values: &mut Separated<'_, Sqlite, &str>, row: usize) {
         match self {
             Self::Ints(ints) => values.push_bind(ints[row]),
-            Self::Texts(texts) => values.push_bind(texts[row].map(storable)),
+            Self::Texts(texts) => values.push_bind(texts[row].map(without_nul)),
             Self::Bytes(bytes) => values.push_bind(bytes[row]),
             Self::Blobs(blobs) => values.push_bind(blobs[row]),
         };
@@ -235,7 +233,7 @@ impl Column<'_> {
         match self {
             Self::Ints(ints) => values.push_bind(ints.as_slice()),
             Self::Texts(texts) => {
-                let texts: Vec<_> = texts.iter().map(|text| text.map(storable)).collect();
+                let texts: Vec<_> = texts.iter().map(|text| text.map(without_nul)).collect();
                 values.push_bind(texts)
             }
             Self::Bytes(bytes) => values.push_bind(bytes.as_slice()),
@@ -244,8 +242,8 @@ impl Column<'_> {
     }
 }
 
-/// PostgreSQL knows no text with zero bytes; the columns have the same sign in their place.
-fn storable(text: &str) -> Cow<'_, str> {
+/// Replaces NUL characters, which PostgreSQL does not store; the same on both dialects.
+fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}").into()
     } else {
@@ -253,19 +251,19 @@ fn storable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A row of an answer.
+/// A row of a result.
 pub enum Row {
-    /// Of SQLite.
+    /// SQLite.
     Sqlite(SqliteRow),
-    /// Of PostgreSQL.
+    /// PostgreSQL.
     Postgres(PgRow),
 }
 
 impl Row {
-    /// The value of a column: `i64`, `String`, `Vec<u8>` or an option of these.
+    /// Returns the value of a column: `i64`, `String`, `Vec<u8>` or an option of these.
     ///
     /// # Errors
-    /// If there is no such column, or it holds something else.
+    /// If there is no such column, or it has another type.
     pub fn get<'r, T>(&'r self, column: &str) -> Result<T, sqlx::Error>
     where
         T: Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>,
@@ -276,10 +274,10 @@ impl Row {
         }
     }
 
-    /// As [`Self::get`], of a column by its place, from 0: where millions of rows are read, names cost more than values.
+    /// As [`Self::get`], by column index from 0: faster where millions of rows are read.
     ///
     /// # Errors
-    /// If there is no such column, or it holds something else.
+    /// If there is no such column, or it has another type.
     pub fn at<'r, T>(&'r self, column: usize) -> Result<T, sqlx::Error>
     where
         T: Decode<'r, Sqlite> + Type<Sqlite> + Decode<'r, Postgres> + Type<Postgres>,

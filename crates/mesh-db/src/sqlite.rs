@@ -1,7 +1,7 @@
-//! A SQLite file.
+//! SQLite pools.
 //!
-//! In WAL mode readers never wait for the writer. `synchronous = FULL` makes a commit durable before anything is acknowledged. The file is
-//! readable for its owner only, as it holds everybody's jobs; SQLite gives its side files the same mode.
+//! In WAL mode readers never wait for the writer. `synchronous = FULL` makes commits durable. The file holds every user's jobs, so only
+//! its owner may read it; SQLite gives its side files the same mode.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -16,21 +16,20 @@ use sqlx::sqlite::{
 use crate::Error;
 use crate::pool::Pool;
 
-/// How long one attempt waits for another process that holds the file.
-const BUSY: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Steps of SQLite's virtual machine between two looks at the clock: well below a millisecond.
-const STEPS: i32 = 10_000;
+/// Virtual machine instructions between two checks of the clock: well below a millisecond.
+const PROGRESS_INSTRUCTIONS: i32 = 10_000;
 
-/// The one connection that writes, and those that read, each query no longer than a time. Nothing is opened yet, but the file is there.
+/// Creates the file, and lazy pools: one writer connection, and read-only connections with a query timeout.
 ///
 /// # Errors
-/// If the file cannot be made.
+/// If the file cannot be created.
 pub fn pools(
     name: &'static str,
     path: &Path,
     readers: u32,
-    longest: Duration,
+    query_timeout: Duration,
 ) -> Result<(Pool, Pool), Error> {
     create(path).map_err(|source| Error::Create {
         name,
@@ -38,7 +37,7 @@ pub fn pools(
         source,
     })?;
     let options = options(path);
-    // A file is always there: to ask a connection whether it lives would only be another round to its thread.
+    // Testing a connection to a local file would only cost a round trip to its thread.
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
         .test_before_acquire(false)
@@ -46,45 +45,48 @@ pub fn pools(
     let readers = SqlitePoolOptions::new()
         .max_connections(readers)
         .test_before_acquire(false)
-        .after_connect(move |connection, _| Box::pin(limit(connection, longest)))
+        .after_connect(move |connection, _| Box::pin(limit(connection, query_timeout)))
         .before_acquire(move |connection, _| {
-            Box::pin(async move { limit(connection, longest).await.map(|()| true) })
+            Box::pin(async move { limit(connection, query_timeout).await.map(|()| true) })
         })
         .connect_lazy_with(options.read_only(true));
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
 }
 
-/// Closes the connections of a pool. What is in the log is merged into the file first: SQLite by itself leaves that to the last connection,
-/// which may be a reader, and who copies or checks the file alone then sees less.
+/// Checkpoints the WAL into the file, then closes the pool. SQLite leaves the checkpoint to the last connection, which may be a reader:
+/// a copy of the file alone would then lack the newest rows.
 pub async fn close(pool: &SqlitePool) {
     if pool.size() > 0
         && let Ok(mut connection) = pool.acquire().await
     {
-        let merged = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut *connection);
-        if let Err(error) = merged.await {
-            tracing::debug!(%error, "merge the log, as readers cannot");
+        let checkpointed = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut *connection);
+        if let Err(error) = checkpointed.await {
+            tracing::debug!(%error, "WAL checkpoint at close failed");
         }
     }
     pool.close().await;
 }
 
-/// Makes the file if it is not there, for its owner only.
+/// Creates the file if it is missing, readable by its owner only.
 fn create(path: &Path) -> std::io::Result<()> {
     let mut file = OpenOptions::new();
     let file = file.create(true).append(true).mode(0o600);
     file.open(path).map(drop)
 }
 
-/// Ends whatever runs on a connection after a time, as a server does by itself. What nobody waits for any more ends, too.
-async fn limit(connection: &mut SqliteConnection, longest: Duration) -> Result<(), sqlx::Error> {
-    let end = Instant::now() + longest;
+/// Interrupts queries on a connection after a time, also those whose caller is gone.
+async fn limit(
+    connection: &mut SqliteConnection,
+    query_timeout: Duration,
+) -> Result<(), sqlx::Error> {
+    let end = Instant::now() + query_timeout;
     let mut handle = connection.lock_handle().await?;
-    handle.set_progress_handler(STEPS, move || Instant::now() < end);
+    handle.set_progress_handler(PROGRESS_INSTRUCTIONS, move || Instant::now() < end);
     Ok(())
 }
 
-/// A connection that writes durably. What moves within the file while rows are added leaves no copy behind, which nobody would ever find and
-/// erase.
+/// Options of a connection with durable commits. `secure_delete` overwrites the old copy of rows that move within the file, so that erased
+/// content does not remain.
 pub fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
@@ -92,7 +94,7 @@ pub fn options(path: &Path) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .pragma("secure_delete", "FAST")
-        .busy_timeout(BUSY)
+        .busy_timeout(BUSY_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -103,7 +105,7 @@ mod tests {
     use crate::damage::damage;
 
     #[tokio::test]
-    async fn a_closed_file_is_whole_also_while_somebody_reads_it() {
+    async fn a_closed_file_is_complete_while_a_reader_is_open() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.db");
         let (writer, readers) = pools("test", &path, 2, Duration::from_secs(5)).unwrap();

@@ -18,8 +18,8 @@ Examples:
   smesh ledger export -o ledger.ndjson; smesh ledger key show > ledger.pub     where the ledger is
   mesh-verify --key ledger.pub ledger.ndjson                                      anywhere
   mesh-verify --key ledger.pub archive/ledger-*.ndjson.gz                         archives, which must follow each other
-  mesh-verify --key ledger.pub --checkpoint kept.note ledger.ndjson               was it written anew since?
-  mesh-verify --key ledger.pub --checkpoint kept.note                             only whether the checkpoint is signed
+  mesh-verify --key ledger.pub --checkpoint trusted.note ledger.ndjson               was it written anew since?
+  mesh-verify --key ledger.pub --checkpoint trusted.note                             only whether the checkpoint is signed
   curl -s \"$URL/v1/ledger/export\" | mesh-verify --key ledger.pub -"
 )]
 pub struct Cli {

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use ledger_format::checkpoint::Checkpoint;
-use ledger_format::file::{self, FileError, Lines, Options, VerifiedExport};
+use ledger_format::file::{self, ExportReader, FileError, VerifiedExport, VerifyOptions};
 use ledger_format::note::PublicKey;
 
 use crate::cli::Cli;
-use crate::report::{Failure, Kept, Report};
+use crate::report::{Failure, Report, TrustedCheckpoint};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -36,18 +36,18 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Report, Failure> {
     let keys = keys(&cli.key)?;
-    let kept = cli
+    let trusted = cli
         .checkpoint
         .iter()
         .map(|path| checkpoint(path, &keys))
         .collect::<Result<Vec<_>, _>>()?;
     let mut exports: Vec<(PathBuf, VerifiedExport)> = Vec::new();
     for path in &cli.files {
-        let export = export(cli, path, &keys, &kept)?;
+        let export = export(cli, path, &keys, &trusted)?;
         if let Some((_, before)) = exports.last()
             && !follows(&export, before)
         {
-            return Err(Failure::unproved(
+            return Err(Failure::unverifiable(
                 path,
                 format!(
                     "it does not follow the file before it, which ends with entry {}: it begins with {}, or with another history",
@@ -58,39 +58,42 @@ fn run(cli: &Cli) -> Result<Report, Failure> {
         }
         exports.push((path.clone(), export));
     }
-    Ok(Report { exports, kept })
+    Ok(Report { exports, trusted })
 }
 
 /// Whether one export goes on where another ended.
 fn follows(export: &VerifiedExport, before: &VerifiedExport) -> bool {
     export.checkpoint.origin == before.checkpoint.origin
-        && export.before.tree.size() == before.checkpoint.size
-        && export.before.tree.root() == before.checkpoint.root
-        && export.before.chain == before.verified.head
+        && export.start.tree.size() == before.checkpoint.size
+        && export.start.tree.root() == before.checkpoint.root
+        && export.start.chain == before.verified.head
 }
 
 fn export(
     cli: &Cli,
     path: &Path,
     keys: &[PublicKey],
-    kept: &[Kept],
+    trusted: &[TrustedCheckpoint],
 ) -> Result<VerifiedExport, Failure> {
     let opened = match path == Path::new("-") {
-        true => Lines::of(BufReader::new(std::io::stdin())),
-        false => Lines::open(path),
+        true => ExportReader::new(BufReader::new(std::io::stdin())),
+        false => ExportReader::open(path),
     };
     let mut lines = opened.map_err(|error| Failure::unreadable(path, &error))?;
-    let kept: Vec<Checkpoint> = kept.iter().map(|kept| kept.checkpoint.clone()).collect();
+    let trusted: Vec<Checkpoint> = trusted
+        .iter()
+        .map(|trusted| trusted.checkpoint.clone())
+        .collect();
     let bar = match std::io::stderr().is_terminal() {
         true => ProgressBar::new(0).with_style(bar_style()),
         false => ProgressBar::hidden(),
     };
     let result = file::verify(
         &mut lines,
-        Options {
+        VerifyOptions {
             keys,
-            kept: &kept,
-            threads: cli.threads.unwrap_or_else(file::cores),
+            trusted: &trusted,
+            threads: cli.threads.unwrap_or_else(file::available_threads),
             progress: &mut |first, last, of| {
                 bar.set_length(of + 1 - first);
                 bar.set_position(last + 1 - first);
@@ -99,9 +102,9 @@ fn export(
     );
     bar.finish_and_clear();
     result.map_err(|error| match error {
-        FileError::Bad(bad) => Failure::lie(path, &bad),
+        FileError::Invalid(fault) => Failure::invalid_entry(path, &fault),
         FileError::Read(error) => Failure::unreadable(path, &error),
-        error => Failure::unproved(path, report::chain(&error)),
+        error => Failure::unverifiable(path, report::chain(&error)),
     })
 }
 
@@ -110,14 +113,14 @@ fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
     let mut keys = Vec::new();
     for key in given {
         let text = std::fs::read_to_string(key).unwrap_or_else(|_| key.clone());
-        let read = PublicKey::all(&text).map_err(|error| {
+        let read = PublicKey::parse_all(&text).map_err(|error| {
             let reason = format!("neither a file of public keys nor one: {error}");
-            Failure::unproved(Path::new(key), reason)
+            Failure::unverifiable(Path::new(key), reason)
         })?;
         keys.extend(read);
     }
     match keys.is_empty() {
-        true => Err(Failure::unproved(
+        true => Err(Failure::unverifiable(
             Path::new("--key"),
             "it holds no key".to_owned(),
         )),
@@ -126,11 +129,11 @@ fn keys(given: &[String]) -> Result<Vec<PublicKey>, Failure> {
 }
 
 /// A checkpoint that was kept: one of the keys must have signed it.
-fn checkpoint(path: &Path, keys: &[PublicKey]) -> Result<Kept, Failure> {
+fn checkpoint(path: &Path, keys: &[PublicKey]) -> Result<TrustedCheckpoint, Failure> {
     let note = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
     let (checkpoint, signed_by) = Checkpoint::open(&note, keys)
-        .map_err(|error| Failure::unproved(path, report::chain(&error)))?;
-    Ok(Kept {
+        .map_err(|error| Failure::unverifiable(path, report::chain(&error)))?;
+    Ok(TrustedCheckpoint {
         path: path.to_owned(),
         checkpoint,
         signed_by: signed_by.into_iter().map(PublicKey::label).collect(),

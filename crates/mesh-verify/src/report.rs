@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use ledger_format::checkpoint::Checkpoint;
 use ledger_format::file::VerifiedExport;
-use ledger_format::verify::FirstBad;
+use ledger_format::verify::FirstFault;
 use serde_json::{Value, json};
 
 /// A checkpoint that was kept.
-pub struct Kept {
+pub struct TrustedCheckpoint {
     /// Its file.
     pub path: PathBuf,
     /// What it says.
@@ -24,13 +24,13 @@ pub struct Report {
     /// Exports, each from where the one before it ended.
     pub exports: Vec<(PathBuf, VerifiedExport)>,
     /// Checkpoints.
-    pub kept: Vec<Kept>,
+    pub trusted: Vec<TrustedCheckpoint>,
 }
 
 impl Report {
     /// Whether some export has the last entry that a checkpoint counts, so that the two were compared.
-    fn compared(&self, kept: &Kept) -> bool {
-        let size = kept.checkpoint.size;
+    fn compared(&self, trusted: &TrustedCheckpoint) -> bool {
+        let size = trusted.checkpoint.size;
         self.exports
             .iter()
             .any(|(_, export)| export.first() <= size && size <= export.checkpoint.size)
@@ -49,17 +49,17 @@ impl Report {
                 "without_content": export.verified.archived,
             })
         });
-        let kept = self.kept.iter().map(|kept| {
+        let trusted = self.trusted.iter().map(|trusted| {
             json!({
-                "file": kept.path.display().to_string(),
-                "origin": kept.checkpoint.origin,
-                "size": kept.checkpoint.size,
-                "root": hex::encode(kept.checkpoint.root),
-                "signed_by": kept.signed_by,
-                "compared": self.compared(kept),
+                "file": trusted.path.display().to_string(),
+                "origin": trusted.checkpoint.origin,
+                "size": trusted.checkpoint.size,
+                "root": hex::encode(trusted.checkpoint.root),
+                "signed_by": trusted.signed_by,
+                "compared": self.compared(trusted),
             })
         });
-        json!({ "verified": true, "exports": exports.collect::<Vec<_>>(), "checkpoints": kept.collect::<Vec<_>>() })
+        json!({ "verified": true, "exports": exports.collect::<Vec<_>>(), "checkpoints": trusted.collect::<Vec<_>>() })
     }
 }
 
@@ -82,17 +82,17 @@ impl fmt::Display for Report {
                 ));
             }
         }
-        for kept in &self.kept {
-            let Checkpoint { origin, size, .. } = &kept.checkpoint;
-            let compared = match (self.exports.is_empty(), self.compared(kept)) {
+        for trusted in &self.trusted {
+            let Checkpoint { origin, size, .. } = &trusted.checkpoint;
+            let compared = match (self.exports.is_empty(), self.compared(trusted)) {
                 (true, _) => "",
                 (false, true) => ", which these entries lead to",
                 (false, false) => ", which was not compared: no file has the last entry it counts",
             };
             lines.push(format!(
                 "{}: a checkpoint of {size} entries of {origin}, signed by {}{compared}",
-                kept.path.display(),
-                kept.signed_by.join(" and ")
+                trusted.path.display(),
+                trusted.signed_by.join(" and ")
             ));
         }
         f.write_str(&lines.join("\n"))
@@ -108,16 +108,16 @@ pub struct Failure {
 
 impl Failure {
     /// An entry that does not fit.
-    pub fn lie(path: &Path, bad: &FirstBad) -> Self {
+    pub fn invalid_entry(path: &Path, fault: &FirstFault) -> Self {
         Self {
             file: path.display().to_string(),
-            first_bad: Some(bad.seq),
-            reason: bad.what.to_string(),
+            first_bad: Some(fault.seq),
+            reason: fault.what.to_string(),
         }
     }
 
     /// What proves nothing.
-    pub fn unproved(path: &Path, reason: String) -> Self {
+    pub fn unverifiable(path: &Path, reason: String) -> Self {
         Self {
             file: path.display().to_string(),
             first_bad: None,
@@ -127,7 +127,7 @@ impl Failure {
 
     /// What cannot be read.
     pub fn unreadable(path: &Path, error: &std::io::Error) -> Self {
-        Self::unproved(path, format!("cannot be read: {error}"))
+        Self::unverifiable(path, format!("cannot be read: {error}"))
     }
 
     /// For programs.

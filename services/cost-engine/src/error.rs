@@ -40,11 +40,11 @@ pub enum Error {
 
 impl Error {
     /// True if the database may be there again by itself: it restarts, or the way to it is cut.
-    pub fn is_away(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Open(error) => error.is_away(),
+            Self::Open(error) => error.is_unavailable(),
             Self::TooSlow(_) => true,
-            Self::Database { source, .. } => mesh_db::is_away(source),
+            Self::Database { source, .. } => mesh_db::is_unavailable(source),
             Self::PriceBook(_) | Self::Damaged { .. } => false,
         }
     }

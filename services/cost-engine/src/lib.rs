@@ -93,7 +93,7 @@ impl Service for CostEngineService {
         let prepared = match prepare(&store, prices.as_ref()).await {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
-            Err(error) if store.is_shared() && error.is_away() => {
+            Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::chain(&error),
                     "database is not there yet"
@@ -257,7 +257,7 @@ async fn open(
     loop {
         match prepare(store, prices).await {
             Ok(()) => return Ok(true),
-            Err(error) if error.is_away() => database.fail(mesh_runtime::chain(&error)),
+            Err(error) if error.is_unavailable() => database.fail(mesh_runtime::chain(&error)),
             Err(error) => return Err(error),
         }
         tokio::select! {

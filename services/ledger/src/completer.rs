@@ -75,7 +75,7 @@ impl Completer {
                     }
                     completion = Some(next);
                 }
-                Err(error) if error.is_away() => {
+                Err(error) if error.is_unavailable() => {
                     database.fail(mesh_runtime::chain(&error));
                     tracing::debug!(error = mesh_runtime::chain(&error), "not there");
                     tokio::select! {

@@ -159,16 +159,16 @@ impl Error {
     }
 
     /// True if a query was ended as it took longer than it may.
-    pub fn is_too_long(&self) -> bool {
-        self.cause().is_some_and(mesh_db::is_too_long)
+    pub fn is_timeout(&self) -> bool {
+        self.cause().is_some_and(mesh_db::is_timeout)
     }
 
     /// True if the database may be there again by itself: it restarts, or the way to it is cut.
-    pub fn is_away(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Database(error) => error.is_away(),
+            Self::Database(error) => error.is_unavailable(),
             Self::TooSlow(_) => true,
-            _ => self.cause().is_some_and(mesh_db::is_away),
+            _ => self.cause().is_some_and(mesh_db::is_unavailable),
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) async fn open(
     loop {
         match store.prepare().await {
             Ok(()) => return Ok(true),
-            Err(error) if error.is_away() => {
+            Err(error) if error.is_unavailable() => {
                 database.fail(mesh_runtime::chain(&error));
                 tracing::debug!(error = mesh_runtime::chain(&error), "not there yet");
             }

@@ -39,7 +39,7 @@ pub use adapters::{
     verify_database, verify_database_with, verify_everything,
 };
 pub use config::{CheckpointConfig, Config, DEFAULTS, ReplayConfig, WitnessConfig};
-pub use domain::verify::{Fault, FirstBad, Verified};
+pub use domain::verify::{Fault, FirstFault, VerifiedLedger};
 pub use error::Error;
 pub use mesh_db::Location;
 pub use retention::Retention;
@@ -91,7 +91,7 @@ impl Service for LedgerService {
         let prepared = match store.prepare().await {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
-            Err(error) if store.is_shared() && error.is_away() => {
+            Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::chain(&error),
                     "ledger is not there yet"

@@ -17,7 +17,7 @@ use crate::adapters::archive_file::{self, ArchiveWriter, Checked, Partial};
 use crate::adapters::{Dropper, FileError, KeyFile, Store};
 use crate::domain::archive::{StoredArchive, StoredFile, file_name, name};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::export::Line;
+use crate::domain::export::ExportLine;
 use crate::domain::note::{PrivateKey, PublicKey};
 use crate::error::Error;
 
@@ -273,7 +273,7 @@ impl Retention {
                 if entry.payload.is_none() {
                     return Err(Error::Corrupt { seq });
                 }
-                lines.push(Line::of(entry).map_err(corrupt)?);
+                lines.push(ExportLine::of(entry).map_err(corrupt)?);
                 after = seq.unsigned_abs();
             }
             if lines.is_empty() {

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use ledger_format::chain::Hash;
 use ledger_format::cosignature::{WitnessKey, cosigned};
 use ledger_format::merkle::{Node, consistency};
-use ledger_format::tree::blocks;
+use ledger_format::tile::tiles;
 use reqwest::StatusCode;
 
 use crate::adapters::Store;
@@ -40,7 +40,7 @@ impl Growth<'_> {
     async fn proof(self, from: u64) -> Result<Vec<Hash>, Error> {
         let unproven = || Error::Witness(format!("{from} is no size within {}", self.size));
         let ranges = consistency(from, self.size).map_err(|_| unproven())?;
-        let mut read = self.store.blocks(blocks(&ranges)).await?;
+        let mut read = self.store.tiles(tiles(&ranges)).await?;
         for (node, hash) in self.subtrees {
             read.push(*node, *hash);
         }

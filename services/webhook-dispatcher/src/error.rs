@@ -86,10 +86,10 @@ pub enum Error {
 
 impl Error {
     /// True if the database may be there again by itself.
-    pub fn is_away(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Setup(error) => error.is_away(),
-            Self::Database { source, .. } => mesh_db::is_away(source),
+            Self::Setup(error) => error.is_unavailable(),
+            Self::Database { source, .. } => mesh_db::is_unavailable(source),
             _ => false,
         }
     }

@@ -114,7 +114,7 @@ impl Service for WebhookDispatcherService {
         let prepared = match prepare(&store, &registry).await {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
-            Err(error) if store.is_shared() && error.is_away() => {
+            Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::chain(&error),
                     "database is not there yet"
@@ -283,7 +283,7 @@ impl Dispatcher {
         loop {
             match prepare(&self.shared.store, &self.registry).await {
                 Ok(()) => return Ok(true),
-                Err(error) if error.is_away() => database.fail(mesh_runtime::chain(&error)),
+                Err(error) if error.is_unavailable() => database.fail(mesh_runtime::chain(&error)),
                 Err(error) => return Err(error),
             }
             if !pause(RETRY, shutdown).await {

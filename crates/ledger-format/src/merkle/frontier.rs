@@ -1,6 +1,6 @@
 //! A tree that grows at its right edge.
 
-use super::{EMPTY, Node, Range, parent};
+use super::{EMPTY_ROOT, Node, Range, parent};
 use crate::chain::Hash;
 
 /// The left edge of a tree: the hashes of the complete subtrees that its leaves make, from the largest to the smallest.
@@ -13,7 +13,7 @@ pub struct Frontier {
 /// Hashes that are not those of a frontier.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a tree of {size} leaves has {} complete subtrees at its edge, not {given}", size.count_ones())]
-pub struct NotAFrontier {
+pub struct InvalidFrontier {
     /// Leaves.
     pub size: u64,
     /// Hashes that were given.
@@ -25,11 +25,11 @@ impl Frontier {
     ///
     /// # Errors
     /// If a tree of that size has another number of them.
-    pub fn new(size: u64, peaks: Vec<Hash>) -> Result<Self, NotAFrontier> {
+    pub fn new(size: u64, peaks: Vec<Hash>) -> Result<Self, InvalidFrontier> {
         if peaks.len() == size.count_ones() as usize {
             Ok(Self { size, peaks })
         } else {
-            Err(NotAFrontier {
+            Err(InvalidFrontier {
                 size,
                 given: peaks.len(),
             })
@@ -57,11 +57,11 @@ impl Frontier {
 
     /// Adds a leaf.
     pub fn push(&mut self, leaf: Hash) {
-        self.push_seen(leaf, |_, _| {});
+        self.push_with(leaf, |_, _| {});
     }
 
     /// Adds a leaf and shows every subtree that it completes, the leaf itself first.
-    pub fn push_seen(&mut self, leaf: Hash, mut completed: impl FnMut(Node, &Hash)) {
+    pub fn push_with(&mut self, leaf: Hash, mut completed: impl FnMut(Node, &Hash)) {
         let mut hash = leaf;
         completed(
             Node {
@@ -88,6 +88,6 @@ impl Frontier {
 
     /// The root of the tree.
     pub fn root(&self) -> Hash {
-        Range::hash(&self.peaks).unwrap_or(EMPTY)
+        Range::hash(&self.peaks).unwrap_or(EMPTY_ROOT)
     }
 }

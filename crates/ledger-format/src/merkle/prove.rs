@@ -5,7 +5,7 @@ use super::Range;
 /// A proof was asked for that no tree has.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{what} is not within a tree of {size} leaves")]
-pub struct OutOfTree {
+pub struct OutOfRange {
     /// Index of a leaf, or the size of the smaller tree.
     pub what: u64,
     /// Leaves of the tree.
@@ -16,9 +16,9 @@ pub struct OutOfTree {
 ///
 /// # Errors
 /// If the tree has no such leaf.
-pub fn inclusion(index: u64, size: u64) -> Result<Vec<Range>, OutOfTree> {
+pub fn inclusion(index: u64, size: u64) -> Result<Vec<Range>, OutOfRange> {
     if index >= size {
-        return Err(OutOfTree { what: index, size });
+        return Err(OutOfRange { what: index, size });
     }
     let (mut start, mut end) = (0, size);
     let mut path = Vec::new();
@@ -41,9 +41,9 @@ pub fn inclusion(index: u64, size: u64) -> Result<Vec<Range>, OutOfTree> {
 ///
 /// # Errors
 /// If the first is the larger.
-pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfTree> {
+pub fn consistency(from: u64, to: u64) -> Result<Vec<Range>, OutOfRange> {
     if from > to {
-        return Err(OutOfTree {
+        return Err(OutOfRange {
             what: from,
             size: to,
         });

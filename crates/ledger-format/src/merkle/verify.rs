@@ -1,6 +1,6 @@
 //! Checking proofs. RFC 9162 §2.1.3.2 and §2.1.4.2; the trees are those of RFC 6962.
 
-use super::{EMPTY, parent};
+use super::{EMPTY_ROOT, parent};
 use crate::chain::Hash;
 
 /// True if the proof shows that the tree with this root and size has the leaf at the index.
@@ -42,7 +42,7 @@ pub fn verify_consistency(
         return proof.is_empty() && from_root == to_root;
     }
     if from == 0 {
-        return proof.is_empty() && *from_root == EMPTY;
+        return proof.is_empty() && *from_root == EMPTY_ROOT;
     }
     if from > to {
         return false;

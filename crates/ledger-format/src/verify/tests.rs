@@ -6,13 +6,13 @@ use super::*;
 use crate::fixture::ledger;
 
 /// Tampers with an untouched ledger of ten entries and says what is found.
-fn check(tamper: impl FnOnce(&mut Vec<Stored>, &mut StoredHead), seq: i64, what: Fault) {
+fn check(tamper: impl FnOnce(&mut Vec<StoredEntry>, &mut StoredHead), seq: i64, what: Fault) {
     let (mut entries, mut head) = ledger(10);
     tamper(&mut entries, &mut head);
-    assert_eq!(verify(&entries, &head), Err(FirstBad { seq, what }));
+    assert_eq!(verify(&entries, &head), Err(FirstFault { seq, what }));
 }
 
-fn payload(entry: &mut Stored) -> &mut Payload {
+fn payload(entry: &mut StoredEntry) -> &mut StoredPayload {
     entry.payload.as_mut().unwrap()
 }
 
@@ -96,7 +96,7 @@ fn rewritten_entries_break_the_chain() {
     check(
         |e, _| {
             payload(&mut e[4]).body[0] ^= 1;
-            let Content::Leaf(leaf) = e[4].hashed().content else {
+            let LeafContent::Leaf(leaf) = e[4].hashed().content else {
                 panic!("content that was chained")
             };
             e[4].leaf = leaf.to_vec();

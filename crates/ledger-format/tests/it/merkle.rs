@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ledger_format::chain::Hash;
 use ledger_format::merkle::{
-    EMPTY, Frontier, Node, Range, consistency, inclusion, parent, verify_consistency,
+    EMPTY_ROOT, Frontier, Node, Range, consistency, inclusion, parent, verify_consistency,
     verify_inclusion,
 };
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ impl Tree {
         };
         for leaf in leaves {
             let Tree { frontier, nodes } = &mut tree;
-            frontier.push_seen(*leaf, |node, hash| {
+            frontier.push_with(*leaf, |node, hash| {
                 assert!(nodes.insert(node, *hash).is_none());
             });
         }
@@ -130,7 +130,7 @@ const KNOWN: [(&str, &str); 8] = [
 #[test]
 fn the_roots_are_those_of_certificate_transparency() {
     let mut frontier = Frontier::default();
-    assert_eq!(frontier.root(), EMPTY);
+    assert_eq!(frontier.root(), EMPTY_ROOT);
     for (data, root) in KNOWN {
         frontier.push(leaf_of(&hex::decode(data).unwrap()));
         assert_eq!(hex::encode(frontier.root()), root);

@@ -6,16 +6,16 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ledger_format::chain::{self, GENESIS, Hash};
 use ledger_format::checkpoint::Checkpoint;
-use ledger_format::export::{FORMAT, Header, HexHash, Line};
+use ledger_format::export::{ExportLine, FORMAT, Header, HexHash};
 use ledger_format::merkle::Frontier;
 use ledger_format::note::PrivateKey;
-use ledger_format::verify::{Payload, Stored};
+use ledger_format::verify::{StoredEntry, StoredPayload};
 use serde_json::Value;
 
 const ORIGIN: &str = "example.org/ledger";
 
 pub struct Ledger {
-    entries: Vec<Stored>,
+    entries: Vec<StoredEntry>,
 }
 
 fn key(seed: u8) -> PrivateKey {
@@ -43,13 +43,13 @@ impl Ledger {
                 body: &body,
             };
             let leaf = entry.leaf();
-            chain = chain::link(&chain, &leaf);
-            entries.push(Stored {
+            chain = chain::chain_hash(&chain, &leaf);
+            entries.push(StoredEntry {
                 seq: seq as i64,
                 id: id.clone().into_bytes(),
                 leaf: leaf.to_vec(),
                 chain: chain.to_vec(),
-                payload: Some(Payload {
+                payload: Some(StoredPayload {
                     cluster: "c".into(),
                     subject: subject.into(),
                     body,
@@ -111,7 +111,7 @@ impl Ledger {
         };
         let entries = &self.entries[before as usize..last as usize];
         let lines = entries.iter().map(|entry| {
-            let line = Line::of(entry.clone()).unwrap();
+            let line = ExportLine::of(entry.clone()).unwrap();
             serde_json::to_string(&line).unwrap()
         });
         let header = serde_json::to_string(&header).unwrap();

@@ -13,7 +13,7 @@ use ledger::domain::export::ExportVerifier;
 use ledger::domain::keys;
 use ledger::domain::note::PublicKey;
 use ledger::{
-    Class, Fault, FirstBad, Location, Progress, Report, Store, Trust, Unverified, Verified,
+    Class, Fault, FirstFault, Location, Progress, Report, Store, Trust, Unverified, VerifiedLedger,
     VerifyError,
 };
 use ledger_format::cosignature::{WitnessKey, cosigned};
@@ -148,8 +148,8 @@ impl Lie {
     }
 }
 
-impl From<FirstBad> for Lie {
-    fn from(bad: FirstBad) -> Self {
+impl From<FirstFault> for Lie {
+    fn from(bad: FirstFault) -> Self {
         Self {
             class: ENTRIES_ONLY,
             seq: Some(bad.seq),
@@ -159,7 +159,7 @@ impl From<FirstBad> for Lie {
 }
 
 /// Of what can be told from entries alone.
-fn only_entries(verified: Verified) -> Report {
+fn only_entries(verified: VerifiedLedger) -> Report {
     Report {
         verified,
         classes: vec![Class {
@@ -256,15 +256,15 @@ async fn repair_subtrees(location: &Location) -> Result<(), Error> {
 fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report, Lie>, Error> {
     let io = |source| Error::io("read", path, source);
     let mut lines = if path == Path::new("-") {
-        file::Lines::of(BufReader::new(std::io::stdin()))
+        file::ExportReader::new(BufReader::new(std::io::stdin()))
     } else {
-        file::Lines::open(path)
+        file::ExportReader::open(path)
     }
     .map_err(io)?;
-    let options = file::Options {
+    let options = file::VerifyOptions {
         keys: &trust.keys,
-        kept: &trust.kept,
-        threads: file::cores(),
+        trusted: &trust.kept,
+        threads: file::available_threads(),
         progress: &mut |_, verified, of| {
             bar.set_length(of);
             bar.set_position(verified);
@@ -272,7 +272,7 @@ fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report
     };
     match file::verify(&mut lines, options) {
         Ok(export) => Ok(Ok(only_entries(export.verified))),
-        Err(FileError::Bad(bad)) => Ok(Err(bad.into())),
+        Err(FileError::Invalid(bad)) => Ok(Err(bad.into())),
         Err(FileError::Read(source)) => Err(io(source)),
         Err(error) => Err(unprovable(&error)),
     }
@@ -322,7 +322,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn take(&mut self, line: &[u8]) -> Result<Result<(), FirstBad>, Error> {
+    fn take(&mut self, line: &[u8]) -> Result<Result<(), FirstFault>, Error> {
         if let Some(verifier) = &mut self.verifier {
             let taken = verifier.next(line);
             self.bar.set_position(verifier.last().unsigned_abs());
@@ -351,7 +351,7 @@ fn trust(args: &cli::Verify) -> Result<Trust, Error> {
             Ok(text) => text,
             Err(_) => key.clone(),
         };
-        keys.extend(PublicKey::all(&text).map_err(|error| {
+        keys.extend(PublicKey::parse_all(&text).map_err(|error| {
             Error::Usage(format!(
                 "--key {key}: neither a file of public keys nor one: {error}"
             ))

@@ -69,7 +69,7 @@ impl Store {
         let removed = async {
             let mut transaction = writer.begin(Access::Write).await?;
             let sql = Sql::new("DELETE FROM outbox WHERE event_id").any_of(ids);
-            transaction.link().run(&sql).await?;
+            transaction.conn().execute(&sql).await?;
             transaction.commit().await
         }
         .await;

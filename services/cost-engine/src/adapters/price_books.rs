@@ -23,10 +23,10 @@ impl Store {
             ])
             // A book from before its text was stored gets it.
             .push(") ON CONFLICT (label) DO UPDATE SET content = excluded.content WHERE price_books.digest = excluded.digest AND price_books.content IS NULL");
-        let noted = writer.link().run(&sql).await;
+        let noted = writer.conn().execute(&sql).await;
         noted.map_err(Error::database(ACTION))?;
         let sql = Sql::new("SELECT digest FROM price_books WHERE label = ").bind(&label);
-        let row = writer.link().first(&sql).await;
+        let row = writer.conn().first(&sql).await;
         let row = row.map_err(Error::database(ACTION))?;
         let known = row.map(|row| row.get::<String>("digest")).transpose();
         Ok(known.map_err(Error::database(ACTION))?.as_ref() == Some(&book.digest))

@@ -155,8 +155,8 @@ impl Store {
         let mut reader = self.reader(ACTION).await?;
         let (rows, marks) = async {
             let mut snapshot = reader.begin(Access::Snapshot).await?;
-            let rows = snapshot.link().rows(&runs).await?;
-            Ok((rows, snapshot.link().rows(&marks).await?))
+            let rows = snapshot.conn().rows(&runs).await?;
+            Ok((rows, snapshot.conn().rows(&marks).await?))
         }
         .await
         .map_err(Error::database(ACTION))?;

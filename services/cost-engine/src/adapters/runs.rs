@@ -1,6 +1,6 @@
 //! What a batch of job events reads and writes of runs, in one transaction. Their costs are in `costs`.
 
-use mesh_db::pool::{Access, Connection, Link};
+use mesh_db::pool::{Access, Conn, Connection};
 use mesh_db::sql::{Row, Sql, Value};
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
@@ -51,7 +51,7 @@ impl Transaction<'_> {
     /// # Errors
     /// If another process holds one for too long, or the database refuses.
     pub async fn lock(&mut self, runs: &[(String, String)]) -> Result<(), Error> {
-        if !matches!(self.inner.link(), Link::Postgres(_)) {
+        if !matches!(self.inner.conn(), Conn::Postgres(_)) {
             return Ok(());
         }
         let mut keys: Vec<i64> = runs
@@ -63,7 +63,7 @@ impl Transaction<'_> {
         let sql = Sql::new("SELECT pg_advisory_xact_lock(key)::TEXT FROM UNNEST(")
             .bind(keys)
             .push(") AS key");
-        let locked = self.inner.link().rows(&sql).await;
+        let locked = self.inner.conn().rows(&sql).await;
         locked.map(drop).map_err(Error::database("lock runs"))
     }
 
@@ -82,7 +82,7 @@ impl Transaction<'_> {
             .push(" AND run = ")
             .bind(run)
             .push(" ORDER BY at");
-        let marks = self.inner.link().rows(&sql).await;
+        let marks = self.inner.conn().rows(&sql).await;
         let marks = marks.map_err(Error::database("read changes of run"))?;
         history(run, stored.as_ref(), &marks)
     }
@@ -185,12 +185,12 @@ impl Transaction<'_> {
         action: &'static str,
         sql: &Sql,
     ) -> Result<Option<Row>, Error> {
-        let row = self.inner.link().first(sql).await;
+        let row = self.inner.conn().first(sql).await;
         row.map_err(Error::database(action))
     }
 
     pub(super) async fn run(&mut self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
-        let changed = self.inner.link().run(sql).await;
+        let changed = self.inner.conn().execute(sql).await;
         changed.map_err(Error::database(action))
     }
 }

@@ -93,7 +93,7 @@ impl Store {
                 })?;
             }
             (Pool::Postgres(_), Location::Postgres(options)) => {
-                TABLES.prepare(options, &self.location).await?;
+                TABLES.migrate(options, &self.location).await?;
             }
             (Pool::Postgres(_), Location::Sqlite(_)) => {}
         }

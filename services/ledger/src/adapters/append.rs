@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::Utc;
-use mesh_db::pool::{Access, Connection, Link};
+use mesh_db::pool::{Access, Conn, Connection};
 use mesh_db::sql::{Column, Sql};
 
 use super::store::{Store, head};
@@ -114,10 +114,10 @@ async fn try_append(
     let mut transaction = writer.begin(Access::Write).await.map_err(Error::Append)?;
     // From here to the commit nobody else appends: in SQLite since the transaction began, in PostgreSQL by the lock on the head's row.
     let before = Sql::new("SELECT seq, chain FROM head").either("", " FOR UPDATE");
-    let row = transaction.link().first(&before).await;
+    let row = transaction.conn().first(&before).await;
     let before = head(row.map_err(Error::Append)?)?;
     gate.check(before.seq)?;
-    let known = known(transaction.link(), &facts)
+    let known = known(transaction.conn(), &facts)
         .await
         .map_err(Error::Append)?;
     let appended = append(before, facts, &known);
@@ -134,13 +134,13 @@ async fn try_append(
 }
 
 /// Which of the facts are in the ledger already.
-async fn known(link: Link<'_>, facts: &[Fact]) -> Result<HashMap<String, Known>, sqlx::Error> {
+async fn known(conn: Conn<'_>, facts: &[Fact]) -> Result<HashMap<String, Known>, sqlx::Error> {
     if facts.is_empty() {
         return Ok(HashMap::new());
     }
     let ids: Vec<String> = facts.iter().map(|fact| fact.id.clone()).collect();
     let sql = Sql::new("SELECT id, seq, leaf FROM entries WHERE id").any_of(ids);
-    let rows = link.rows(&sql).await?;
+    let rows = conn.rows(&sql).await?;
     rows.iter()
         .map(|row| {
             let known = Known {
@@ -175,7 +175,7 @@ async fn write(
             Column::Bytes(entries.iter().map(|e| e.chain.as_slice()).collect()),
         ),
     ];
-    transaction.link().insert("entries", &columns).await?;
+    transaction.conn().insert("entries", &columns).await?;
 
     let text =
         |of: fn(&Fact) -> &str| Column::Texts(entries.iter().map(|e| Some(of(&e.fact))).collect());
@@ -192,7 +192,7 @@ async fn write(
             Column::Bytes(entries.iter().map(|e| e.fact.body.as_ref()).collect()),
         ),
     ];
-    transaction.link().insert("payloads", &columns).await?;
+    transaction.conn().insert("payloads", &columns).await?;
 
     let rows: Vec<index::Row<'_>> = entries
         .iter()
@@ -203,12 +203,12 @@ async fn write(
             index: &entry.fact.index,
         })
         .collect();
-    index::insert(transaction.link(), &rows).await?;
+    index::insert(transaction.conn(), &rows).await?;
     index::insert_nodes(transaction, &rows, &HashSet::new()).await?;
 
     let sql = Sql::new("UPDATE head SET seq = ")
         .bind(appended.head.seq.cast_signed())
         .push(", chain = ")
         .bind(appended.head.chain.as_slice());
-    transaction.link().run(&sql).await.map(drop)
+    transaction.conn().execute(&sql).await.map(drop)
 }

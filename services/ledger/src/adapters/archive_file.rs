@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use ledger_format::file::{self, Lines};
+use ledger_format::file::{self, ExportReader};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::archive::{StoredArchive, StoredFile, file_name};
-use crate::domain::export::{ExportError, Line};
+use crate::domain::export::{ExportError, ExportLine};
 use crate::domain::note::PublicKey;
-use crate::domain::verify::{Fault, FirstBad, Payload, Stored};
+use crate::domain::verify::{Fault, FirstFault, StoredEntry, StoredPayload};
 
 /// What the file is called until it is noted. One name, so that what a killed process leaves behind is written over.
 const PARTIAL: &str = "next.partial";
@@ -33,7 +33,7 @@ pub enum FileError {
     Export(#[from] ExportError),
     /// Its entries do not fit.
     #[error("{0}")]
-    Bad(FirstBad),
+    Bad(FirstFault),
     /// It is not the file that was noted, or has not everything it should have.
     #[error("{0}")]
     Other(&'static str),
@@ -45,7 +45,7 @@ impl From<file::FileError> for FileError {
             file::FileError::Read(error) => Self::Io(error),
             file::FileError::Export(error) => Self::Export(error),
             file::FileError::Empty => Self::Other("it is empty"),
-            file::FileError::Bad(bad) => Self::Bad(bad),
+            file::FileError::Invalid(bad) => Self::Bad(bad),
         }
     }
 }
@@ -130,13 +130,13 @@ impl ArchiveWriter {
 }
 
 /// Counts and hashes what is read through it.
-struct Hashed<R> {
+struct HashingReader<R> {
     inner: R,
     hash: Sha256,
     bytes: i64,
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.hash.update(&buffer[..read]);
@@ -153,16 +153,16 @@ pub fn check(
     keys: &[PublicKey],
     mut seen: impl FnMut(i64),
 ) -> Result<Checked, FileError> {
-    let hashed = Hashed {
+    let hashed = HashingReader {
         inner: File::open(path)?,
         hash: Sha256::new(),
         bytes: 0,
     };
     let mut lines = BufReader::new(MultiGzDecoder::new(BufReader::new(hashed)));
-    let options = file::Options {
+    let options = file::VerifyOptions {
         keys,
-        kept: &[],
-        threads: file::cores(),
+        trusted: &[],
+        threads: file::available_threads(),
         progress: &mut |_, last, _| seen(last.cast_signed()),
     };
     let export = file::verify_text(&mut lines, options)?;
@@ -189,7 +189,7 @@ pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    let mut hashed = Hashed {
+    let mut hashed = HashingReader {
         inner,
         hash: Sha256::new(),
         bytes: 0,
@@ -202,7 +202,7 @@ pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
 pub struct ArchivedPayloads {
     folder: PathBuf,
     archives: Vec<StoredArchive>,
-    open: Option<(i64, Lines)>,
+    open: Option<(i64, ExportReader)>,
 }
 
 /// Why an archived payload cannot be had.
@@ -211,7 +211,7 @@ pub enum Unread {
     /// The file is not there.
     Missing(PathBuf, io::Error),
     /// It is not what was archived.
-    Bad(FirstBad),
+    Bad(FirstFault),
 }
 
 impl ArchivedPayloads {
@@ -229,7 +229,7 @@ impl ArchivedPayloads {
     }
 
     /// The payload of an entry; `None` if it was erased. To be asked in order.
-    pub fn payload(&mut self, entry: &Stored) -> Result<Option<Payload>, Unread> {
+    pub fn payload(&mut self, entry: &StoredEntry) -> Result<Option<StoredPayload>, Unread> {
         let seq = entry.seq;
         let range = |a: &&StoredArchive| a.first_seq <= seq && seq <= a.last_seq;
         let Some(archive) = self.archives.iter().find(range) else {
@@ -239,7 +239,7 @@ impl ArchivedPayloads {
             return Ok(None);
         };
         let bad = |_| {
-            Unread::Bad(FirstBad {
+            Unread::Bad(FirstFault {
                 seq,
                 what: Fault::ArchiveUnreadable,
             })
@@ -253,7 +253,7 @@ impl ArchivedPayloads {
         {
             let path = self.folder.join(file_name(&file.path));
             let mut lines = match File::open(&path) {
-                Ok(file) => Lines::of(BufReader::new(file)).map_err(bad)?,
+                Ok(file) => ExportReader::new(BufReader::new(file)).map_err(bad)?,
                 Err(error) => return Err(Unread::Missing(path, error)),
             };
             // What the first line says is known better: the entries themselves are compared.
@@ -267,7 +267,7 @@ impl ArchivedPayloads {
             if !lines.next(&mut line).map_err(bad)? {
                 return Err(other());
             }
-            let read = Line::read(&line).and_then(Line::stored);
+            let read = ExportLine::read(&line).and_then(ExportLine::stored);
             let read = read.ok_or_else(other)?;
             // What is before it is still in the database, too.
             if read.seq >= seq {

@@ -1,7 +1,7 @@
 //! The table of archives, and taking out what it names.
 
 use chrono::{DateTime, Utc};
-use ledger_format::archive::Ids;
+use ledger_format::archive::IdHasher;
 use mesh_db::Location;
 use mesh_db::pool::{Access, Pool, Transaction};
 use mesh_db::sql::{Row, Sql};
@@ -65,7 +65,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn ids_of(&self, first: i64, last: i64) -> Result<Vec<u8>, Error> {
-        let (mut ids, mut after) = (Ids::default(), first - 1);
+        let (mut ids, mut after) = (IdHasher::default(), first - 1);
         while after < last {
             let sql = Sql::new("SELECT seq, ")
                 .bytes("id")
@@ -208,12 +208,12 @@ impl Dropper {
             let mut transaction = connection.begin(Access::Write).await?;
             one_at_a_time(&mut transaction).await?;
             let newest = Sql::new("SELECT vkey FROM checkpoint_keys ORDER BY number DESC LIMIT 1");
-            let newest = transaction.link().first(&newest).await?;
+            let newest = transaction.conn().first(&newest).await?;
             let newest = newest.map(|row| row.get::<String>("vkey")).transpose()?;
             if newest.as_deref() != Some(vkey) {
                 return Ok(false);
             }
-            transaction.link().run(&insert).await?;
+            transaction.conn().execute(&insert).await?;
             transaction.commit().await?;
             Ok(true)
         };
@@ -240,7 +240,7 @@ impl Dropper {
             .bind(end)
             .push(" ORDER BY seq LIMIT ")
             .bind(PAGE);
-        let rows = transaction.link().rows(&oldest).await?;
+        let rows = transaction.conn().rows(&oldest).await?;
         let last = match rows.last() {
             Some(row) if rows.len() == PAGE as usize => row.get::<i64>("seq")?,
             // What has no payload may have columns nevertheless, if it was tampered with.
@@ -253,7 +253,7 @@ impl Dropper {
             "DELETE FROM payloads",
         ] {
             let sql = Sql::new(table).push(" WHERE seq <= ").bind(last);
-            dropped = transaction.link().run(&sql).await?;
+            dropped = transaction.conn().execute(&sql).await?;
         }
         transaction.commit().await?;
         Ok(dropped)
@@ -344,14 +344,14 @@ pub(super) async fn checked(
     snapshot: &mut Transaction<'_>,
     after: i64,
 ) -> Result<Vec<CheckedArchive>, sqlx::Error> {
-    let rows = snapshot.link().rows(&archives(after)).await?;
+    let rows = snapshot.conn().rows(&archives(after)).await?;
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let keys = snapshot.link().rows(&proof::keys()).await?;
+    let keys = snapshot.conn().rows(&proof::keys()).await?;
     let keys = keys.iter().map(proof::key).collect::<Result<Vec<_>, _>>()?;
     let signed = Sql::new("SELECT COALESCE(MAX(size), 0) AS size FROM checkpoints");
-    let signed = snapshot.link().first(&signed).await?;
+    let signed = snapshot.conn().first(&signed).await?;
     let signed = signed.map_or(Ok(0), |row| row.get("size"))?;
     let mut checked = Vec::new();
     for row in &rows {
@@ -360,7 +360,7 @@ pub(super) async fn checked(
             .bytes("note")
             .push(" FROM checkpoints WHERE size = ")
             .bind(archive.last_seq);
-        let notes = snapshot.link().rows(&notes).await?;
+        let notes = snapshot.conn().rows(&notes).await?;
         let note = |row: &Row| {
             let note: Vec<u8> = row.get("note")?;
             Ok(String::from_utf8_lossy(&note).into_owned())
@@ -389,7 +389,7 @@ pub(super) async fn audited(
         "SELECT e.seq, p.body FROM entries e LEFT JOIN payloads p ON p.seq = e.seq WHERE e.id = ",
     )
     .bind(id);
-    let row = snapshot.link().first(&sql).await?;
+    let row = snapshot.conn().first(&sql).await?;
     row.map(|row| {
         Ok(Audited {
             seq: row.get("seq")?,
@@ -406,5 +406,5 @@ pub(super) async fn one_at_a_time(transaction: &mut Transaction<'_>) -> Result<(
         "SELECT 1",
         "SELECT pg_advisory_xact_lock(hashtext('ledger_archives'))",
     );
-    transaction.link().rows(&lock).await.map(drop)
+    transaction.conn().rows(&lock).await.map(drop)
 }

@@ -65,7 +65,7 @@ impl Store {
         let (after, last) = (completion.at.cast_signed(), end.cast_signed());
         let mut writer = self.writer.acquire().await?;
         // Without the lock, as almost always nothing is missing. What is complete has times that do not change any more.
-        let (present, times) = block(writer.link().first(&times_of(after, last)).await?)?;
+        let (present, times) = block(writer.conn().first(&times_of(after, last)).await?)?;
         if present == last - after {
             if let Some(times) = times {
                 self.times.learn(after, times, RANGE.cast_signed());
@@ -76,12 +76,12 @@ impl Store {
         let mut transaction = writer.begin(Access::Write).await?;
         // As for appending: two replicas do not fill the same rows.
         let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
-        transaction.link().first(&lock).await?;
+        transaction.conn().first(&lock).await?;
         let seqs = Sql::new("SELECT seq FROM event_index WHERE seq > ")
             .bind(after)
             .push(" AND seq <= ")
             .bind(last);
-        let present = transaction.link().rows(&seqs).await?;
+        let present = transaction.conn().rows(&seqs).await?;
         let present = present
             .iter()
             .map(|row| row.get("seq"))
@@ -95,7 +95,7 @@ impl Store {
         completion.filled += fill(&mut transaction, missing).await?;
         transaction.commit().await?;
         let filled = times_of(after, completion.at.cast_signed());
-        if let (_, Some(times)) = block(writer.link().first(&filled).await?)? {
+        if let (_, Some(times)) = block(writer.conn().first(&filled).await?)? {
             self.times.learn(after, times, RANGE.cast_signed());
         }
         Ok(completion)
@@ -110,13 +110,13 @@ async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u6
         .any_of(missing.clone());
     // Blocks of nodes may be there although the columns were taken away.
     let blocks = Sql::new("SELECT seq, block FROM event_nodes WHERE seq").any_of(missing);
-    let blocks = transaction.link().rows(&blocks).await?;
+    let blocks = transaction.conn().rows(&blocks).await?;
     let blocks = blocks
         .iter()
         .map(|row| Ok((row.get("seq")?, row.get("block")?)))
         .collect::<Result<HashSet<(i64, String)>, sqlx::Error>>()?;
     let mut facts = Vec::new();
-    for row in transaction.link().rows(&payloads).await? {
+    for row in transaction.conn().rows(&payloads).await? {
         let (seq, recorded_at) = (row.get::<i64>("seq")?, row.get::<i64>("recorded_at")?);
         let subject: Vec<u8> = row.get("subject")?;
         let body = Bytes::from(row.get::<Vec<u8>>("body")?);
@@ -139,7 +139,7 @@ async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u6
             index: &fact.index,
         })
         .collect();
-    insert(transaction.link(), &rows).await?;
+    insert(transaction.conn(), &rows).await?;
     insert_nodes(transaction, &rows, &blocks).await?;
     Ok(rows.len() as u64)
 }

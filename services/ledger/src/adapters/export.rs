@@ -8,8 +8,8 @@ use mesh_db::sql::{Row, Sql};
 use super::store::Store;
 use super::verify::payload;
 use crate::domain::export::{self, Header, HexHash};
-use crate::domain::tree::blocks;
-use crate::domain::verify::{Payload, Stored};
+use crate::domain::tile::tiles;
+use crate::domain::verify::{StoredEntry, StoredPayload};
 use crate::error::Error;
 
 /// Entries of an export that are read at once.
@@ -29,7 +29,7 @@ impl Store {
             start: 0,
             end: before,
         };
-        let edge = self.blocks(blocks(&[range])).await?;
+        let edge = self.tiles(tiles(&[range])).await?;
         let edge = edge.frontier(before).ok_or_else(corrupt)?;
         let chain = self.chain(before).await?.ok_or_else(corrupt)?;
         Ok(Header {
@@ -45,7 +45,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read, or a payload is missing that is not archived.
-    pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<Stored>, Error> {
+    pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<StoredEntry>, Error> {
         let to = to.min(after + PAGE).cast_signed();
         let after = after.cast_signed();
         let range = |sql: Sql| {
@@ -71,7 +71,7 @@ impl Store {
         let payloads = self.readers.rows(&payloads).await.map_err(Error::Read)?;
         let entries = stored(&entries, &payloads).map_err(Error::Read)?;
         let missing = entries.iter().rfind(|entry| entry.payload.is_none());
-        if let Some(Stored { seq, .. }) = missing {
+        if let Some(StoredEntry { seq, .. }) = missing {
             // Asked afterwards: what was taken out in between was noted before.
             if seq.unsigned_abs() > self.archived_to().await? {
                 return Err(Error::Corrupt { seq: *seq });
@@ -81,16 +81,16 @@ impl Store {
     }
 }
 
-fn stored(entries: &[Row], payloads: &[Row]) -> Result<Vec<Stored>, sqlx::Error> {
+fn stored(entries: &[Row], payloads: &[Row]) -> Result<Vec<StoredEntry>, sqlx::Error> {
     let mut payloads = payloads
         .iter()
         .map(|row| Ok((row.get("seq")?, payload(row)?)))
-        .collect::<Result<HashMap<i64, Payload>, sqlx::Error>>()?;
+        .collect::<Result<HashMap<i64, StoredPayload>, sqlx::Error>>()?;
     entries
         .iter()
         .map(|row| {
             let seq = row.get("seq")?;
-            Ok(Stored {
+            Ok(StoredEntry {
                 seq,
                 id: row.get("id")?,
                 leaf: row.get("leaf")?,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_db::pool::{Link, Transaction};
+use mesh_db::pool::{Conn, Transaction};
 use mesh_db::sql::{Column, Row as DbRow};
 
 use crate::domain::fact::{Fact, Index};
@@ -77,7 +77,7 @@ pub(super) struct Row<'a> {
     pub index: &'a Index,
 }
 
-pub(super) async fn insert(link: Link<'_>, rows: &[Row<'_>]) -> Result<(), sqlx::Error> {
+pub(super) async fn insert(conn: Conn<'_>, rows: &[Row<'_>]) -> Result<(), sqlx::Error> {
     let number = |of: fn(&Index) -> Option<u32>| {
         Column::Ints(
             rows.iter()
@@ -131,7 +131,7 @@ pub(super) async fn insert(link: Link<'_>, rows: &[Row<'_>]) -> Result<(), sqlx:
         ("occurred_at", time(|index| index.occurred_at)),
         ("observed_at", time(|index| index.observed_at)),
     ];
-    link.insert("event_index", &columns).await
+    conn.insert("event_index", &columns).await
 }
 
 /// The blocks of nodes, but for those that are there.
@@ -158,7 +158,7 @@ pub(super) async fn insert_nodes(
                 Column::Texts(some.iter().map(|(_, block)| Some(block.as_str())).collect()),
             ),
         ];
-        transaction.link().insert("event_nodes", &columns).await?;
+        transaction.conn().insert("event_nodes", &columns).await?;
     }
     Ok(())
 }

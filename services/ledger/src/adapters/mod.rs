@@ -25,7 +25,7 @@ pub use archive_file::FileError;
 pub use archives::{CheckedArchive, Dropper};
 pub use complete::Completion;
 pub use key_file::KeyFile;
-pub use ledger_format::file::Lines;
+pub use ledger_format::file::ExportReader;
 pub use proof::Signed;
 pub use read::Row;
 pub use replay::Claimed;

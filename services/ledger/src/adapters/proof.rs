@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use ledger_format::chain::{GENESIS, Hash};
 use ledger_format::merkle::{Frontier, Node};
-use mesh_db::pool::{Access, Link, Transaction};
+use mesh_db::pool::{Access, Conn, Transaction};
 use mesh_db::sql::{Row, Sql};
 
 use super::archives;
 use super::store::Store;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
-use crate::domain::tree::{Block, Blocks, WIDTH, grow};
+use crate::domain::tile::{TILE_WIDTH, Tile, Tiles, grow};
 use crate::error::Error;
 
 /// Why a key is not replaced now.
@@ -91,12 +91,12 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn blocks(&self, wanted: BTreeSet<Block>) -> Result<Blocks, Error> {
-        let mut read = Blocks::default();
-        for block in wanted {
-            let start = block.start().cast_signed();
-            let end = start.saturating_add(WIDTH.cast_signed());
-            let sql = if block.level == 0 {
+    pub async fn tiles(&self, wanted: BTreeSet<Tile>) -> Result<Tiles, Error> {
+        let mut read = Tiles::default();
+        for tile in wanted {
+            let start = tile.start().cast_signed();
+            let end = start.saturating_add(TILE_WIDTH.cast_signed());
+            let sql = if tile.level == 0 {
                 Sql::new("SELECT seq - 1 AS idx, leaf AS hash FROM entries WHERE seq > ")
                     .bind(start)
                     .push(" AND seq <= ")
@@ -104,7 +104,7 @@ impl Store {
                     .push(" ORDER BY seq")
             } else {
                 Sql::new("SELECT idx, hash FROM subtrees WHERE level = ")
-                    .bind(u32::from(block.level))
+                    .bind(u32::from(tile.level))
                     .push(" AND idx >= ")
                     .bind(start)
                     .push(" AND idx < ")
@@ -124,7 +124,7 @@ impl Store {
                 .map_while(|((idx, hash), expected)| {
                     Hash::try_from(hash).ok().filter(|_| idx == expected)
                 });
-            read.insert(block, hashes.collect());
+            read.insert(tile, hashes.collect());
         }
         Ok(read)
     }
@@ -189,7 +189,7 @@ impl Store {
         Ok(seq.map_err(Error::Read)?.map(i64::unsigned_abs))
     }
 
-    /// Ids of the entries after one, up to another, in their order.
+    /// IdHasher of the entries after one, up to another, in their order.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -235,12 +235,12 @@ impl Store {
             if untold {
                 return Err(Error::NoKey(UNTOLD.to_owned()));
             }
-            first &= insert_key(transaction.link(), key)
+            first &= insert_key(transaction.conn(), key)
                 .await
                 .map_err(Error::Sign)?;
         }
         if let Some(checkpoint) = &signed.checkpoint {
-            first &= insert_checkpoint(transaction.link(), checkpoint)
+            first &= insert_checkpoint(transaction.conn(), checkpoint)
                 .await
                 .map_err(Error::Sign)?;
         }
@@ -249,7 +249,11 @@ impl Store {
         }
         if signed.subtrees_anew {
             let delete = Sql::new("DELETE FROM subtrees");
-            transaction.link().run(&delete).await.map_err(Error::Sign)?;
+            transaction
+                .conn()
+                .execute(&delete)
+                .await
+                .map_err(Error::Sign)?;
         }
         for (node, hash) in &signed.subtrees {
             let sql = Sql::new("INSERT INTO subtrees (level, idx, hash) VALUES (")
@@ -259,7 +263,11 @@ impl Store {
                 .push(", ")
                 .bind(hash.as_slice())
                 .push(") ON CONFLICT DO NOTHING");
-            transaction.link().run(&sql).await.map_err(Error::Sign)?;
+            transaction
+                .conn()
+                .execute(&sql)
+                .await
+                .map_err(Error::Sign)?;
         }
         transaction.commit().await.map_err(Error::Sign)?;
         Ok(true)
@@ -273,7 +281,7 @@ async fn untold_archives(transaction: &mut Transaction<'_>) -> Result<bool, sqlx
     Ok(checked.iter().any(|one| one.authentic && !one.audited))
 }
 
-async fn insert_key(link: Link<'_>, key: &StoredKey) -> Result<bool, sqlx::Error> {
+async fn insert_key(conn: Conn<'_>, key: &StoredKey) -> Result<bool, sqlx::Error> {
     let sql = Sql::new(
         "INSERT INTO checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (",
     )
@@ -287,11 +295,11 @@ async fn insert_key(link: Link<'_>, key: &StoredKey) -> Result<bool, sqlx::Error
     .push(", ")
     .bind(&key.made_by)
     .push(") ON CONFLICT DO NOTHING");
-    Ok(link.run(&sql).await? == 1)
+    Ok(conn.execute(&sql).await? == 1)
 }
 
 async fn insert_checkpoint(
-    link: Link<'_>,
+    conn: Conn<'_>,
     checkpoint: &StoredCheckpoint,
 ) -> Result<bool, sqlx::Error> {
     let sql = Sql::new("INSERT INTO checkpoints (number, size, root, note, made_at) VALUES (")
@@ -305,7 +313,7 @@ async fn insert_checkpoint(
         .push(", ")
         .bind(checkpoint.made_at)
         .push(") ON CONFLICT DO NOTHING");
-    Ok(link.run(&sql).await? == 1)
+    Ok(conn.execute(&sql).await? == 1)
 }
 
 /// All checkpoints, for a condition and an order.

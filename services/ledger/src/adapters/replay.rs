@@ -247,7 +247,7 @@ impl Store {
     /// True if it was about a row.
     async fn write_replay(&self, sql: &Sql) -> Result<bool, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Replay)?;
-        let rows = writer.link().run(sql).await.map_err(Error::Replay)?;
+        let rows = writer.conn().execute(sql).await.map_err(Error::Replay)?;
         Ok(rows > 0)
     }
 

@@ -102,7 +102,7 @@ impl Store {
             Pool::Postgres(pool) => {
                 if let Location::Postgres(options) = &self.location {
                     let tables = postgres::TABLES;
-                    tables.prepare(options, &self.location).await?;
+                    tables.migrate(options, &self.location).await?;
                 }
                 let added = postgres::add_partitions(pool).await;
                 added.map_err(|source| mesh_db::Error::Open {

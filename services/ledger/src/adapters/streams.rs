@@ -91,7 +91,7 @@ impl Store {
         let mut transaction = writer.begin(Access::Write).await?;
         // As for appending: one after the other.
         let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
-        transaction.link().first(&lock).await?;
+        transaction.conn().first(&lock).await?;
         let before = read(&mut transaction, stream).await?;
         let mut position = match begin {
             Some(begin) => begin.clone(),
@@ -99,7 +99,7 @@ impl Store {
         };
         for hole in holes {
             let last = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM holes");
-            let last = transaction.link().first(&last).await?;
+            let last = transaction.conn().first(&last).await?;
             let number = last.map_or(Ok(0), |row| row.get::<i64>("number"))? + 1;
             let mut sql = Sql::new(
                 "INSERT INTO holes (number, created_at, first_sequence, last_sequence, from_at, to_at, found_at, stream) VALUES (",
@@ -116,7 +116,7 @@ impl Store {
                 sql = sql.bind(value).push(", ");
             }
             let sql = sql.bind(&hole.stream).push(") ON CONFLICT DO NOTHING");
-            transaction.link().run(&sql).await?;
+            transaction.conn().execute(&sql).await?;
             if begin.is_none() && hole.last_sequence >= hole.first_sequence {
                 let (first, last) = (hole.first_sequence, hole.last_sequence);
                 position
@@ -197,7 +197,7 @@ async fn read(
     .bind(stream);
     let mut position = None;
     let mut ahead = Vec::new();
-    for row in transaction.link().rows(&sql).await? {
+    for row in transaction.conn().rows(&sql).await? {
         let first = row.get::<i64>("first_sequence")?.unsigned_abs();
         let last = row.get::<i64>("last_sequence")?.unsigned_abs();
         if row.get::<i64>("ahead")? == 1 {
@@ -242,7 +242,7 @@ async fn write(
         ") ON CONFLICT (name) DO UPDATE SET last_sequence = excluded.last_sequence, last_at = excluded.last_at,
          created_at = excluded.created_at",
     );
-    transaction.link().run(&sql).await?;
+    transaction.conn().execute(&sql).await?;
     let ahead = &position.taken.ahead;
     if before.is_some_and(|before| before.taken.ahead == *ahead)
         || (before.is_none() && ahead.is_empty())
@@ -250,7 +250,7 @@ async fn write(
         return Ok(());
     }
     let sql = Sql::new("DELETE FROM streams_ahead WHERE name = ").bind(stream);
-    transaction.link().run(&sql).await?;
+    transaction.conn().execute(&sql).await?;
     let of = |value: &u64| Some(value.cast_signed());
     let columns = [
         ("name", Column::Texts(vec![Some(stream); ahead.len()])),
@@ -263,7 +263,7 @@ async fn write(
             Column::Ints(ahead.values().map(of).collect()),
         ),
     ];
-    transaction.link().insert("streams_ahead", &columns).await
+    transaction.conn().insert("streams_ahead", &columns).await
 }
 
 fn hole(row: &Row) -> Result<Hole, sqlx::Error> {

@@ -26,7 +26,9 @@ use super::archive_file::{ArchivedPayloads, Unread};
 use super::{NAME, postgres, sqlite};
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::note::PublicKey;
-use crate::domain::verify::{Content, Fault, FirstBad, Mark, Verified, Verifier};
+use crate::domain::verify::{
+    ExpectedCheckpoint, Fault, FirstFault, LeafContent, VerifiedLedger, Verifier,
+};
 use crate::error::Error;
 
 /// How far the verification is.
@@ -43,7 +45,7 @@ pub struct Progress {
 pub enum VerifyError {
     /// It does not fit together.
     #[error("{0}")]
-    Bad(FirstBad),
+    Bad(FirstFault),
     /// The file of an archive cannot be read.
     #[error("read archive {}", path.display())]
     Archive {
@@ -85,7 +87,7 @@ pub struct Trust {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Its entries.
-    pub verified: Verified,
+    pub verified: VerifiedLedger,
     /// Everything that was compared.
     pub classes: Vec<Class>,
 }
@@ -97,7 +99,7 @@ pub struct Report {
 pub async fn verify_database(
     location: &Location,
     progress: impl FnMut(Progress),
-) -> Result<Verified, VerifyError> {
+) -> Result<VerifiedLedger, VerifyError> {
     verify_database_with(location, &Trust::default(), progress).await
 }
 
@@ -109,7 +111,7 @@ pub async fn verify_database_with(
     location: &Location,
     trust: &Trust,
     progress: impl FnMut(Progress),
-) -> Result<Verified, VerifyError> {
+) -> Result<VerifiedLedger, VerifyError> {
     let report = verify_everything(location, trust, progress).await?;
     Ok(report.verified)
 }
@@ -157,7 +159,7 @@ impl Unverified {
         &self,
         trust: &Trust,
         progress: impl FnMut(Progress),
-    ) -> Result<Verified, VerifyError> {
+    ) -> Result<VerifiedLedger, VerifyError> {
         let report = self.verify_everything(trust, progress).await?;
         Ok(report.verified)
     }
@@ -225,7 +227,7 @@ async fn verify_rows(
     let mut signed = Checkpoints::new(stored_keys, known_checkpoints, trust);
     let mut verifier = Verifier::default();
     for kept in trust.kept.iter().chain(&trust.newest) {
-        verifier.expect(Mark::kept(kept));
+        verifier.expect(ExpectedCheckpoint::trusted(kept));
     }
     let mut subtrees = Vec::new();
     let mut files = trust.archives.clone().map(ArchivedPayloads::new);
@@ -257,7 +259,7 @@ async fn verify_rows(
                 entry.payload = files.payload(entry)?;
                 read.hashed = entry.hashed();
             }
-            match archived && read.hashed.content == Content::Missing {
+            match archived && read.hashed.content == LeafContent::Missing {
                 true => verifier.next_archived_hashed(&read.hashed),
                 false => verifier.next_hashed(&read.hashed),
             }
@@ -320,7 +322,7 @@ async fn verify_rows(
 }
 
 const fn bad(seq: i64, what: Fault) -> VerifyError {
-    VerifyError::Bad(FirstBad { seq, what })
+    VerifyError::Bad(FirstFault { seq, what })
 }
 
 /// Tables of something else would read as if somebody had tampered with them.
@@ -332,7 +334,7 @@ async fn is_a_ledger(connection: &mut Connection, location: &Location) -> Result
     let sql = Sql::new(
         "SELECT MAX(version) AS version, (SELECT COUNT(*) FROM head) AS heads FROM _sqlx_migrations",
     );
-    let row = match connection.link().first(&sql).await {
+    let row = match connection.conn().first(&sql).await {
         Ok(row) => row,
         Err(sqlx::Error::Database(_)) => return Err(Error::NotALedger(location.clone())),
         Err(error) => return Err(Error::Read(error)),

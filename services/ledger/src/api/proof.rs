@@ -19,7 +19,7 @@ use crate::checkpointer::Checkpointer;
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::Header;
 use crate::domain::keys::StoredKey;
-use crate::domain::tree::blocks;
+use crate::domain::tile::tiles;
 use crate::error::Error;
 
 /// Checkpoints of one answer.
@@ -264,7 +264,7 @@ impl Proofs {
     ) -> Result<(Vec<Hash>, [Hash; N]), ProofError> {
         let count = ranges.len();
         ranges.extend(sizes.map(|end| Range { start: 0, end }));
-        let read = self.store.blocks(blocks(&ranges)).await?;
+        let read = self.store.tiles(tiles(&ranges)).await?;
         let mut hashes = read.hashes(&ranges).ok_or(ProofError::Broken)?;
         let roots = hashes.split_off(count);
         Ok((hashes, roots.try_into().map_err(|_| ProofError::Broken)?))

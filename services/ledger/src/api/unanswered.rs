@@ -21,9 +21,9 @@ enum Why {
 
 impl Why {
     fn of(error: &Error) -> Self {
-        if error.is_too_long() {
+        if error.is_timeout() {
             Self::TooLong
-        } else if error.is_away() {
+        } else if error.is_unavailable() {
             Self::Away
         } else {
             Self::Ours

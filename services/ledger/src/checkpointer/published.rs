@@ -96,7 +96,7 @@ pub(super) fn read_published(
             )))
         }
         (Err(error), _) | (_, Err(error)) => ignored(&error),
-        (Ok(false), Ok(_)) => ignored(&CheckpointError::Form("it is of another origin")),
+        (Ok(false), Ok(_)) => ignored(&CheckpointError::Malformed("it is of another origin")),
     }
 }
 

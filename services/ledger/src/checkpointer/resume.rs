@@ -25,7 +25,7 @@ use crate::domain::history::{self, Resumed};
 use crate::domain::keys::{self, StoredKey};
 use crate::domain::note::PublicKey;
 use crate::domain::order::{Order, Places};
-use crate::domain::tree::grow;
+use crate::domain::tile::grow;
 use crate::error::Error;
 use crate::handlers::Source;
 

@@ -7,7 +7,7 @@ use super::{genuine, same};
 use crate::adapters::{Signed, Store};
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::note::PublicKey;
-use crate::domain::tree::blocks;
+use crate::domain::tile::tiles;
 use crate::error::Error;
 use crate::metrics;
 
@@ -46,7 +46,7 @@ pub(super) async fn tree_at(
         start: 0,
         end: checkpoint.size,
     };
-    let stored = store.blocks(blocks(&[whole])).await?;
+    let stored = store.tiles(tiles(&[whole])).await?;
     if let Some(tree) = stored.frontier(checkpoint.size)
         && tree.root() == checkpoint.root
     {

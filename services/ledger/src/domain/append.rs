@@ -94,7 +94,7 @@ pub fn append(head: Head, facts: Vec<Fact>, known: &HashMap<String, Known>) -> A
         }
         let seq = appended.head.seq + 1;
         let leaf = fact.leaf(seq);
-        let chain = chain::link(&appended.head.chain, &leaf);
+        let chain = chain::chain_hash(&appended.head.chain, &leaf);
         appended.head = Head { seq, chain };
         in_batch.insert(fact.id.clone(), Known { seq, leaf });
         appended.entries.push(Entry {

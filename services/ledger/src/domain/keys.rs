@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::checkpoint::Checkpoint;
 use super::note::PublicKey;
-pub use ledger_format::succession::StoredKey;
+pub use ledger_format::key_rotation::StoredKey;
 
 /// Kind of the audit entries about keys.
 pub const KIND: &str = "key";

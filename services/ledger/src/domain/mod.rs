@@ -17,4 +17,4 @@ pub mod stats;
 pub mod story;
 pub mod taken;
 
-pub use ledger_format::{checkpoint, export, fault, note, succession, tree, verify};
+pub use ledger_format::{checkpoint, export, fault, key_rotation, note, tile, verify};

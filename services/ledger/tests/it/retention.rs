@@ -6,13 +6,13 @@ pub mod interrupted;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use ledger::adapters::{KeyFile, Lines};
+use ledger::adapters::{ExportReader, KeyFile};
 use ledger::checkpointer::Checkpointer;
 use ledger::domain::archive::{StoredArchive, file_name};
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::fact::Fact;
 use ledger::domain::note::PublicKey;
-use ledger::domain::verify::{Fault, Verified};
+use ledger::domain::verify::{Fault, VerifiedLedger};
 use ledger::retention::{Done, Plan, Progress, Retention, Wish};
 use ledger::{Error, POSTGRES_ROLES, Store, Trust, VerifyError, verify_database_with};
 use mesh_events::EventType;
@@ -137,7 +137,7 @@ impl Ledger {
             .await
     }
 
-    async fn verify(&self, archives: bool) -> Result<Verified, VerifyError> {
+    async fn verify(&self, archives: bool) -> Result<VerifiedLedger, VerifyError> {
         let trust = Trust {
             archives: archives.then(|| self.archives()),
             ..Trust::default()
@@ -185,7 +185,7 @@ fn key_file(folder: &TempDir) -> KeyFile {
 
 /// With nothing but public keys.
 fn verify_file(path: &Path, keys: &[PublicKey], archive: &StoredArchive) {
-    let (mut lines, mut line) = (Lines::open(path).unwrap(), Vec::new());
+    let (mut lines, mut line) = (ExportReader::open(path).unwrap(), Vec::new());
     assert!(lines.next(&mut line).unwrap());
     let mut verifier = ExportVerifier::new(&line, keys, &[]).unwrap();
     assert_eq!(verifier.last(), archive.first_seq - 1);
@@ -310,7 +310,8 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
     assert!(missing.to_string().contains("read archive"), "{missing}");
     // Of another content, compressed properly: named as the entry.
     std::fs::write(&file, &whole).unwrap();
-    let (mut lines, mut line, mut text) = (Lines::open(&file).unwrap(), Vec::new(), Vec::new());
+    let (mut lines, mut line, mut text) =
+        (ExportReader::open(&file).unwrap(), Vec::new(), Vec::new());
     while lines.next(&mut line).unwrap() {
         let line = String::from_utf8(line.clone()).unwrap();
         let other = match line.contains("\"seq\":150,") {

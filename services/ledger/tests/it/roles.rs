@@ -171,6 +171,6 @@ async fn no_error_tells_a_password() {
         );
         assert!(!text.contains("s3cret"), "{text}");
         let away = url.contains("127.0.0.1");
-        assert_eq!(error.is_away(), away, "{text}");
+        assert_eq!(error.is_unavailable(), away, "{text}");
     }
 }

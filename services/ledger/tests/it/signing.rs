@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::note::{PrivateKey, PublicKey};
-use ledger::{Error, Fault, FirstBad, Trust, VerifyError, verify_database_with};
+use ledger::{Error, Fault, FirstFault, Trust, VerifyError, verify_database_with};
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
@@ -107,7 +107,7 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
         verify_database_with(&database.location(), &trust, |_| ()).await
     };
     assert_eq!(verify(&[&first, &second]).await.unwrap().signed, 20);
-    let forged = |seq| FirstBad {
+    let forged = |seq| FirstFault {
         seq,
         what: Fault::CheckpointForged,
     };

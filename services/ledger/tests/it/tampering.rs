@@ -10,7 +10,7 @@ use ledger::adapters::Signed;
 use ledger::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use ledger::domain::keys::StoredKey;
 use ledger::domain::note::PrivateKey;
-use ledger::domain::verify::{Fault, FirstBad, Verified};
+use ledger::domain::verify::{Fault, FirstFault, VerifiedLedger};
 use ledger::{Location, Store, Trust, Unverified, VerifyError, verify_database};
 use ledger_format::merkle::Frontier;
 use mesh_events::EventType;
@@ -154,14 +154,14 @@ impl Victim {
         self.outsider.execute_all(&sql).await;
     }
 
-    async fn verify(&mut self) -> Result<Verified, VerifyError> {
+    async fn verify(&mut self) -> Result<VerifiedLedger, VerifyError> {
         self.guard().await;
         let verified = self.ledger.verify(&self.trust, |_| ()).await?;
         self.ledger.has_published(self.published.clone()).await?;
         Ok(verified)
     }
 
-    async fn first_bad(&mut self) -> FirstBad {
+    async fn first_bad(&mut self) -> FirstFault {
         match self.verify().await {
             Err(VerifyError::Bad(bad)) => bad,
             other => panic!("expected a fault, got {other:?}"),
@@ -174,7 +174,7 @@ impl Victim {
             self.execute(sql).await;
         }
         let found = self.first_bad().await;
-        assert_eq!(found, FirstBad { seq, what }, "{statements:?}");
+        assert_eq!(found, FirstFault { seq, what }, "{statements:?}");
         self.restore().await;
         self.verify().await.unwrap();
     }

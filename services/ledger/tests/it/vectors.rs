@@ -271,7 +271,7 @@ fn ledger_hashes_are_as_specified() {
             body: &hex::decode(&vector.body).unwrap(),
         }
         .leaf();
-        before = chain::link(&before, &leaf);
+        before = chain::chain_hash(&before, &leaf);
         assert_eq!(hex::encode(leaf), vector.leaf);
         assert_eq!(hex::encode(before), vector.chain);
     }

@@ -89,7 +89,7 @@ impl Command {
                         delivery.updated_at.timestamp_millis().into(),
                     ])
                     .push(") ON CONFLICT (endpoint) DO UPDATE SET count = missed.count + 1, last_at = excluded.last_at");
-                transaction.link().run(&sql).await?;
+                transaction.conn().execute(&sql).await?;
                 save(transaction, &[delivery]).await
             }
             Self::JoinCost {
@@ -109,7 +109,7 @@ impl Command {
                     // The sign keeps SQLite from looking among all that wait.
                     .either(" AND +state", " AND state")
                     .push(" = 'waiting' AND attempts = 0");
-                transaction.link().run(&sql).await
+                transaction.conn().execute(&sql).await
             }
             Self::DropWaiting {
                 endpoint,
@@ -128,7 +128,7 @@ impl Command {
                     // As above.
                     .either(" AND +state", " AND state")
                     .push(" = 'waiting'");
-                transaction.link().run(&sql).await
+                transaction.conn().execute(&sql).await
             }
             Self::Keep {
                 endpoint,
@@ -145,7 +145,7 @@ impl Command {
                 let sql = Sql::new("DELETE FROM missed WHERE endpoint = ")
                     .bind(&report.endpoint)
                     .push(" RETURNING count");
-                let Some(row) = transaction.link().first(&sql).await? else {
+                let Some(row) = transaction.conn().first(&sql).await? else {
                     return Ok(0);
                 };
                 let mut report = report.clone();
@@ -163,7 +163,7 @@ impl Command {
                         .push(" AND state = 'waiting'")
                 };
                 let sql = piece(sql, "deliveries", waits);
-                transaction.link().run(&sql).await
+                transaction.conn().execute(&sql).await
             }
             Self::Redeliver {
                 endpoint,
@@ -189,7 +189,7 @@ impl Command {
                 .bind(endpoint)
                 .push(" AND event_id")
                 .any_of(ids.clone());
-                let queued = transaction.link().run(&sql).await?;
+                let queued = transaction.conn().execute(&sql).await?;
                 let sql = Sql::new("UPDATE redeliveries SET queued = queued + ")
                     .bind(queued.cast_signed())
                     .push(", cursor = ")
@@ -200,7 +200,7 @@ impl Command {
                     .bind(now)
                     .push(" WHERE id = ")
                     .bind(job);
-                transaction.link().run(&sql).await?;
+                transaction.conn().execute(&sql).await?;
                 Ok(queued)
             }
             Self::Announced(keys) => outbox::note(transaction, keys).await,

@@ -71,7 +71,7 @@ impl Database {
     pub async fn prepare(&self) -> Result<(), Error> {
         match (&self.writer, &self.location) {
             (Pool::Postgres(_), Location::Postgres(options)) => {
-                TABLES.prepare(options, &self.location).await?;
+                TABLES.migrate(options, &self.location).await?;
             }
             (Pool::Sqlite(pool), _) => {
                 let migrated = SQLITE.run(pool).await;

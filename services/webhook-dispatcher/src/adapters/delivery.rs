@@ -24,7 +24,7 @@ pub enum State {
     Waiting,
     /// Arrived.
     Delivered,
-    /// Given up.
+    /// BulkRows up.
     Dead,
     /// Too old to be sent.
     Expired,

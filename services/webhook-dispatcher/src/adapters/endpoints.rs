@@ -208,7 +208,12 @@ impl Store {
             let mut connection = self.database.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
             for (name, spec) in endpoints {
-                if transaction.link().run(&note_file(name, spec, now)).await? == 0 {
+                if transaction
+                    .conn()
+                    .execute(&note_file(name, spec, now))
+                    .await?
+                    == 0
+                {
                     return Ok(Some(name.to_owned()));
                 }
             }
@@ -376,11 +381,11 @@ impl Store {
         let perform = async {
             let mut connection = self.database.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
-            if transaction.link().run(sql).await? == 0 {
+            if transaction.conn().execute(sql).await? == 0 {
                 return Ok(false);
             }
             if let Some(act) = act {
-                transaction.link().run(&insert(&act)).await?;
+                transaction.conn().execute(&insert(&act)).await?;
             }
             for message in messages {
                 save(&mut transaction, &[message]).await?;

@@ -95,15 +95,15 @@ impl Store {
                 .either("", " FOR SHARE");
             let removed =
                 Sql::new("DELETE FROM endpoints WHERE state = 'removed' AND name = ").bind(name);
-            if transaction.link().first(&ours).await?.is_none()
-                || transaction.link().run(&removed).await? == 0
+            if transaction.conn().first(&ours).await?.is_none()
+                || transaction.conn().execute(&removed).await? == 0
             {
                 return Ok(false);
             }
             // What came meanwhile.
             for table in OWN {
                 let sql = delete(table).push(" WHERE endpoint = ").bind(name);
-                transaction.link().run(&sql).await?;
+                transaction.conn().execute(&sql).await?;
             }
             transaction.commit().await?;
             Ok(true)

@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, oneshot};
 /// Events per query.
 const BATCH: usize = 256;
 
-const KNOWN: &str = "SELECT n FROM given WHERE EXISTS (SELECT 1 FROM deliveries
-     WHERE deliveries.endpoint = given.endpoint AND deliveries.event_id = given.event_id)";
+const KNOWN: &str = "SELECT n FROM bulk WHERE EXISTS (SELECT 1 FROM deliveries
+     WHERE deliveries.endpoint = bulk.endpoint AND deliveries.event_id = bulk.event_id)";
 
 /// An event of an endpoint, and who wants to know.
 struct Question {
@@ -85,7 +85,7 @@ async fn known(pool: &Pool, questions: &[Question]) -> Result<Vec<bool>, sqlx::E
                 .collect(),
         )
     };
-    let given = [
+    let bulk = [
         (
             "n",
             Column::Ints((0_i64..).map(Some).take(questions.len()).collect()),
@@ -94,7 +94,7 @@ async fn known(pool: &Pool, questions: &[Question]) -> Result<Vec<bool>, sqlx::E
         ("event_id", texts(|question| &question.event_id)),
     ];
     let mut connection = pool.acquire().await?;
-    let rows = connection.link().rows_given(&given, KNOWN).await?;
+    let rows = connection.conn().fetch_bulk(&bulk, KNOWN).await?;
     let mut known = vec![false; questions.len()];
     for row in rows {
         let n = usize::try_from(row.get::<i64>("n")?).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
 //! Outcomes of which the bus was not told yet.
 
 use chrono::{DateTime, Utc};
-use mesh_db::pool::{Link, Transaction};
+use mesh_db::pool::{Conn, Transaction};
 use mesh_db::sql::{Column, Row, Sql};
 
 use super::delivery::{State, time};
@@ -123,17 +123,17 @@ pub(super) async fn note(
     let texts =
         |of: fn(&Key) -> &str| Column::Texts(keys.iter().map(|key| Some(of(key))).collect());
     let rounds = keys.iter().map(|key| Some(key.round.into())).collect();
-    let given = [
+    let bulk = [
         ("endpoint", texts(|key| &key.endpoint)),
         ("event_id", texts(|key| &key.event_id)),
         ("round", Column::Ints(rounds)),
     ];
-    if matches!(transaction.link(), Link::Postgres(_)) {
+    if matches!(transaction.conn(), Conn::Postgres(_)) {
         // In one order: while an endpoint changes hands two may announce the same.
-        let lock = "SELECT 1 FROM deliveries WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM given)
+        let lock = "SELECT 1 FROM deliveries WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)
              ORDER BY endpoint, event_id FOR UPDATE";
-        transaction.link().rows_given(&given, lock).await?;
+        transaction.conn().fetch_bulk(&bulk, lock).await?;
     }
-    let update = "UPDATE deliveries SET announced = 1 WHERE (endpoint, event_id, round) IN (SELECT endpoint, event_id, round FROM given)";
-    transaction.link().run_given(&given, update).await
+    let update = "UPDATE deliveries SET announced = 1 WHERE (endpoint, event_id, round) IN (SELECT endpoint, event_id, round FROM bulk)";
+    transaction.conn().execute_bulk(&bulk, update).await
 }

@@ -195,7 +195,7 @@ fn expected(statement: &str) -> Option<&'static str> {
         _ if of("announced = 0 AND state <> 'waiting' AND +endpoint") => {
             "SCAN deliveries USING INDEX deliveries_outbox"
         }
-        _ if of("SET announced = 1") || of("SELECT n FROM given") => by_key,
+        _ if of("SET announced = 1") || of("SELECT n FROM bulk") => by_key,
         _ if of("SET state = 'waiting'") => by_key,
         _ if of("event_id) < (") => "deliveries_states (endpoint=? AND state=? AND created_at",
         _ if of("AS found") => "deliveries_states (endpoint=? AND state=?",

@@ -139,8 +139,8 @@ impl Store {
         let take = async {
             let mut connection = self.database.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
-            transaction.link().run(&first).await?;
-            transaction.link().rows(&lock).await?;
+            transaction.conn().execute(&first).await?;
+            transaction.conn().rows(&lock).await?;
             let mut taken = BTreeMap::new();
             for (seen, names) in by_epoch {
                 let sql = now(Sql::new("UPDATE leases SET epoch = epoch + 1, holder = ")
@@ -151,7 +151,7 @@ impl Store {
                 .push(" AND epoch = ")
                 .bind(seen)
                 .push(" AND holder NOT IN (SELECT id FROM replicas) RETURNING endpoint");
-                for row in transaction.link().rows(&sql).await? {
+                for row in transaction.conn().rows(&sql).await? {
                     taken.insert(row.get("endpoint")?, seen + 1);
                 }
             }
@@ -189,7 +189,7 @@ impl Store {
         let run = async {
             let mut connection = self.database.writer.acquire().await?;
             let mut transaction = connection.begin(Access::Write).await?;
-            let rows = transaction.link().run(sql).await?;
+            let rows = transaction.conn().execute(sql).await?;
             transaction.commit().await?;
             Ok(rows)
         };

@@ -16,7 +16,7 @@ const MOST_ATTEMPTS: u32 = 50;
 const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
      subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet)
  SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
-     subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet FROM given WHERE TRUE
+     subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet FROM bulk WHERE TRUE
  ON CONFLICT (event_id, endpoint) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_at = excluded.next_at,
      status = excluded.status, error = excluded.error, updated_at = excluded.updated_at, pair = excluded.pair, body = excluded.body,
      cause = excluded.cause, sent_at = excluded.sent_at, latency_ms = excluded.latency_ms, snippet = excluded.snippet
@@ -25,13 +25,13 @@ const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, sta
 /// Once however often it is written. The sign keeps SQLite from looking among all attempts of that time.
 const NOTE: &str = "INSERT INTO attempts (endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at, n)
  SELECT endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at,
-     COALESCE((SELECT MAX(n) FROM attempts WHERE attempts.endpoint = given.endpoint AND attempts.event_id = given.event_id), 0) + 1
- FROM given WHERE NOT EXISTS (SELECT 1 FROM attempts
-     WHERE attempts.endpoint = given.endpoint AND attempts.event_id = given.event_id AND +attempts.at = given.at)";
+     COALESCE((SELECT MAX(n) FROM attempts WHERE attempts.endpoint = bulk.endpoint AND attempts.event_id = bulk.event_id), 0) + 1
+ FROM bulk WHERE NOT EXISTS (SELECT 1 FROM attempts
+     WHERE attempts.endpoint = bulk.endpoint AND attempts.event_id = bulk.event_id AND +attempts.at = bulk.at)";
 
-const TRIM: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM given)
+const TRIM: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)
  AND n <= (SELECT MAX(newest.n) FROM attempts AS newest WHERE newest.endpoint = attempts.endpoint AND newest.event_id = attempts.event_id)
-     - (SELECT MIN(most) FROM given)";
+     - (SELECT MIN(most) FROM bulk)";
 
 /// Deliveries to be stored together: each another one, so that their order does not matter.
 #[derive(Default)]
@@ -78,7 +78,7 @@ pub(super) async fn save(
                 .collect(),
         )
     };
-    let given = [
+    let bulk = [
         ("endpoint", texts(|delivery| &delivery.endpoint)),
         ("event_id", texts(|delivery| &delivery.event_id)),
         ("event_type", texts(|delivery| &delivery.event_type)),
@@ -145,7 +145,7 @@ pub(super) async fn save(
             ),
         ),
     ];
-    let rows = transaction.link().run_given(&given, STORE).await?;
+    let rows = transaction.conn().execute_bulk(&bulk, STORE).await?;
     note(transaction, deliveries).await?;
     for delivery in deliveries {
         for (key, value) in &delivery.keep {
@@ -175,7 +175,7 @@ async fn note(
     let numbers = |of: fn(&Attempt) -> Option<i64>| {
         Column::Ints(noted.iter().map(|(_, attempt)| of(attempt)).collect())
     };
-    let given = [
+    let bulk = [
         ("endpoint", texts(|delivery, _| &delivery.endpoint)),
         ("event_id", texts(|delivery, _| &delivery.event_id)),
         ("at", numbers(|attempt| Some(millis(attempt.at)))),
@@ -189,7 +189,7 @@ async fn note(
         ("snippet", texts(|_, attempt| &attempt.snippet)),
         ("next_at", numbers(|attempt| attempt.next_at.map(millis))),
     ];
-    transaction.link().run_given(&given, NOTE).await?;
+    transaction.conn().execute_bulk(&bulk, NOTE).await?;
     let many = noted
         .iter()
         .map(|(delivery, _)| delivery)
@@ -205,7 +205,7 @@ async fn note(
             )
         })
         .unzip();
-    let given = [
+    let bulk = [
         (
             "most",
             Column::Ints(vec![Some(MOST_ATTEMPTS.into()); endpoints.len()]),
@@ -213,7 +213,7 @@ async fn note(
         ("endpoint", Column::Texts(endpoints)),
         ("event_id", Column::Texts(events)),
     ];
-    transaction.link().run_given(&given, TRIM).await?;
+    transaction.conn().execute_bulk(&bulk, TRIM).await?;
     Ok(())
 }
 
@@ -260,5 +260,5 @@ pub(super) async fn keep(
             .push(" AND key = ")
             .bind(key),
     };
-    transaction.link().run(&sql).await.map(drop)
+    transaction.conn().execute(&sql).await.map(drop)
 }

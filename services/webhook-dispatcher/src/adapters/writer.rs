@@ -263,7 +263,7 @@ async fn epochs<'a>(
         .any_of(endpoints)
         .push(" ORDER BY endpoint")
         .either("", " FOR SHARE");
-    let rows = transaction.link().rows(&sql).await?;
+    let rows = transaction.conn().rows(&sql).await?;
     rows.iter()
         .map(|row| Ok((row.get("endpoint")?, row.get("epoch")?)))
         .collect()
@@ -277,7 +277,7 @@ async fn probe(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
         "INSERT INTO missed (endpoint, first_id, count, last_at) VALUES ('', '', 0, 0)",
         "DELETE FROM missed WHERE endpoint = ''",
     ] {
-        transaction.link().run(&Sql::new(sql)).await?;
+        transaction.conn().execute(&Sql::new(sql)).await?;
     }
     Ok(())
 }

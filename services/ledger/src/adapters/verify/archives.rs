@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use ledger_format::archive::Ids;
+use ledger_format::archive::IdHasher;
 
 use super::{Trust, VerifyError};
 use crate::adapters::archive_file;
 use crate::adapters::archives::CheckedArchive;
 use crate::domain::archive::{StoredArchive, misplaced};
-use crate::domain::verify::{Fault, FirstBad};
+use crate::domain::verify::{Fault, FirstFault};
 
 /// The noted ranges.
 #[derive(Default)]
@@ -26,19 +26,19 @@ pub(super) struct Archives {
 #[derive(Default)]
 pub(super) struct ArchivedIds {
     ranges: VecDeque<StoredArchive>,
-    ids: Ids,
+    ids: IdHasher,
 }
 
 impl ArchivedIds {
     pub fn of(archives: &Archives) -> Self {
         Self {
             ranges: archives.authentic.iter().cloned().collect(),
-            ids: Ids::default(),
+            ids: IdHasher::default(),
         }
     }
 
     /// Takes the next entry.
-    pub fn next(&mut self, seq: i64, id: &[u8]) -> Result<(), FirstBad> {
+    pub fn next(&mut self, seq: i64, id: &[u8]) -> Result<(), FirstFault> {
         let Some(range) = self.ranges.front() else {
             return Ok(());
         };
@@ -51,7 +51,7 @@ impl ArchivedIds {
         self.ranges.pop_front();
         match fits {
             true => Ok(()),
-            false => Err(FirstBad {
+            false => Err(FirstFault {
                 seq,
                 what: Fault::ArchivedIdsDiffer,
             }),
@@ -79,13 +79,13 @@ impl Archives {
     }
 
     /// Whether they follow each other up to this end at most, and the ledger has signed each.
-    pub fn check(&self, end: i64) -> Result<(), FirstBad> {
+    pub fn check(&self, end: i64) -> Result<(), FirstFault> {
         let all: Vec<StoredArchive> = self.authentic.iter().chain(&self.forged).cloned().collect();
         let misplaced = misplaced(&all, end).map(|archive| (archive, Fault::ArchiveMisplaced));
         let forged = self.forged.first();
         let forged = forged.map(|archive| (archive, Fault::ArchiveUnsigned));
         match misplaced.or(forged) {
-            Some((archive, what)) => Err(FirstBad {
+            Some((archive, what)) => Err(FirstFault {
                 seq: archive.first_seq,
                 what,
             }),
@@ -110,7 +110,7 @@ impl Archives {
             let same = archive_file::is(&path, file)
                 .map_err(|source| VerifyError::Archive { path, source })?;
             if !same {
-                return Err(VerifyError::Bad(FirstBad {
+                return Err(VerifyError::Bad(FirstFault {
                     seq: archive.last_seq,
                     what: Fault::ArchiveFileDiffers,
                 }));

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use super::Trust;
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
+use crate::domain::key_rotation::KeyRotation;
 use crate::domain::keys::StoredKey;
 use crate::domain::note::PublicKey;
-use crate::domain::succession::Succession;
-use crate::domain::verify::{Fault, FirstBad, Mark};
+use crate::domain::verify::{ExpectedCheckpoint, Fault, FirstFault};
 
 /// The stored checkpoints on their way through the verification.
 pub(super) struct Checkpoints {
@@ -15,7 +15,7 @@ pub(super) struct Checkpoints {
     keys: Vec<PublicKey>,
     /// Those that count.
     trusted: HashSet<String>,
-    succession: Result<Succession, FirstBad>,
+    key_rotation: Result<KeyRotation, FirstFault>,
     newest: Option<u64>,
     largest: u64,
 }
@@ -39,14 +39,14 @@ impl Checkpoints {
         Self {
             keys,
             trusted,
-            succession: Ok(Succession::new(stored, known)),
+            key_rotation: Ok(KeyRotation::new(stored, known)),
             newest: trust.newest.as_ref().map(|newest| newest.size),
             largest: 0,
         }
     }
 
     /// Takes the next. Nothing about it is trusted.
-    pub fn take(&mut self, row: &StoredCheckpoint) -> Mark {
+    pub fn take(&mut self, row: &StoredCheckpoint) -> ExpectedCheckpoint {
         let size = u64::try_from(row.size).unwrap_or_default();
         let opened = Checkpoint::open(&row.note, &self.keys).ok();
         let opened = opened.filter(|(checkpoint, _)| {
@@ -55,10 +55,10 @@ impl Checkpoints {
         let signed_by = opened
             .as_ref()
             .map_or(&[][..], |(_, signed_by)| signed_by.as_slice());
-        if let Ok(succession) = &mut self.succession
-            && let Err(bad) = succession.next(row, signed_by)
+        if let Ok(key_rotation) = &mut self.key_rotation
+            && let Err(bad) = key_rotation.next(row, signed_by)
         {
-            self.succession = Err(bad);
+            self.key_rotation = Err(bad);
         }
         let trusted = signed_by
             .iter()
@@ -70,17 +70,17 @@ impl Checkpoints {
             }
             _ => Err(Fault::CheckpointForged),
         };
-        Mark::claimed(size, claim)
+        ExpectedCheckpoint::with_root(size, claim)
     }
 
     /// Whether the newest is missing, or a key has no hand-over.
-    pub fn finish(self) -> Result<(), FirstBad> {
+    pub fn finish(self) -> Result<(), FirstFault> {
         if let Some(size) = self.newest.filter(|newest| *newest > self.largest) {
-            return Err(FirstBad {
+            return Err(FirstFault {
                 seq: size.cast_signed(),
                 what: Fault::CheckpointMissing(size),
             });
         }
-        self.succession?.finish()
+        self.key_rotation?.finish()
     }
 }

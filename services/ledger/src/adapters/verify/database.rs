@@ -25,7 +25,7 @@ pub async fn integrity(connection: &mut Connection) -> Result<Integrity, Error> 
 
 async fn of_sqlite(connection: &mut Connection) -> Result<Integrity, sqlx::Error> {
     let sql = Sql::new("PRAGMA integrity_check(1)");
-    let row = connection.link().first(&sql).await?;
+    let row = connection.conn().first(&sql).await?;
     let text = row.map(|row| row.get::<String>("integrity_check"));
     Ok(match text.transpose()?.as_deref() {
         Some("ok") => Integrity::Whole,
@@ -37,7 +37,7 @@ async fn of_postgres(connection: &mut Connection) -> Result<Integrity, sqlx::Err
     let sql = Sql::new(
         "SELECT quote_ident(nspname) AS schema FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'amcheck'",
     );
-    let Some(row) = connection.link().first(&sql).await? else {
+    let Some(row) = connection.conn().first(&sql).await? else {
         let why = "the extension amcheck is not in this database (CREATE EXTENSION amcheck)";
         return Ok(Integrity::Unasked(why.to_owned()));
     };
@@ -47,7 +47,7 @@ async fn of_postgres(connection: &mut Connection) -> Result<Integrity, sqlx::Err
          JOIN pg_class x ON x.oid = i.indexrelid AND x.relkind = 'i' AND x.relam = (SELECT oid FROM pg_am WHERE amname = 'btree')
          WHERE x.relnamespace = current_schema()::regnamespace AND i.indisvalid AND i.indisready"
     ));
-    match connection.link().first(&sql).await {
+    match connection.conn().first(&sql).await {
         Ok(_) => Ok(Integrity::Whole),
         // Not allowed; no such function: an older one.
         Err(sqlx::Error::Database(error))

@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-use ledger_format::file::cores;
+use ledger_format::file::available_threads;
 use mesh_db::pool::{Access, Connection};
 use mesh_db::sql::{Row, Sql};
 
@@ -11,7 +11,7 @@ use super::rows::checkpoint;
 use crate::adapters::archives;
 use crate::adapters::index::{self, COLUMNS};
 use crate::domain::checkpoint::StoredCheckpoint;
-use crate::domain::verify::{Hashed, Stored, StoredHead, StoredRef};
+use crate::domain::verify::{HashedEntry, StoredEntry, StoredEntryRef, StoredHead};
 
 /// Entries of one page.
 pub(super) const PAGE: i64 = 1000;
@@ -27,11 +27,11 @@ pub(super) struct Page {
 }
 
 pub(super) struct Read {
-    pub hashed: Hashed,
+    pub hashed: HashedEntry,
     /// The id, if payloads may be gone: no leaf proves it then.
     pub archived_id: Option<Vec<u8>>,
     /// The entry, if it has no payload.
-    pub without_payload: Option<Stored>,
+    pub without_payload: Option<StoredEntry>,
     /// Where payloads are partitioned, their sequence alone is not unique.
     pub payload_twice: bool,
     pub index_fits: bool,
@@ -79,14 +79,14 @@ struct Fetched {
 async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetched, sqlx::Error> {
     let mut snapshot = connection.begin(Access::Snapshot).await?;
     let head = Sql::new("SELECT seq, chain FROM head");
-    let head = match snapshot.link().rows(&head).await?.as_slice() {
+    let head = match snapshot.conn().rows(&head).await?.as_slice() {
         [row] => Some(StoredHead {
             seq: row.get("seq")?,
             chain: row.get("chain")?,
         }),
         _ => None,
     };
-    let archived_to = snapshot.link().first(&archives::archived_to()).await?;
+    let archived_to = snapshot.conn().first(&archives::archived_to()).await?;
     let archived_to = archived_to.map_or(Ok(0), |row| row.get("archived_to"))?;
     // The first page has no lower bound: somebody may have put a row before the first. Text is read as bytes, as it may be none any more.
     let mut entries = Sql::new("SELECT seq, ")
@@ -96,7 +96,7 @@ async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetche
         entries = entries.push(" WHERE seq > ").bind(after);
     }
     let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE);
-    let entries = snapshot.link().rows(&entries).await?;
+    let entries = snapshot.conn().rows(&entries).await?;
     let seqs = seqs(&entries)?;
     // By range and not by a join: each partition is looked into once, and not once for every entry.
     let of_page = |sql: Sql| {
@@ -113,19 +113,19 @@ async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetche
             .bytes("subject")
             .push(", body FROM payloads"),
     );
-    let payloads = snapshot.link().rows(&payloads).await?;
+    let payloads = snapshot.conn().rows(&payloads).await?;
     let index = of_page(
         Sql::new("SELECT recorded_at, ")
             .push(COLUMNS)
             .push(" FROM event_index"),
     );
-    let index = snapshot.link().rows(&index).await?;
+    let index = snapshot.conn().rows(&index).await?;
     let nodes = of_page(
         Sql::new("SELECT seq, ")
             .bytes("block")
             .push(" FROM event_nodes"),
     );
-    let nodes = snapshot.link().rows(&nodes).await?;
+    let nodes = snapshot.conn().rows(&nodes).await?;
     let mut checkpoints = Sql::new("SELECT number, size, root, made_at, ")
         .bytes("note")
         .push(" FROM checkpoints WHERE TRUE");
@@ -137,7 +137,7 @@ async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetche
         checkpoints = checkpoints.push(" AND size <= ").bind(last);
     }
     let checkpoints = checkpoints.push(" ORDER BY size, number");
-    let checkpoints = snapshot.link().rows(&checkpoints).await?;
+    let checkpoints = snapshot.conn().rows(&checkpoints).await?;
     snapshot.commit().await?;
     Ok(Fetched {
         head,
@@ -171,7 +171,7 @@ impl Fetched {
             index: BySeq::of(self.index)?,
             nodes: BySeq::of(self.nodes)?,
         };
-        let part = self.entries.len().div_ceil(cores()).max(1);
+        let part = self.entries.len().div_ceil(available_threads()).max(1);
         let compared: Vec<Result<Vec<Read>, sqlx::Error>> = thread::scope(|scope| {
             let of = |rows: &[Row]| rows.iter().map(|row| beside.compare(row)).collect();
             let parts = self.entries.chunks(part);
@@ -212,7 +212,7 @@ impl Beside {
             Some(row) => Some([row.at(2)?, row.at(3)?, row.at(4)?]),
             None => None,
         };
-        let entry = StoredRef {
+        let entry = StoredEntryRef {
             seq,
             id: row.at(1)?,
             leaf: row.at(2)?,

@@ -13,7 +13,7 @@ use crate::adapters::{archives, proof};
 use crate::domain::archive::Audited;
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::keys::{StoredKey, audit_entries};
-use crate::domain::verify::{Fault, FirstBad};
+use crate::domain::verify::{Fault, FirstFault};
 use crate::error::Error;
 
 /// Stored subtrees of one query.
@@ -24,7 +24,7 @@ pub async fn subtrees(
     connection: &mut Connection,
     computed: Vec<(Node, Hash)>,
     count: u64,
-) -> Result<Option<FirstBad>, Error> {
+) -> Result<Option<FirstFault>, Error> {
     let place = |node: Node| (i64::from(node.level), node.index.cast_signed());
     let mut computed: BTreeMap<(i64, i64), Hash> = computed
         .into_iter()
@@ -33,7 +33,7 @@ pub async fn subtrees(
     let signed = Sql::new("SELECT COALESCE(MAX(size), 0) AS size FROM checkpoints WHERE size <= ")
         .bind(count.cast_signed());
     let row = connection
-        .link()
+        .conn()
         .first(&signed)
         .await
         .map_err(Error::Read)?;
@@ -50,7 +50,7 @@ pub async fn subtrees(
             .bind(after.1)
             .push(") ORDER BY level, idx LIMIT ")
             .bind(PAGE);
-        let rows = connection.link().rows(&sql).await.map_err(Error::Read)?;
+        let rows = connection.conn().rows(&sql).await.map_err(Error::Read)?;
         for row in &rows {
             let (level, idx): (i64, i64) = (
                 row.get("level").map_err(Error::Read)?,
@@ -85,18 +85,18 @@ fn end((level, idx): (i64, i64)) -> i64 {
         .unwrap_or(i64::MAX)
 }
 
-fn differs(place: (i64, i64)) -> FirstBad {
-    FirstBad {
+fn differs(place: (i64, i64)) -> FirstFault {
+    FirstFault {
         seq: end(place),
         what: Fault::SubtreeDiffers,
     }
 }
 
 /// The first key that was not handed over to, or of which the audit says something else.
-pub async fn keys(connection: &mut Connection) -> Result<Option<FirstBad>, Error> {
+pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
     let told = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
-        let keys = snapshot.link().rows(&proof::keys()).await?;
+        let keys = snapshot.conn().rows(&proof::keys()).await?;
         let keys: Vec<StoredKey> = keys.iter().map(proof::key).collect::<Result<_, _>>()?;
         for (key, entry) in keys.iter().skip(1).zip(audit_entries(&keys, "")) {
             let fits = match archives::audited(&mut snapshot, &entry.id).await? {
@@ -109,7 +109,7 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstBad>, Error
                 None => key.from_size > 0,
             };
             if !fits {
-                return Ok(Some(FirstBad {
+                return Ok(Some(FirstFault {
                     seq: key.from_size,
                     what: Fault::KeysChanged,
                 }));

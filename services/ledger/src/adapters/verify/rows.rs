@@ -7,7 +7,7 @@ use crate::adapters::archives::{self, CheckedArchive};
 use crate::adapters::proof;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
-use crate::domain::verify::Payload;
+use crate::domain::verify::StoredPayload;
 use crate::error::Error;
 
 /// Nothing about it is trusted: its note may be no text any more.
@@ -27,17 +27,17 @@ pub(super) async fn stored_keys(
     connection: &mut Connection,
 ) -> Result<(Vec<StoredKey>, i64), sqlx::Error> {
     let mut snapshot = connection.begin(Access::Snapshot).await?;
-    let rows = snapshot.link().rows(&proof::keys()).await?;
+    let rows = snapshot.conn().rows(&proof::keys()).await?;
     let newest = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM checkpoints");
-    let newest = snapshot.link().first(&newest).await?;
+    let newest = snapshot.conn().first(&newest).await?;
     snapshot.commit().await?;
     // One that is no text is nobody's: what it signed counts as forged.
     let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(proof::key).collect();
     Ok((keys?, newest.map_or(Ok(0), |row| row.get("number"))?))
 }
 
-pub(in crate::adapters) fn payload(row: &Row) -> Result<Payload, sqlx::Error> {
-    Ok(Payload {
+pub(in crate::adapters) fn payload(row: &Row) -> Result<StoredPayload, sqlx::Error> {
+    Ok(StoredPayload {
         cluster: row.get("cluster")?,
         subject: row.get("subject")?,
         body: row.get("body")?,
@@ -71,7 +71,7 @@ pub(super) async fn stray(
             " OR t.seq < 1) AND NOT EXISTS (SELECT 1 FROM entries e WHERE e.seq = t.seq)
              ORDER BY t.seq LIMIT 1",
         );
-    let row = connection.link().first(&sql).await.map_err(Error::Read)?;
+    let row = connection.conn().first(&sql).await.map_err(Error::Read)?;
     row.map(|row| row.get("seq"))
         .transpose()
         .map_err(Error::Read)

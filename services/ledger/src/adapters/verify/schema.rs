@@ -66,7 +66,7 @@ async fn of_sqlite(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
         "SELECT type || ' ' || name || ' on ' || tbl_name || COALESCE(': ' || sql, '') AS line FROM sqlite_schema
          WHERE name NOT LIKE 'sqlite_stat%'",
     );
-    let rows = connection.link().rows(&sql).await?;
+    let rows = connection.conn().rows(&sql).await?;
     let mut lines = Lines::new();
     for row in rows {
         *lines.entry(row.get("line")?).or_default() += 1;
@@ -92,7 +92,7 @@ async fn expected_of_sqlite() -> Result<Lines, Error> {
 }
 
 async fn of_postgres(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
-    let rows = connection.link().rows(&Sql::new(POSTGRES_QUERY)).await?;
+    let rows = connection.conn().rows(&Sql::new(POSTGRES_QUERY)).await?;
     let mut lines = Lines::new();
     for row in rows {
         lines.insert(row.get("line")?, row.get("count")?);

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::{Consistency, Inclusion, KnownKey, ProofError, Proofs, Wanted, invalid, root_of};
 use crate::api::{openapi, unanswered};
 use crate::domain::checkpoint::StoredCheckpoint;
-use crate::domain::export::Line;
+use crate::domain::export::ExportLine;
 
 pub(super) fn router(proofs: Arc<Proofs>) -> Router {
     Router::new()
@@ -335,7 +335,7 @@ async fn next_page(proofs: &Proofs, after: u64, to: u64) -> std::io::Result<(Byt
     let mut text = Vec::new();
     let mut last = after;
     for entry in entries {
-        let entry = Line::of(entry).map_err(|bad| std::io::Error::other(bad.to_string()))?;
+        let entry = ExportLine::of(entry).map_err(|bad| std::io::Error::other(bad.to_string()))?;
         last = entry.seq;
         text.extend(line(&entry)?);
     }

@@ -59,7 +59,7 @@ async fn interrupted_anywhere_it_goes_on(database: Database) {
                 .await;
         }
         outsider.put_guards(&guards).await;
-        // Verified as it is.
+        // VerifiedLedger as it is.
         assert_eq!(ledger.verify(false).await.unwrap().count, 300);
         if half == "seq > 0" {
             // Noted, but the file had not got its name yet.

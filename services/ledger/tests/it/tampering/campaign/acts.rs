@@ -2,7 +2,7 @@
 
 use ledger::domain::archive::StoredArchive;
 use ledger::domain::checkpoint::Checkpoint;
-use ledger_format::archive::Ids;
+use ledger_format::archive::IdHasher;
 use ledger_format::chain::{Entry, Hash, link};
 use rand::random_range;
 
@@ -363,7 +363,7 @@ impl Victim {
     async fn forge_archive(&mut self, note: Note) {
         let root = format!("SELECT root FROM checkpoints WHERE size = {HANDED_OVER}");
         let root = self.outsider.bytes(&root).await.try_into().unwrap();
-        let mut ids = Ids::default();
+        let mut ids = IdHasher::default();
         for seq in FIRST..=HANDED_OVER {
             let id = format!("SELECT id FROM entries WHERE seq = {seq}");
             ids.push(self.outsider.texts(&id).await[0].as_bytes());

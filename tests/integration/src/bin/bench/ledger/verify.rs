@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use ledger::{Location, Store, verify_database};
 use ledger_format::chain::GENESIS;
 use ledger_format::checkpoint::Checkpoint;
-use ledger_format::export::{FORMAT, Header, HexHash, Line as ExportLine};
-use ledger_format::file::{self, Options};
+use ledger_format::export::{FORMAT, Header, HexHash, ExportLine};
+use ledger_format::file::{self, VerifyOptions};
 use ledger_format::merkle::Frontier;
 use ledger_format::note::PrivateKey;
-use ledger_format::verify::{Stored, Verifier};
+use ledger_format::verify::{StoredEntry, Verifier};
 use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
@@ -105,9 +105,9 @@ async fn read(location: &Location) -> anyhow::Result<Duration> {
     }
 }
 
-async fn entries(location: &Location, count: u64) -> anyhow::Result<Vec<Stored>> {
+async fn entries(location: &Location, count: u64) -> anyhow::Result<Vec<StoredEntry>> {
     let store = Store::open(location, 1).await?;
-    let mut entries: Vec<Stored> = Vec::new();
+    let mut entries: Vec<StoredEntry> = Vec::new();
     loop {
         let after = entries.len() as u64;
         let more = store.entries(after, count).await?;
@@ -121,7 +121,7 @@ async fn entries(location: &Location, count: u64) -> anyhow::Result<Vec<Stored>>
 }
 
 /// Leaves, chain and tree alone, on one core; and an export, which is parsed besides, on one and on all.
-fn in_memory(name: &str, entries: &[Stored]) -> anyhow::Result<Vec<Line>> {
+fn in_memory(name: &str, entries: &[StoredEntry]) -> anyhow::Result<Vec<Line>> {
     let count = entries.len() as f64;
     let rate = |took: Duration| count / took.as_secs_f64();
     let start = Instant::now();
@@ -162,12 +162,12 @@ fn in_memory(name: &str, entries: &[Stored]) -> anyhow::Result<Vec<Line>> {
         .against(sha, "SHA-256")
         .budget("≥ 300,000", alone >= 300_000.0),
     ];
-    for threads in [1, file::cores()] {
+    for threads in [1, file::available_threads()] {
         let keys = [key.public()];
         let start = Instant::now();
-        let options = Options {
+        let options = VerifyOptions {
             keys: &keys,
-            kept: &[],
+            trusted: &[],
             threads,
             progress: &mut |_, _, _| (),
         };
@@ -180,7 +180,7 @@ fn in_memory(name: &str, entries: &[Stored]) -> anyhow::Result<Vec<Line>> {
 }
 
 /// An export of entries, signed by a key of its own.
-fn export(entries: &[Stored]) -> anyhow::Result<(Vec<u8>, PrivateKey)> {
+fn export(entries: &[StoredEntry]) -> anyhow::Result<(Vec<u8>, PrivateKey)> {
     const ORIGIN: &str = "example.org/bench";
     let key = PrivateKey::new(ORIGIN, &[1; 32])?;
     let mut tree = Frontier::default();

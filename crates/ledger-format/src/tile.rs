@@ -1,7 +1,7 @@
 //! The Merkle tree as the ledger stores it: the leaves, and the hash of every complete subtree of 256, 256², 256³, … of them.
 //!
-//! What lies between is computed when it is asked for, from a [`Block`] of 256 stored hashes. So a proof in a ledger of ten million entries
-//! reads some blocks instead of all leaves. The stored subtrees follow from the leaves and may be made anew.
+//! What lies between is computed when it is asked for, from a [`Tile`] of 256 stored hashes. So a proof in a ledger of ten million entries
+//! reads some tiles instead of all leaves. The stored subtrees follow from the leaves and may be made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,73 +9,73 @@ use crate::chain::Hash;
 use crate::merkle::{Frontier, Node, Range};
 
 /// Levels from one stored level to the next.
-pub const HEIGHT: u8 = 8;
-/// Hashes of a block.
-pub const WIDTH: u64 = 1 << HEIGHT;
+pub const TILE_HEIGHT: u8 = 8;
+/// Hashes of a tile.
+pub const TILE_WIDTH: u64 = 1 << TILE_HEIGHT;
 
 /// 256 stored hashes of one level, as far as the ledger has them: those from `index` · 256 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Block {
+pub struct Tile {
     /// Level in the tree, a multiple of 8. On level 0 are the leaves.
     pub level: u8,
-    /// Place among the blocks of its level.
+    /// Place among the tiles of its level.
     pub index: u64,
 }
 
-impl Block {
+impl Tile {
     /// Index of its first hash.
     pub const fn start(self) -> u64 {
-        self.index * WIDTH
+        self.index * TILE_WIDTH
     }
 
-    /// The block that a subtree is computed from, and how many hashes of it, beginning where.
+    /// The tile that a subtree is computed from, and how many hashes of it, beginning where.
     const fn of(node: Node) -> (Self, usize, usize) {
-        let above = node.level % HEIGHT;
+        let above = node.level % TILE_HEIGHT;
         let first = node.index << above;
-        let block = Self {
+        let tile = Self {
             level: node.level - above,
-            index: first / WIDTH,
+            index: first / TILE_WIDTH,
         };
-        (block, (first % WIDTH) as usize, 1 << above)
+        (tile, (first % TILE_WIDTH) as usize, 1 << above)
     }
 }
 
-/// The blocks that are needed to compute the hashes of some ranges.
-pub fn blocks(ranges: &[Range]) -> BTreeSet<Block> {
+/// The tiles that are needed to compute the hashes of some ranges.
+pub fn tiles(ranges: &[Range]) -> BTreeSet<Tile> {
     ranges
         .iter()
         .flat_map(|range| range.nodes())
-        .map(|node| Block::of(node).0)
+        .map(|node| Tile::of(node).0)
         .collect()
 }
 
-/// Blocks that were read.
+/// Tiles that were read.
 #[derive(Clone, Debug, Default)]
-pub struct Blocks(BTreeMap<Block, Vec<Hash>>);
+pub struct Tiles(BTreeMap<Tile, Vec<Hash>>);
 
-impl Blocks {
-    /// Adds a block: its hashes from the first on, without a gap.
-    pub fn insert(&mut self, block: Block, hashes: Vec<Hash>) {
-        self.0.insert(block, hashes);
+impl Tiles {
+    /// Adds a tile: its hashes from the first on, without a gap.
+    pub fn insert(&mut self, tile: Tile, hashes: Vec<Hash>) {
+        self.0.insert(tile, hashes);
     }
 
-    /// Adds a stored hash that follows those of its block, if that was read.
+    /// Adds a stored hash that follows those of its tile, if that was read.
     pub fn push(&mut self, node: Node, hash: Hash) {
-        let block = Block {
+        let tile = Tile {
             level: node.level,
-            index: node.index / WIDTH,
+            index: node.index / TILE_WIDTH,
         };
-        if let Some(hashes) = self.0.get_mut(&block)
-            && block.start() + hashes.len() as u64 == node.index
+        if let Some(hashes) = self.0.get_mut(&tile)
+            && tile.start() + hashes.len() as u64 == node.index
         {
             hashes.push(hash);
         }
     }
 
-    /// The hash of a subtree; `None` if its block was not read or does not reach so far.
+    /// The hash of a subtree; `None` if its tile was not read or does not reach so far.
     fn node(&self, node: Node) -> Option<Hash> {
-        let (block, first, count) = Block::of(node);
-        let hashes = self.0.get(&block)?.get(first..first + count)?;
+        let (tile, first, count) = Tile::of(node);
+        let hashes = self.0.get(&tile)?.get(first..first + count)?;
         let mut subtree = Frontier::default();
         for hash in hashes {
             subtree.push(*hash);
@@ -103,8 +103,8 @@ impl Blocks {
 
 /// Adds a leaf, and the subtrees that are stored and complete with it.
 pub fn grow(frontier: &mut Frontier, leaf: Hash, subtrees: &mut Vec<(Node, Hash)>) {
-    frontier.push_seen(leaf, |node, hash| {
-        if node.level > 0 && node.level % HEIGHT == 0 {
+    frontier.push_with(leaf, |node, hash| {
+        if node.level > 0 && node.level % TILE_HEIGHT == 0 {
             subtrees.push((node, *hash));
         }
     });
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     /// What a database would hold of a tree.
-    struct Stored(BTreeMap<u8, Vec<Hash>>);
+    struct StoredEntry(BTreeMap<u8, Vec<Hash>>);
 
-    impl Stored {
+    impl StoredEntry {
         fn of(size: u64) -> (Self, Frontier) {
             let mut levels: BTreeMap<u8, Vec<Hash>> = BTreeMap::new();
             let mut frontier = Frontier::default();
@@ -137,18 +137,18 @@ mod tests {
             (Self(levels), frontier)
         }
 
-        fn read(&self, blocks: BTreeSet<Block>) -> Blocks {
-            let mut read = Blocks::default();
-            for block in blocks {
-                let hashes = self.0[&block.level].iter();
-                let hashes = hashes.skip(block.start() as usize).take(WIDTH as usize);
-                read.insert(block, hashes.copied().collect());
+        fn read(&self, tiles: BTreeSet<Tile>) -> Tiles {
+            let mut read = Tiles::default();
+            for tile in tiles {
+                let hashes = self.0[&tile.level].iter();
+                let hashes = hashes.skip(tile.start() as usize).take(TILE_WIDTH as usize);
+                read.insert(tile, hashes.copied().collect());
             }
             read
         }
 
         fn hashes(&self, ranges: &[Range]) -> Vec<Hash> {
-            self.read(blocks(ranges)).hashes(ranges).unwrap()
+            self.read(tiles(ranges)).hashes(ranges).unwrap()
         }
     }
 
@@ -170,34 +170,34 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3))]
         #[test]
         fn proofs_come_out_of_few_blocks(size in 1u64..70_000, a in any::<prop::sample::Index>(), b in any::<prop::sample::Index>()) {
-            let (stored, frontier) = Stored::of(size);
+            let (stored, frontier) = StoredEntry::of(size);
             let index = a.index(size as usize) as u64;
             let ranges = inclusion(index, size).unwrap();
-            prop_assert!(blocks(&ranges).len() <= 6);
+            prop_assert!(tiles(&ranges).len() <= 6);
             let proof = stored.hashes(&ranges);
             prop_assert!(verify_inclusion(&leaf(index), index, size, &proof, &frontier.root()));
 
             let from = b.index(size as usize) as u64 + 1;
             let ranges = consistency(from, size).unwrap();
-            prop_assert!(blocks(&ranges).len() <= 6);
+            prop_assert!(tiles(&ranges).len() <= 6);
             let proof = stored.hashes(&ranges);
             prop_assert!(verify_consistency(from, &root(from), size, &frontier.root(), &proof));
 
             let edge = Range { start: 0, end: from };
-            let blocks = stored.read(blocks(&[edge]));
-            prop_assert_eq!(blocks.frontier(from).unwrap().root(), root(from));
+            let tiles = stored.read(tiles(&[edge]));
+            prop_assert_eq!(tiles.frontier(from).unwrap().root(), root(from));
         }
     }
 
     #[test]
     fn what_was_not_read_gives_no_hash() {
         let range = Range { start: 0, end: 3 };
-        let mut read = Blocks::default();
+        let mut read = Tiles::default();
         assert_eq!(read.hashes(&[range]), None);
-        let [block] = Vec::from_iter(blocks(&[range]))[..] else {
-            panic!("leaves of one block")
+        let [tile] = Vec::from_iter(tiles(&[range]))[..] else {
+            panic!("leaves of one tile")
         };
-        read.insert(block, vec![leaf(0), leaf(1)]);
+        read.insert(tile, vec![leaf(0), leaf(1)]);
         assert_eq!((read.hashes(&[range]), read.frontier(3)), (None, None));
         assert!(read.frontier(2).is_some());
         assert_eq!(read.frontier(0), Some(Frontier::default()));

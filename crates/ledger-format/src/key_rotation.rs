@@ -4,7 +4,7 @@
 //! it and by the next: the hand-over, of the size that the next key is said to sign from. A table of keys that says something else was changed.
 
 use crate::checkpoint::StoredCheckpoint;
-use crate::fault::{Fault, FirstBad};
+use crate::fault::{Fault, FirstFault};
 use crate::note::PublicKey;
 
 /// A key as it is stored.
@@ -24,7 +24,7 @@ pub struct StoredKey {
 
 /// Checks the checkpoints of a ledger, one after the other.
 #[derive(Clone, Debug)]
-pub struct Succession {
+pub struct KeyRotation {
     keys: Vec<StoredKey>,
     /// The key whose turn it is, by its place.
     turn: usize,
@@ -33,7 +33,7 @@ pub struct Succession {
     known: i64,
 }
 
-impl Succession {
+impl KeyRotation {
     /// Begins, with the keys in their order and the number of the newest checkpoint at the same moment. What is signed later is not looked at.
     pub fn new(keys: Vec<StoredKey>, known: i64) -> Self {
         // Keys that were replaced before there was any entry have signed nothing.
@@ -54,12 +54,12 @@ impl Succession {
         &mut self,
         checkpoint: &StoredCheckpoint,
         signed_by: &[&PublicKey],
-    ) -> Result<(), FirstBad> {
+    ) -> Result<(), FirstFault> {
         if checkpoint.number > self.known {
             return Ok(());
         }
         let bad = |what| {
-            Err(FirstBad {
+            Err(FirstFault {
                 seq: checkpoint.size,
                 what,
             })
@@ -93,8 +93,8 @@ impl Succession {
     ///
     /// # Errors
     /// If that is not so.
-    pub fn finish(&self) -> Result<(), FirstBad> {
-        let bad = |seq, what| Err(FirstBad { seq, what });
+    pub fn finish(&self) -> Result<(), FirstFault> {
+        let bad = |seq, what| Err(FirstFault { seq, what });
         let numbered = self.keys.iter().zip(1..);
         let misplaced = numbered
             .filter(|(key, number)| key.number != *number)
@@ -134,9 +134,9 @@ mod tests {
     }
 
     /// Numbers and sizes of checkpoints, and who signed them.
-    fn check(keys: &[StoredKey], checkpoints: &[(i64, i64, &[i64])]) -> Result<(), FirstBad> {
+    fn check(keys: &[StoredKey], checkpoints: &[(i64, i64, &[i64])]) -> Result<(), FirstFault> {
         let known = checkpoints.iter().map(|(number, ..)| *number).max();
-        let mut succession = Succession::new(keys.to_vec(), known.unwrap_or(0));
+        let mut key_rotation = KeyRotation::new(keys.to_vec(), known.unwrap_or(0));
         for (number, size, signed_by) in checkpoints {
             let checkpoint = StoredCheckpoint {
                 number: *number,
@@ -146,9 +146,9 @@ mod tests {
                 made_at: 0,
             };
             let signed_by: Vec<PublicKey> = signed_by.iter().map(|number| key(*number)).collect();
-            succession.next(&checkpoint, &signed_by.iter().collect::<Vec<_>>())?;
+            key_rotation.next(&checkpoint, &signed_by.iter().collect::<Vec<_>>())?;
         }
-        succession.finish()
+        key_rotation.finish()
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         // Replaced before there was an entry.
         let unused = [stored(1, 0), stored(2, 0)];
         assert_eq!(check(&unused, &[(1, 10, &[2])]), Ok(()));
-        let what = |result: Result<(), FirstBad>| result.unwrap_err().what;
+        let what = |result: Result<(), FirstFault>| result.unwrap_err().what;
         for from_size in [0, 14, 16, 20] {
             let altered = [stored(1, 0), stored(2, from_size)];
             assert_eq!(what(check(&altered, &whole)), Fault::KeysChanged);

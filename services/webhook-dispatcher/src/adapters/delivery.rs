@@ -24,7 +24,7 @@ pub enum State {
     Waiting,
     /// Arrived.
     Delivered,
-    /// BulkRows up.
+    /// Given up.
     Dead,
     /// Too old to be sent.
     Expired,

@@ -82,13 +82,13 @@ pub struct Again {
     /// Whose last attempt failed for this reason, as `refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// BulkRows up then or later: RFC 3339, or how long ago.
+    /// Given up then or later: RFC 3339, or how long ago.
     #[serde(
         deserialize_with = "time_bound::deserialize",
         skip_serializing_if = "Option::is_none"
     )]
     pub since: Option<DateTime<Utc>>,
-    /// BulkRows up before.
+    /// Given up before.
     #[serde(
         deserialize_with = "time_bound::deserialize",
         skip_serializing_if = "Option::is_none"

@@ -27,7 +27,7 @@ pub struct Counts {
     pub delivered: u64,
     /// To be tried (again).
     pub waiting: u64,
-    /// BulkRows up.
+    /// Given up.
     pub dead: u64,
     /// Too old to be sent.
     pub expired: u64,

@@ -42,9 +42,9 @@ impl Cli {
     }
 
     /// One that waits longer for answers, within the same number of commands per second.
-    pub(crate) fn patient(&self, command_timeout: Duration) -> Self {
+    pub(crate) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
-            runner: self.runner.patient(command_timeout),
+            runner: self.runner.with_timeout(command_timeout),
             queue: Arc::clone(&self.queue),
         }
     }

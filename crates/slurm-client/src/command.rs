@@ -19,14 +19,14 @@ use tokio::{
     process::Command,
 };
 
-use crate::{Config, Error, limits::Limits, metrics, spill::Text};
+use crate::{Config, Error, metrics, request_limits::RequestLimits, spill::Text};
 
 /// More output than 100,000 jobs make (`scontrol show jobs`: about 1.1 kB each).
-const MOST_OUTPUT: usize = 256 << 20;
+const MAX_OUTPUT_BYTES: usize = 256 << 20;
 /// Slurm's error texts are short; the rest of a flood is dropped.
-const MOST_STDERR: u64 = 64 << 10;
+const MAX_STDERR_BYTES: u64 = 64 << 10;
 /// Of an answer of white space only.
-const MOST_BLANK: usize = 1 << 10;
+const MAX_BLANK_BYTES: usize = 1 << 10;
 /// What a command may take over from our own environment.
 const INHERITED: [&str; 6] = [
     "PATH",
@@ -42,7 +42,7 @@ const INHERITED: [&str; 6] = [
 pub(crate) struct Runner {
     config: Config,
     environment: Arc<Vec<(OsString, OsString)>>,
-    limits: Limits,
+    limits: RequestLimits,
 }
 
 /// What a command printed.
@@ -72,16 +72,16 @@ impl Runner {
             environment.push(("SLURM_CONF".into(), conf.into()));
         }
         Self {
-            limits: Limits::new(&config),
+            limits: RequestLimits::new(&config),
             config,
             environment: Arc::new(environment),
         }
     }
 
     /// One that waits longer for answers, in places of its own, within the same number of commands per second.
-    pub(crate) fn patient(&self, command_timeout: Duration) -> Self {
+    pub(crate) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
-            limits: self.limits.patient(command_timeout),
+            limits: self.limits.with_timeout(command_timeout),
             ..self.clone()
         }
     }
@@ -115,9 +115,9 @@ impl Runner {
         let output = self.run_any_long(command, arguments).await?;
         // Nothing but an error, and status 0: as little an answer as with status 1.
         let only_error = output.stderr.contains("error") && {
-            let begin = output.stdout.window(0, MOST_BLANK);
+            let begin = output.stdout.window(0, MAX_BLANK_BYTES);
             let begin = begin.map_err(|source| Error::Io { command, source })?;
-            begin.trim().is_empty() && output.stdout.len() <= MOST_BLANK
+            begin.trim().is_empty() && output.stdout.len() <= MAX_BLANK_BYTES
         };
         if output.status == 0 && !only_error {
             return Ok(output.stdout);
@@ -198,14 +198,14 @@ impl Runner {
         let io_error = |source| Error::Io { command, source };
         let stdout = async {
             match stdout {
-                Some(stdout) => Text::of(stdout, MOST_OUTPUT).await,
+                Some(stdout) => Text::of(stdout, MAX_OUTPUT_BYTES).await,
                 None => Ok(Text::default()),
             }
         };
         let (stdout, stderr) =
-            tokio::try_join!(stdout, read(stderr, MOST_STDERR)).map_err(io_error)?;
+            tokio::try_join!(stdout, read(stderr, MAX_STDERR_BYTES)).map_err(io_error)?;
         let status = child.wait().await.map_err(io_error)?;
-        if stdout.len() > MOST_OUTPUT {
+        if stdout.len() > MAX_OUTPUT_BYTES {
             return Err(Error::Suspicious {
                 command,
                 problem: "more output than Slurm can mean",

@@ -7,9 +7,9 @@ use slurm_types::JobState;
 use crate::{AccountingRecord, JobRecord, NodeRecord};
 
 /// Forms that are published in one day: a release with more of them needs a new version of the mesh, not more events.
-const MAX_FORMS_PER_DAY: usize = 50;
+const MAX_DRIFT_EVENTS_PER_DAY: usize = 50;
 /// Longest word of Slurm that is quoted.
-const MAX_WORD: usize = 64;
+const MAX_WORD_CHARS: usize = 64;
 const SLURMCTLD: &str = "slurmctld";
 const SLURMDBD: &str = "slurmdbd";
 
@@ -83,7 +83,7 @@ impl Drift {
     /// Whether to publish it on a day (since 1970), and notes that it was. `published` has the forms of that day.
     pub fn note(&self, published: &mut BTreeMap<String, i64>, day: i64) -> bool {
         published.retain(|_, last| *last == day);
-        if published.contains_key(&self.message) || published.len() >= MAX_FORMS_PER_DAY {
+        if published.contains_key(&self.message) || published.len() >= MAX_DRIFT_EVENTS_PER_DAY {
             return false;
         }
         published.insert(self.message.clone(), day);
@@ -95,7 +95,7 @@ impl Drift {
 fn slurms_word(word: &str) -> String {
     let is_slurms = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     word.chars()
-        .take(MAX_WORD)
+        .take(MAX_WORD_CHARS)
         .map(|c| if is_slurms(c) { c } else { '?' })
         .collect()
 }
@@ -129,7 +129,7 @@ mod tests {
         let count = (0..500)
             .filter(|n| state(&format!("NEW_{n}")).note(&mut told, 1))
             .count();
-        assert_eq!(count, MAX_FORMS_PER_DAY);
+        assert_eq!(count, MAX_DRIFT_EVENTS_PER_DAY);
     }
 
     #[test]
@@ -163,6 +163,6 @@ mod tests {
     fn what_a_user_could_have_written_is_not_repeated() {
         assert_eq!(slurms_word("BRAND_NEW2"), "BRAND_NEW2");
         assert_eq!(slurms_word("alice's"), "???????");
-        assert_eq!(slurms_word(&"A".repeat(1_000)).len(), MAX_WORD);
+        assert_eq!(slurms_word(&"A".repeat(1_000)).len(), MAX_WORD_CHARS);
     }
 }

@@ -36,13 +36,13 @@ pub fn document(body: &[u8]) {
         json::answer(body, list, |value| {
             let job = json::job(value);
             if let Ok(job) = &job {
-                json::sweep_row(job, &mut parse::Words::default());
+                json::sweep_row(job, &mut parse::StringInterner::default());
             }
             json::node(value);
             json::partition(value);
             json::association(value);
             json::user(value);
-            for codes in [json::ExitCodes::Told, json::ExitCodes::Lost] {
+            for codes in [json::ExitCodes::Reported, json::ExitCodes::Lost] {
                 json::accounting(value, codes, |_| None);
             }
         })

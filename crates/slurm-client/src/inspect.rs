@@ -21,12 +21,12 @@ pub struct Inspection {
     /// What it is: `scontrol show job`, `slurmrestd or --json`, …
     pub source: &'static str,
     /// The records.
-    pub records: Vec<Inspected>,
+    pub records: Vec<InspectedRecord>,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Inspected {
+pub struct InspectedRecord {
     /// `job`, `accounting`, `node`, `partition`, …
     pub kind: String,
     /// Its fields by the collectors' names.
@@ -123,15 +123,15 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
     }
 }
 
-fn record(kind: &str, record: &impl Serialize) -> Inspected {
-    Inspected {
+fn record(kind: &str, record: &impl Serialize) -> InspectedRecord {
+    InspectedRecord {
         kind: kind.to_owned(),
         record: serde_json::to_value(record).unwrap_or_default(),
     }
 }
 
 /// Something no collector reads.
-fn raw(kind: &str, line: &str) -> Inspected {
+fn raw(kind: &str, line: &str) -> InspectedRecord {
     record(
         kind,
         &serde_json::json!({ "text": line, "collected": false }),

@@ -22,13 +22,13 @@ mod evidence;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod inspect;
+mod job_pages;
 mod json;
-mod limits;
 mod metrics;
-mod pace;
 mod parse;
-mod parts;
+mod rate_limiter;
 mod record;
+mod request_limits;
 mod rest;
 mod source;
 mod spill;
@@ -37,11 +37,11 @@ pub use config::{Config, ParseRestUrlError, RestUrl, Source};
 pub use drift::Drift;
 pub use error::Error;
 pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
+pub use job_pages::JobPages;
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
-pub use parts::JobParts;
 pub use record::{
-    AccessRecords, AccountingRecord, ArrayPosition, ArrayTasks, AssociationRecord, JobRecord,
-    JobsAnswer, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, SubmittedArray, Sweep, SweepRow,
-    Transaction, UsageRecord, UsedTres, UserRecord,
+    AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
+    JobLookup, JobRecord, NodeAlloc, NodeRecord, PartitionRecord, StepUsage, Sweep, SweepRow,
+    Transaction, TresUsage, UsageRecord, UserRecord,
 };
-pub use source::{Ping, Query, Slurm};
+pub use source::{AccountingQuery, Ping, Slurm};

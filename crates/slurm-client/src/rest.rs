@@ -11,8 +11,8 @@ mod controller;
 mod document;
 mod http;
 mod jobs;
+mod response;
 mod sweep;
-mod verdict;
 
 use std::{
     num::NonZeroU32,
@@ -30,8 +30,8 @@ use self::{
     api::{Api, Family, NEEDED},
     document::{complete, documented, envelope, nothing, unreadable},
     http::Http,
-    sweep::Known,
-    verdict::{Told, verdict},
+    response::{Response, classify},
+    sweep::CachedQueue,
 };
 use crate::{Config, Error, error::excerpt, json::Envelope, metrics};
 
@@ -56,7 +56,7 @@ const INVALID_JOB_ID: i64 = 2017;
 pub(crate) struct Rest {
     http: Http,
     api: Arc<Mutex<Option<Arc<Api>>>>,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<CachedQueue>>,
     /// The controller's clock in the newest answer about jobs.
     newest: Arc<AtomicI64>,
     /// How many requests may be sent per second.
@@ -74,9 +74,9 @@ impl Rest {
         }
     }
 
-    pub(crate) fn patient(&self, command_timeout: Duration) -> Self {
+    pub(crate) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
-            http: self.http.patient(command_timeout),
+            http: self.http.with_timeout(command_timeout),
             ..self.clone()
         }
     }
@@ -90,9 +90,9 @@ impl Rest {
         let mut last = None;
         for path in ["/openapi.json", "/openapi/v3"] {
             let reply = self.http.get(OPENAPI, path).await?;
-            match verdict(OPENAPI, Family::Controller, reply, self.http.has_token())? {
-                Told::Document(body) => last = Some(body),
-                Told::NotModified | Told::NoSuchJob | Told::NoSuchPath => {}
+            match classify(OPENAPI, Family::Controller, reply, self.http.has_token())? {
+                Response::Document(body) => last = Some(body),
+                Response::NotModified | Response::NoSuchJob | Response::NoSuchPath => {}
             }
             if let Some(api) = last.as_deref().and_then(Api::read).map(Arc::new) {
                 *known() = Some(Arc::clone(&api));
@@ -106,7 +106,7 @@ impl Rest {
         })
     }
 
-    fn forget_api(&self) {
+    fn invalidate_api(&self) {
         *self.api.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -117,7 +117,7 @@ impl Rest {
         family: Family,
         question: &str,
         argument: &str,
-    ) -> Result<Told, Error> {
+    ) -> Result<Response, Error> {
         let told = self
             .get_or_rediscover(command, family, question, argument)
             .await;
@@ -133,11 +133,11 @@ impl Rest {
         family: Family,
         question: &str,
         argument: &str,
-    ) -> Result<Told, Error> {
+    ) -> Result<Response, Error> {
         for again in [true, false] {
             let api = self.api().await?;
             let Some(path) = api.path(family, question) else {
-                self.forget_api();
+                self.invalidate_api();
                 return Err(Error::NotServed {
                     command,
                     served: api.served(family),
@@ -150,11 +150,11 @@ impl Rest {
                 None => format!("{path}?{argument}"),
             };
             let reply = self.http.get(command, &target).await?;
-            match verdict(command, family, reply, self.http.has_token())? {
+            match classify(command, family, reply, self.http.has_token())? {
                 // Once more: the server may be another version than before.
-                Told::NoSuchPath => {
+                Response::NoSuchPath => {
                     if again {
-                        self.forget_api();
+                        self.invalidate_api();
                     }
                 }
                 told => return Ok(told),
@@ -179,10 +179,12 @@ impl Rest {
         let list = question.split('/').next().unwrap_or(question);
         let list = if list == "job" { "jobs" } else { list };
         match self.get(command, family, question, argument).await? {
-            Told::Document(body) => documented(command, body, list, read).await.map(Some),
-            Told::NotModified if argument.starts_with("update_time=") => Ok(None),
-            Told::NoSuchJob if list != question => Ok(None),
-            Told::NotModified | Told::NoSuchJob | Told::NoSuchPath => Err(nothing(command)),
+            Response::Document(body) => documented(command, body, list, read).await.map(Some),
+            Response::NotModified if argument.starts_with("update_time=") => Ok(None),
+            Response::NoSuchJob if list != question => Ok(None),
+            Response::NotModified | Response::NoSuchJob | Response::NoSuchPath => {
+                Err(nothing(command))
+            }
         }
     }
 
@@ -209,7 +211,7 @@ impl Rest {
 
     /// Refuses an answer older than what was known before the question. Two seconds are allowed: whole seconds, and a backup
     /// controller's clock.
-    fn doubt_age(
+    fn check_age(
         &self,
         command: &'static str,
         before: i64,

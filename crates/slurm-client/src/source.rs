@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
-    AccessRecords, AccountingRecord, Config, Error, JobParts, JobsAnswer, NodeRecord,
-    PartitionRecord, Source, SubmittedArray, Sweep, Transaction, UsageRecord, cli::Cli, metrics,
+    AccessRecords, AccountingRecord, ArraySubmission, Config, Error, JobLookup, JobPages,
+    NodeRecord, PartitionRecord, Source, Sweep, Transaction, UsageRecord, cli::Cli, metrics,
     rest::Rest,
 };
 
 /// Shortest pause between two sweeps over REST, whose answers cost slurmrestd and slurmctld much more than a command's.
-const REST_PAUSE: Duration = Duration::from_secs(30);
+const MIN_REST_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Slurm, by its commands or by slurmrestd. Cheap to clone; clones share the bound on questions at a time.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ enum Inner {
 
 /// Which runs accounting is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Query {
+pub enum AccountingQuery {
     /// Runs in any state that lived at some time in the window. Leaves out what never became eligible (held, dependent): ask
     /// for those by id.
     Window {
@@ -70,10 +70,10 @@ impl Slurm {
 
     /// One that waits longer for answers, within the same number of questions per second.
     #[must_use]
-    pub fn patient(&self, command_timeout: Duration) -> Self {
+    pub fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self(match &self.0 {
-            Inner::Cli(cli) => Inner::Cli(cli.patient(command_timeout)),
-            Inner::Rest(rest) => Inner::Rest(rest.patient(command_timeout)),
+            Inner::Cli(cli) => Inner::Cli(cli.with_timeout(command_timeout)),
+            Inner::Rest(rest) => Inner::Rest(rest.with_timeout(command_timeout)),
         })
     }
 
@@ -91,16 +91,16 @@ impl Slurm {
     }
 
     /// Whether it tells who changed access: slurmrestd has no question for slurmdbd's log.
-    pub const fn logs_access(&self) -> bool {
+    pub const fn has_transaction_log(&self) -> bool {
         !self.over_rest()
     }
 
     /// The shortest polite pause after an answer that took so long. None with commands, whose number per second is bounded anyway; 20
     /// times the answer and at least 30 s with REST, where slurmrestd makes the answer at fifteen times the cost.
-    pub fn least_pause(&self, last_answer: Duration) -> Duration {
+    pub fn min_poll_interval(&self, last_answer: Duration) -> Duration {
         match &self.0 {
             Inner::Cli(_) => Duration::ZERO,
-            Inner::Rest(_) => last_answer.saturating_mul(20).max(REST_PAUSE),
+            Inner::Rest(_) => last_answer.saturating_mul(20).max(MIN_REST_POLL_INTERVAL),
         }
     }
 
@@ -111,26 +111,29 @@ impl Slurm {
     }
 
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
-    pub async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+    pub async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         ask!(self.jobs(ids))
     }
 
     /// Full records of these very jobs in this order, a part at a time: for so many that they should not be held at once. Neither the tasks of
     /// an array nor the components of a heterogeneous job come with it. A job that has no clear record is left out.
-    pub async fn job_parts(&self, ids: Vec<JobId>) -> Result<JobParts, Error> {
-        ask!(self.job_parts(ids))
+    pub async fn job_pages(&self, ids: Vec<JobId>) -> Result<JobPages, Error> {
+        ask!(self.job_pages(ids))
     }
 
     /// The same as [`Slurm::jobs`], but a job that a list of all leaves out is said to be unlisted and not asked for by its id: for many jobs that may not exist.
-    pub async fn jobs_listed(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+    pub async fn jobs_from_list(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         match &self.0 {
-            Inner::Cli(cli) => cli.jobs_listed(ids).await,
+            Inner::Cli(cli) => cli.jobs_from_list(ids).await,
             Inner::Rest(rest) => Box::pin(rest.jobs(ids)).await,
         }
     }
 
     /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
-    pub async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+    pub async fn accounting(
+        &self,
+        query: &AccountingQuery,
+    ) -> Result<Vec<AccountingRecord>, Error> {
         ask!(self.accounting(query))
     }
 
@@ -141,7 +144,7 @@ impl Slurm {
     }
 
     /// Which tasks these arrays were submitted with, as far as accounting knows. Over REST without what was ordered.
-    pub async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<SubmittedArray>, Error> {
+    pub async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<ArraySubmission>, Error> {
         ask!(self.submitted(arrays))
     }
 

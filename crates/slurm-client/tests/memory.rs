@@ -96,7 +96,7 @@ async fn records_of_a_long_queue_are_read_without_holding_them() {
     let sweep = slurm.sweep().await.unwrap();
     assert_eq!(sweep.rows.len(), JOBS as usize);
     let ids = sweep.rows.iter().map(|row| row.job_id).collect();
-    let mut parts = slurm.job_parts(ids).await.unwrap();
+    let mut parts = slurm.job_pages(ids).await.unwrap();
     assert_eq!(parts.unclear(), []);
     let mut next = 1;
     loop {

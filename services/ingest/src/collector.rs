@@ -5,20 +5,20 @@
 //! id and the same count: what was sampled, what carries the time at which ingest noticed it, and suspends, resumes and resizes, of which
 //! Slurm keeps the last.
 
-mod absorb;
-mod again;
+mod accounting_backlog;
+mod apply;
+mod array_reconcile;
+mod array_submissions;
 mod capture;
-mod debt;
 mod drift;
 mod gaps;
-mod ids;
-mod last;
 mod lost_state;
+mod open_lookups;
 mod outbox;
-mod questions;
-mod settle;
-mod submitted;
-mod usage;
+mod republish;
+mod snapshot_cache;
+mod unseen_ids;
+mod usage_backlog;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,27 +32,27 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-pub use self::again::{Window, without_usage};
-use self::debt::Clock;
-pub use self::debt::Debt;
-pub(crate) use self::ids::SKEW;
-pub use self::ids::{Newest, Unseen};
-use self::last::Last;
+pub use self::accounting_backlog::BacklogWindow;
+use self::accounting_backlog::Clock;
+use self::array_submissions::ArraySubmissionBacklog;
 pub use self::lost_state::LostState;
-use self::questions::{OpenQuestion, TaskQuestion};
-use self::submitted::Unasked;
-pub use self::usage::Due;
-use self::usage::Owing;
+use self::open_lookups::{OpenLookup, OpenTaskLookup};
+pub use self::republish::{Window, without_usage};
+use self::snapshot_cache::SnapshotCache;
+pub(crate) use self::unseen_ids::SKEW;
+pub use self::unseen_ids::{Newest, Unseen};
+pub use self::usage_backlog::DueUsageLookup;
+use self::usage_backlog::UsageBacklog;
 use crate::Error;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
-use crate::domain::{Book, Owner, Sighting};
+use crate::domain::{Observation, Owner, RunStore};
 use crate::identity::IdentityMap;
 
 /// A reading on its way into the books.
-pub struct Reading {
+pub struct TracedObservation {
     /// What was read.
-    pub sighting: Sighting,
+    pub observation: Observation,
     /// Digest of the sweep's row it was read for.
     pub digest: Option<u64>,
     /// True if no record of Slurm stands behind it.
@@ -61,11 +61,11 @@ pub struct Reading {
     pub links: Vec<Span>,
 }
 
-impl Reading {
+impl TracedObservation {
     /// A reading nobody rang for.
-    pub const fn new(sighting: Sighting) -> Self {
+    pub const fn new(observation: Observation) -> Self {
         Self {
-            sighting,
+            observation,
             digest: None,
             inferred: false,
             links: Vec::new(),
@@ -75,7 +75,7 @@ impl Reading {
 
 /// What has to be asked after readings were taken in, by Slurm's ids of the records.
 #[derive(Debug, Default)]
-pub struct Asks {
+pub struct FollowUpLookups {
     /// The controller again, soon.
     pub again: BTreeSet<u32>,
     /// Accounting.
@@ -87,21 +87,21 @@ pub struct Asks {
 /// The books, behind one lock.
 pub struct Core {
     /// Every run that is remembered.
-    pub book: Book,
+    pub book: RunStore,
     /// About the cluster.
     pub meta: Meta,
     store: Store,
     dirty: BTreeSet<u32>,
     /// The newest snapshot of runs that are not over.
-    last: Last,
+    last: SnapshotCache,
     /// How runs ended, by Slurm's id of their record.
-    questions: HashMap<u32, OpenQuestion>,
+    questions: HashMap<u32, OpenLookup>,
     /// What became of tasks that left their array, by array: reading its record, which goes on, says nothing about them.
-    task_questions: HashMap<RunKey, TaskQuestion>,
+    task_questions: HashMap<RunKey, OpenTaskLookup>,
     /// Ended runs of which accounting has not told yet what they used.
-    owing: Owing,
+    owing: UsageBacklog,
     /// Arrays of which accounting has not told yet which tasks they were submitted with.
-    unasked: Unasked,
+    unasked: ArraySubmissionBacklog,
     /// The newest job that sweeps have shown.
     newest: Option<Newest>,
     /// Set when something was decided but not published: the books are ahead of the bus and must not be stored.
@@ -160,21 +160,21 @@ impl Collector {
         bus.publish_all(loaded.outbox, &shutdown).await?;
         // Before the first sweep moves the watermark; both are stored with one write.
         let newest = loaded.book.newest_time(now);
-        meta.owed_from = debt::at_start(&mut meta, &config, now, newest);
+        meta.owed_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
         tracing::info!(
             runs = loaded.book.len(),
             republished,
             first_start = !meta.baseline_done,
             "state loaded"
         );
-        let owing = Owing::of(&loaded.book, now, &config);
-        let unasked = Unasked::of(&loaded.book);
+        let owing = UsageBacklog::of(&loaded.book, now, &config);
+        let unasked = ArraySubmissionBacklog::of(&loaded.book);
         let mut core = Core {
             book: loaded.book,
             meta,
             store,
             dirty: BTreeSet::new(),
-            last: Last::default(),
+            last: SnapshotCache::default(),
             questions: HashMap::new(),
             task_questions: HashMap::new(),
             owing,

@@ -4,32 +4,32 @@
 
 mod array;
 mod attempt;
-mod book;
+mod batch_step_end;
 mod confirm;
 mod derive;
 mod evidence;
+mod lookup;
+mod observation;
 mod observe;
-mod own_end;
-mod question;
+mod pending_reason;
 mod rows;
+mod run_state;
+mod run_store;
 mod running;
-mod sighting;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
-mod tracked;
 mod usage;
-mod waiting;
 
-pub use array::{Remainder, compare_submitted, settle_remainder};
+pub use array::{DepartedTasks, compare_submitted, settle_remainder};
 pub use attempt::run_of;
-pub use book::{Book, ShortKey};
 pub use confirm::{Confirmation, confirm, contradict, without_names};
-pub use derive::{Continues, Fact, FactId};
+pub use derive::{Continuation, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
-pub use observe::{Ask, Decision, Look, observe};
-pub use question::{Answers, Limits, Question, Settlement, StoredQuestion, settle};
+pub use lookup::{EndLookup, LookupAnswers, LookupLimits, Resolution, StoredLookup, settle};
+pub use observation::{EntityKind, Observation, Owner, Record};
+pub use observe::{Decision, LookupTarget, ObservationContext, observe};
 pub use rows::{fold, parts_of_jobs, provisional};
-pub use sighting::{EntityKind, Owner, Record, Sighting};
-pub use tracked::{Candidate, End, Tracked};
-pub use usage::{Settled, usages};
+pub use run_state::{Candidate, End, RunState};
+pub use run_store::{LocalRunKey, RunStore};
+pub use usage::{RunUsage, usages};

@@ -7,9 +7,9 @@
 //! Anybody who may publish doorbells may forge them. One is never an event by itself: [`reader`] asks Slurm, for so many jobs and runs per
 //! minute that nobody has heard of ([`strangers`]). What tells the end of a run that no record of Slurm knows is parked as a dead letter.
 
-mod reader;
-mod strangers;
-mod waiting;
+mod job_reader;
+mod pending_reads;
+mod unknown_jobs;
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Span;
 
-pub use self::reader::Reader;
-pub use self::strangers::Strangers;
-use crate::domain::{Evidence, Sighting};
+pub use self::job_reader::JobReader;
+pub use self::unknown_jobs::UnknownJobLimiter;
+use crate::domain::{Evidence, Observation};
 use crate::metrics;
 use crate::users::{Logins, login};
 
@@ -35,7 +35,7 @@ const LATER: Duration = Duration::from_secs(5);
 const MUCH_LATER: Duration = Duration::from_secs(60);
 
 /// A request to look at a job.
-pub struct Ring {
+pub struct JobReadRequest {
     /// Slurm's id of the record.
     pub job_id: u32,
     /// Which hook rang; `None` if it was no hook.
@@ -43,18 +43,18 @@ pub struct Ring {
     /// The array whose task it is, if the hook tells.
     pub array: Option<u32>,
     /// The end of a run that the hook tells.
-    pub end: Option<Box<Sighting>>,
+    pub end: Option<Box<Observation>>,
     /// The run of which it tells that; `end` is taken out once it is used.
     pub ended_run: Option<RunKey>,
     /// Whether it was sent away before.
     pub comes_again: bool,
     /// To be answered once everything is told.
-    pub done: Option<oneshot::Sender<Answer>>,
+    pub done: Option<oneshot::Sender<DoorbellOutcome>>,
     /// Span of the doorbell.
     pub span: Span,
 }
 
-impl Ring {
+impl JobReadRequest {
     /// A look that nobody rang for.
     pub fn look(job_id: u32) -> Self {
         Self {
@@ -72,9 +72,9 @@ impl Ring {
 
 /// What became of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum DoorbellOutcome {
     /// Its facts are stored, or there is nothing to tell, or a sweep will.
-    Told,
+    Recorded,
     /// It is to come again: what it tells can be neither confirmed nor refused yet.
     Later,
     /// No record confirms what it tells, for this reason.
@@ -84,13 +84,13 @@ pub enum Answer {
 /// Takes doorbells off the bus.
 pub struct Doorbells {
     cluster: String,
-    rings: mpsc::Sender<Ring>,
+    rings: mpsc::Sender<JobReadRequest>,
     logins: Logins,
 }
 
 impl Doorbells {
     /// Rings into a channel; logins are told at once.
-    pub const fn new(cluster: String, rings: mpsc::Sender<Ring>, logins: Logins) -> Self {
+    pub const fn new(cluster: String, rings: mpsc::Sender<JobReadRequest>, logins: Logins) -> Self {
         Self {
             cluster,
             rings,
@@ -136,7 +136,7 @@ impl Handler for Doorbells {
             }
         };
         let (done, told) = oneshot::channel();
-        let ring = Ring {
+        let ring = JobReadRequest {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
             array: array_of(&bell),
@@ -154,12 +154,12 @@ impl Handler for Doorbells {
             return again;
         }
         match told.await {
-            Ok(Answer::Told) => {}
-            Ok(Answer::Later) => {
+            Ok(DoorbellOutcome::Recorded) => {}
+            Ok(DoorbellOutcome::Later) => {
                 let after = later(message.delivery);
                 return Outcome::Retry { after };
             }
-            Ok(Answer::Refused(reason)) => return Outcome::Reject { reason },
+            Ok(DoorbellOutcome::Refused(reason)) => return Outcome::Reject { reason },
             Err(_) => return again,
         }
         if let Some(called) = bell.called_at.as_ref().and_then(from_timestamp)
@@ -178,32 +178,32 @@ fn later(deliveries: u64) -> Duration {
 }
 
 /// Answers the doorbells.
-pub fn finish(rings: Vec<Ring>, outcome: &'static str) {
+pub fn finish(rings: Vec<JobReadRequest>, outcome: &'static str) {
     for ring in rings {
-        answer(ring, outcome, Answer::Told);
+        answer(ring, outcome, DoorbellOutcome::Recorded);
     }
 }
 
 /// Answers doorbells that must not be waited with. Those that bring the end of a job along come again; the others said only where to
 /// look, and a sweep or catching up tells what is there.
-pub fn postpone(rings: Vec<Ring>, outcome: &'static str) {
+pub fn postpone(rings: Vec<JobReadRequest>, outcome: &'static str) {
     for ring in rings {
         let later = if ring.ended_run.is_some() {
-            Answer::Later
+            DoorbellOutcome::Later
         } else {
-            Answer::Told
+            DoorbellOutcome::Recorded
         };
         answer(ring, outcome, later);
     }
 }
 
 /// Answers doorbells of ends that no record confirms. Those that bring nothing along but the id of a job are done with.
-pub fn refuse(rings: Vec<Ring>, outcome: &'static str, reason: &str) {
+pub fn refuse(rings: Vec<JobReadRequest>, outcome: &'static str, reason: &str) {
     for ring in rings {
         let refused = if ring.ended_run.is_some() {
-            Answer::Refused(reason.to_owned())
+            DoorbellOutcome::Refused(reason.to_owned())
         } else {
-            Answer::Told
+            DoorbellOutcome::Recorded
         };
         answer(ring, outcome, refused);
     }
@@ -216,7 +216,7 @@ fn array_of(bell: &Doorbell) -> Option<u32> {
     values.find_map(|id| id.parse().ok())
 }
 
-fn answer(ring: Ring, outcome: &'static str, answer: Answer) {
+fn answer(ring: JobReadRequest, outcome: &'static str, answer: DoorbellOutcome) {
     metrics::doorbell(outcome);
     if let Some(done) = ring.done
         && done.send(answer).is_err()
@@ -241,24 +241,24 @@ mod tests {
 
     #[test]
     fn what_is_postponed_comes_again_only_if_it_brings_an_end() {
-        let (rings, answers): (Vec<Ring>, Vec<_>) = [true, false]
+        let (rings, answers): (Vec<JobReadRequest>, Vec<_>) = [true, false]
             .into_iter()
             .map(|tells_end: bool| {
                 let (done, answer) = oneshot::channel();
-                let ring = Ring {
+                let ring = JobReadRequest {
                     ended_run: tells_end.then(some_run),
                     done: Some(done),
-                    ..Ring::look(7)
+                    ..JobReadRequest::look(7)
                 };
                 (ring, answer)
             })
             .unzip();
         postpone(rings, "limited");
-        let answers: Vec<Answer> = answers
+        let answers: Vec<DoorbellOutcome> = answers
             .into_iter()
             .map(|answer| answer.blocking_recv().unwrap())
             .collect();
-        assert_eq!(answers, [Answer::Later, Answer::Told]);
+        assert_eq!(answers, [DoorbellOutcome::Later, DoorbellOutcome::Recorded]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::job::v1::{Continuation, Job, JobEvent};
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
 
-use crate::domain::{self, Fact, FactId, Sighting, snapshot};
+use crate::domain::{self, Fact, FactId, Observation, snapshot};
 use crate::identity::IdentityMap;
 
 /// What made ingest look.
@@ -20,14 +20,14 @@ pub enum Cause {
     /// Accounting was asked.
     Accounting,
     /// Ingest itself wanted to know more about a job, and no hook rang meanwhile.
-    Look,
+    ObservationContext,
 }
 
 impl Cause {
     const fn source(&self) -> Source {
         match self {
             Self::Hook(_) => Source::Hook,
-            Self::Sweep(_) | Self::Look => Source::Sweep,
+            Self::Sweep(_) | Self::ObservationContext => Source::Sweep,
             Self::Accounting => Source::Accounting,
         }
     }
@@ -38,13 +38,13 @@ impl Cause {
             _ if over_rest => "slurmrestd".to_owned(),
             Self::Sweep(_) => "squeue".to_owned(),
             Self::Accounting => "sacct".to_owned(),
-            Self::Look => "scontrol".to_owned(),
+            Self::ObservationContext => "scontrol".to_owned(),
         }
     }
 }
 
 /// What all events of one reading share.
-pub struct Frame<'a> {
+pub struct EventContext<'a> {
     /// Now.
     pub now: DateTime<Utc>,
     /// What made ingest look.
@@ -59,16 +59,16 @@ pub struct Frame<'a> {
     pub identities: &'a IdentityMap,
 }
 
-impl Frame<'_> {
+impl EventContext<'_> {
     /// The event of a fact, with the snapshot of the run it is about.
     pub fn event(
         &self,
         fact: &Fact,
-        sighting: &Sighting,
+        observation: &Observation,
         job: Job,
         owner: &domain::Owner,
     ) -> Event {
-        self.build(fact, sighting.cancelled_by, job, owner)
+        self.build(fact, observation.cancelled_by, job, owner)
     }
 
     /// The event of a fact that follows from what no reading shows any more.
@@ -227,11 +227,11 @@ fn corrected(fact: &Fact) -> Option<String> {
 }
 
 /// The snapshot for a fact about another run than the one that was read: an array, seen through its task, or the run before.
-pub fn other_run(fact: &Fact, sighting: &Sighting) -> Job {
-    if fact.run.task_id.is_none() && sighting.run.task_id.is_some() {
-        return snapshot::array_of_task(&sighting.job, &fact.run);
+pub fn other_run(fact: &Fact, observation: &Observation) -> Job {
+    if fact.run.task_id.is_none() && observation.run.task_id.is_some() {
+        return snapshot::array_of_task(&observation.job, &fact.run);
     }
-    let mut job = sighting.job.clone();
+    let mut job = observation.job.clone();
     job.submit_time = Some(snapshot::seconds(fact.run.submit_time));
     (job.start_time, job.expected_start_time) = (None, None);
     job

@@ -12,27 +12,20 @@
 //!
 //! Deliberately absent: how Slurm is asked (`slurm-client`) and any judgement about jobs, costs or reasons.
 
+pub mod accounting;
 pub mod adapters;
-pub mod arrays;
-pub mod catch_up;
-pub mod codes;
 pub mod collector;
 pub mod config;
 pub mod domain;
 pub mod doorbells;
 pub mod envelope;
 mod error;
-pub mod holes;
 pub mod identity;
 pub mod metrics;
-pub mod own_ends;
-pub mod proof;
 pub mod queue;
 mod service;
 pub mod sources;
 pub mod sweep;
-pub mod turns;
-pub mod usage;
 pub mod users;
 
 pub use error::Error;

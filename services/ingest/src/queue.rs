@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
-use crate::domain::Book;
+use crate::domain::RunStore;
 
 /// Jobs per chunk.
 const MOST_JOBS: usize = 5_000;
@@ -19,7 +19,7 @@ const MOST_JOBS: usize = 5_000;
 const MOST_BYTES: usize = 900_000;
 
 /// How many of the waiting jobs are in each chunk; one empty chunk if none waits.
-pub fn chunks(cluster: &str, book: &Book, sweep: &Sweep) -> Vec<usize> {
+pub fn chunks(cluster: &str, book: &RunStore, sweep: &Sweep) -> Vec<usize> {
     let mut chunks = vec![0];
     let mut bytes = 0;
     for row in waiting(sweep) {
@@ -41,7 +41,7 @@ pub fn chunks(cluster: &str, book: &Book, sweep: &Sweep) -> Vec<usize> {
 /// One of the chunks: all at once would be most of what ingest holds of a long queue.
 pub fn chunk(
     cluster: &str,
-    book: &Book,
+    book: &RunStore,
     sweep: &Sweep,
     chunks: &[usize],
     number: usize,
@@ -67,7 +67,7 @@ fn waiting(sweep: &Sweep) -> impl Iterator<Item = &SweepRow> {
     rows.filter(|row| row.state.is(JobBaseState::Pending))
 }
 
-fn queued(cluster: &str, book: &Book, row: &SweepRow) -> QueuedJob {
+fn queued(cluster: &str, book: &RunStore, row: &SweepRow) -> QueuedJob {
     let submit_time = row.submit.map_or(0, UnixTime::as_secs);
     let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
     let tracked = book.submitted_as(row.job_id.get(), submit_time).next_back();
@@ -108,14 +108,14 @@ fn display_id(row: &SweepRow) -> JobRef {
 }
 
 /// The snapshot in its bucket, written by one ingest at a time.
-pub struct Published {
+pub struct QueuePublisher {
     state: ClusterState,
     prefix: String,
     /// How many chunks there may be.
     chunks: usize,
 }
 
-impl Published {
+impl QueuePublisher {
     /// Takes over what is there: a former leader writes no snapshot any more.
     ///
     /// # Errors

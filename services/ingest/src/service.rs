@@ -14,20 +14,20 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::arrays::Arrays;
-use crate::catch_up::CatchUp;
+use crate::accounting::array_reconcile::ArrayReconciler;
+use crate::accounting::catch_up::CatchUp;
+use crate::accounting::gap_fill::GapFiller;
+use crate::accounting::rate_limit::AccountingRateLimit;
+use crate::accounting::resolver::{AccountingResolver, LookupQueue};
+use crate::accounting::usage::UsageReconciler;
 use crate::collector::Collector;
 use crate::config::{Config, DEFAULTS};
-use crate::doorbells::{Doorbells, Reader, Strangers};
-use crate::holes::Holes;
+use crate::doorbells::{Doorbells, JobReader, UnknownJobLimiter};
 use crate::identity::IdentityMap;
-use crate::proof::{Prover, Questions};
 use crate::queue;
 use crate::sources::SlurmSource;
-use crate::sweep::{Hooks, Sweeper};
-use crate::turns::Turns;
-use crate::usage::Settler;
-use crate::users::{Logins, Watcher};
+use crate::sweep::{HookHealth, Sweeper};
+use crate::users::{AccessWatcher, Logins};
 
 /// Doorbells handled at the same time; each waits for its job's facts. So many that a start is heard however many ends wait before it.
 const DOORBELLS: usize = 4_096;
@@ -57,7 +57,7 @@ impl Service for IngestService {
         let client: slurm_client::Config = context.section("slurm")?;
         let long = client.command_timeout.max(LONG_ANSWER);
         let slurm = Slurm::new(client);
-        let patient = slurm.patient(long);
+        let patient = slurm.with_timeout(long);
         let identity_file = context
             .mesh
             .identity_map
@@ -67,7 +67,7 @@ impl Service for IngestService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let condition = |name: &str| context.health.condition(&format!("ingest.{name}"));
-        let conditions = Conditions {
+        let conditions = ReadinessConditions {
             slurmctld: condition("slurmctld"),
             swept: condition("first_sweep"),
             state: condition("state"),
@@ -104,7 +104,7 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
 
 /// What readiness means here.
 #[derive(Clone)]
-struct Conditions {
+struct ReadinessConditions {
     slurmctld: Condition,
     swept: Condition,
     state: Condition,
@@ -113,7 +113,7 @@ struct Conditions {
 
 struct Ingest {
     context: Context,
-    conditions: Conditions,
+    conditions: ReadinessConditions,
     config: Arc<Config>,
     slurm: Slurm,
     /// For answers that may be long.
@@ -155,7 +155,7 @@ impl Ingest {
 
     /// A term of leading, from the stored state to the last write.
     async fn term(&self, shutdown: CancellationToken) -> Result<(), Error> {
-        let Conditions {
+        let ReadinessConditions {
             slurmctld: answers,
             swept,
             state,
@@ -176,9 +176,10 @@ impl Ingest {
         let slurmctld = Arc::new(slurmctld.await);
         let slurmdbd = Arc::new(SlurmSource::new("slurmdbd", collector.clone(), None).await);
         let (rings, ring_receiver) = mpsc::channel(CHANNEL);
-        let (questions, question_receiver) = Questions::new();
-        let (hooks, nudge) = (Arc::new(Hooks::default()), Arc::new(Notify::new()));
-        let queue = queue::Published::take_over(&self.bus, &collector.cluster, &shutdown).await?;
+        let (questions, question_receiver) = LookupQueue::new();
+        let (hooks, nudge) = (Arc::new(HookHealth::default()), Arc::new(Notify::new()));
+        let queue =
+            queue::QueuePublisher::take_over(&self.bus, &collector.cluster, &shutdown).await?;
         let mut sweeper = Sweeper {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
@@ -191,15 +192,15 @@ impl Ingest {
             nudge: Arc::clone(&nudge),
             shutdown: shutdown.clone(),
         };
-        let turns = Arc::new(Turns::default());
-        let settler = Settler {
+        let turns = Arc::new(AccountingRateLimit::default());
+        let settler = UsageReconciler {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
             turns: Arc::clone(&turns),
             shutdown: shutdown.clone(),
         };
-        let prover = Prover {
+        let prover = AccountingResolver {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
@@ -207,17 +208,17 @@ impl Ingest {
             looks: rings.clone(),
             shutdown: shutdown.clone(),
         };
-        let reader = Reader {
+        let reader = JobReader {
             slurm: self.slurm.clone(),
             collector: collector.clone(),
             slurmctld,
             questions: questions.clone(),
-            strangers: Strangers::new(self.config.unknown_jobs_per_minute),
+            strangers: UnknownJobLimiter::new(self.config.unknown_jobs_per_minute),
             hooks,
             nudge,
             shutdown: shutdown.clone(),
         };
-        let users = Watcher {
+        let users = AccessWatcher {
             slurm: self.patient.clone(),
             slurmdbd: Arc::clone(&slurmdbd),
             turns: Arc::clone(&turns),
@@ -242,14 +243,14 @@ impl Ingest {
             questions,
             shutdown: shutdown.clone(),
         };
-        let arrays = Arrays {
+        let arrays = ArrayReconciler {
             slurm: self.patient.clone(),
             collector: collector.clone(),
             slurmdbd: Arc::clone(&catch_up.slurmdbd),
             turns,
             shutdown: shutdown.clone(),
         };
-        let holes = Holes {
+        let holes = GapFiller {
             catch_up: catch_up.clone(),
             bus: self.bus.clone(),
         };

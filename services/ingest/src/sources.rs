@@ -21,12 +21,12 @@ pub struct SlurmSource {
     name: &'static str,
     collector: Collector,
     condition: Option<Condition>,
-    state: Mutex<State>,
+    state: Mutex<SourceState>,
 }
 
 /// Which questions are meant. Who answers light ones may still fail at heavy ones; who answers heavy ones answers all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
+pub enum RequestCost {
     /// About a few jobs.
     Light,
     /// About everything; asked again until it is answered.
@@ -34,31 +34,31 @@ pub enum Weight {
 }
 
 #[derive(Default)]
-struct State {
+struct SourceState {
     /// Failures in a row, by weight.
     light: u32,
     heavy: u32,
     down_since: Option<chrono::DateTime<chrono::Utc>>,
 }
 
-impl State {
+impl SourceState {
     /// A question was answered. Returns since when there was no answer, if that is over.
-    fn answered(&mut self, weight: Weight) -> Option<chrono::DateTime<chrono::Utc>> {
+    fn answered(&mut self, weight: RequestCost) -> Option<chrono::DateTime<chrono::Utc>> {
         self.light = 0;
         match weight {
-            Weight::Heavy => self.heavy = 0,
+            RequestCost::Heavy => self.heavy = 0,
             // Else a slow daemon would go down and come back with every sweep.
-            Weight::Light if self.heavy > 0 => return None,
-            Weight::Light => {}
+            RequestCost::Light if self.heavy > 0 => return None,
+            RequestCost::Light => {}
         }
         self.down_since.take()
     }
 
     /// A question was not answered. Returns whether that is news, and how often in a row it was so.
-    fn failed(&mut self, weight: Weight, now: chrono::DateTime<chrono::Utc>) -> (bool, u32) {
+    fn failed(&mut self, weight: RequestCost, now: chrono::DateTime<chrono::Utc>) -> (bool, u32) {
         let failures = match weight {
-            Weight::Light => &mut self.light,
-            Weight::Heavy => &mut self.heavy,
+            RequestCost::Light => &mut self.light,
+            RequestCost::Heavy => &mut self.heavy,
         };
         *failures = failures.saturating_add(1);
         let failures = *failures;
@@ -77,9 +77,9 @@ impl SlurmSource {
         condition: Option<Condition>,
     ) -> Self {
         let told = collector.core().await.meta.down_since.get(name).copied();
-        let state = State {
+        let state = SourceState {
             down_since: told.and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0)),
-            ..State::default()
+            ..SourceState::default()
         };
         Self {
             name,
@@ -93,7 +93,7 @@ impl SlurmSource {
     ///
     /// # Errors
     /// If told to stop, or if another ingest took over.
-    pub async fn up(&self, weight: Weight) -> Result<(), Error> {
+    pub async fn up(&self, weight: RequestCost) -> Result<(), Error> {
         let was_down = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let since = state.answered(weight);
@@ -129,7 +129,7 @@ impl SlurmSource {
     /// If told to stop, or if another ingest took over.
     pub async fn down(
         &self,
-        weight: Weight,
+        weight: RequestCost,
         error: &slurm_client::Error,
     ) -> Result<Duration, Error> {
         let now = chrono::Utc::now();
@@ -188,21 +188,21 @@ mod tests {
     #[test]
     fn light_answers_between_heavy_failures_are_no_news() {
         let now = chrono::Utc::now();
-        let mut state = State::default();
-        assert_eq!(state.failed(Weight::Heavy, now), (true, 1));
-        assert_eq!(state.answered(Weight::Light), None);
-        assert_eq!(state.failed(Weight::Heavy, now), (false, 2));
-        assert_eq!(state.failed(Weight::Light, now), (false, 1));
-        assert_eq!(state.answered(Weight::Heavy), Some(now));
-        assert_eq!(state.answered(Weight::Light), None);
+        let mut state = SourceState::default();
+        assert_eq!(state.failed(RequestCost::Heavy, now), (true, 1));
+        assert_eq!(state.answered(RequestCost::Light), None);
+        assert_eq!(state.failed(RequestCost::Heavy, now), (false, 2));
+        assert_eq!(state.failed(RequestCost::Light, now), (false, 1));
+        assert_eq!(state.answered(RequestCost::Heavy), Some(now));
+        assert_eq!(state.answered(RequestCost::Light), None);
     }
 
     #[test]
     fn a_light_failure_is_over_with_any_answer() {
         let now = chrono::Utc::now();
-        for weight in [Weight::Light, Weight::Heavy] {
-            let mut state = State::default();
-            assert_eq!(state.failed(Weight::Light, now), (true, 1));
+        for weight in [RequestCost::Light, RequestCost::Heavy] {
+            let mut state = SourceState::default();
+            assert_eq!(state.failed(RequestCost::Light, now), (true, 1));
             assert_eq!(state.answered(weight), Some(now));
         }
     }

@@ -3,9 +3,9 @@
 //! Nothing follows from absence alone. A job that is tracked as alive and not in the answer is asked for by its id, then accounting is
 //! asked, and only a record ends it.
 
-mod choice;
-mod hooks;
-mod look;
+mod hook_health;
+mod reads;
+mod selection;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::choice::{arrays, changed, missing};
-pub use self::hooks::Hooks;
+pub use self::hook_health::HookHealth;
+use self::selection::{arrays, changed, missing};
+use crate::accounting::resolver::LookupQueue;
 use crate::collector::Collector;
 use crate::config::Config;
 use crate::envelope::Cause;
-use crate::proof::Questions;
-use crate::sources::{SlurmSource, Weight, unless_stopped};
+use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 use crate::{Error, metrics, queue};
 
 /// Sweeps the queue.
@@ -34,15 +34,15 @@ pub struct Sweeper {
     /// The controller's health.
     pub slurmctld: Arc<SlurmSource>,
     /// Questions for accounting.
-    pub questions: Questions,
+    pub questions: LookupQueue,
     /// Where the queue snapshot is.
-    pub queue: queue::Published,
+    pub queue: queue::QueuePublisher,
     /// Whether the first sweep is done.
     pub live: bool,
     /// The last of the missing jobs that were asked for.
     pub asked: u32,
     /// Whether hooks ring.
-    pub hooks: Arc<Hooks>,
+    pub hooks: Arc<HookHealth>,
     /// Somebody wants a sweep, soon.
     pub nudge: Arc<Notify>,
     /// Stop.
@@ -50,7 +50,7 @@ pub struct Sweeper {
 }
 
 /// What came of a sweep.
-enum Swept {
+enum PollOutcome {
     /// Everything it saw is told.
     Done {
         /// How long Slurm took to answer.
@@ -70,7 +70,7 @@ impl Sweeper {
     /// If told to stop, or if another ingest took over.
     pub async fn first(&mut self) -> Result<(), Error> {
         loop {
-            let Swept::Again(pause) = self.sweep().await? else {
+            let PollOutcome::Again(pause) = self.sweep().await? else {
                 self.live = true;
                 return Ok(());
             };
@@ -102,13 +102,13 @@ impl Sweeper {
             }
             let began = Instant::now();
             (pause, at_least) = match self.sweep().await {
-                Ok(Swept::Again(pause)) => (pause.max(interval), pause.max(interval)),
+                Ok(PollOutcome::Again(pause)) => (pause.max(interval), pause.max(interval)),
                 // How long publishing took says nothing about Slurm.
-                Ok(Swept::Done { answer }) => {
+                Ok(PollOutcome::Done { answer }) => {
                     // One slow answer is no load: squeue waits ten seconds for a controller that hands over to its backup (22.05).
                     let usual = answer.min(std::mem::replace(&mut before, answer));
                     let polite = politeness(usual, self.hooks.ring_well(), &config)
-                        .max(self.slurm.least_pause(answer));
+                        .max(self.slurm.min_poll_interval(answer));
                     let pause = interval.saturating_sub(began.elapsed()).max(polite);
                     (pause, polite.max(SHORTEST_PAUSE))
                 }
@@ -119,16 +119,16 @@ impl Sweeper {
     }
 
     /// One sweep.
-    async fn sweep(&mut self) -> Result<Swept, Error> {
+    async fn sweep(&mut self) -> Result<PollOutcome, Error> {
         self.collector.check_state().await?;
         // Much of what it would show must be stored before it is told.
         if self.collector.is_stuck().await? {
-            return Ok(Swept::Again(self.collector.config.sweep_interval));
+            return Ok(PollOutcome::Again(self.collector.config.sweep_interval));
         }
         let began = Instant::now();
         let sweep = match unless_stopped(&self.shutdown, self.slurm.sweep()).await? {
             Ok(sweep) => sweep,
-            Err(error) => return self.away(&error).await.map(Swept::Again),
+            Err(error) => return self.away(&error).await.map(PollOutcome::Again),
         };
         let answer = began.elapsed();
         let number = self.collector.core().await.meta.sweep + 1;
@@ -136,11 +136,11 @@ impl Sweeper {
             // An empty answer with status 0 proves nothing; a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
-                Ok(_) => return Ok(Swept::Again(self.collector.config.sweep_interval)),
-                Err(error) => return self.away(&error).await.map(Swept::Again),
+                Ok(_) => return Ok(PollOutcome::Again(self.collector.config.sweep_interval)),
+                Err(error) => return self.away(&error).await.map(PollOutcome::Again),
             }
         }
-        self.slurmctld.up(Weight::Heavy).await?;
+        self.slurmctld.up(RequestCost::Heavy).await?;
         let now = sweep.started_at.as_secs();
         let rows: BTreeSet<u32> = sweep.rows.iter().map(|row| row.job_id.get()).collect();
         self.collector.touch(&rows, now).await;
@@ -158,21 +158,21 @@ impl Sweeper {
         let cause = Cause::Sweep(number);
         metrics::sweep(began.elapsed(), sweep.rows.len(), changed.len());
         if let Some(pause) = self.read(&cause, &changed).await? {
-            return Ok(Swept::Again(pause));
+            return Ok(PollOutcome::Again(pause));
         }
         // Also if a line could not be read: whose job that was, the question by id settles.
         if let Some(pause) = self.look_for(&cause, &missing).await? {
-            return Ok(Swept::Again(pause));
+            return Ok(PollOutcome::Again(pause));
         }
         if let Some(pause) = self.settle(&cause, arrays).await? {
-            return Ok(Swept::Again(pause));
+            return Ok(PollOutcome::Again(pause));
         }
         self.collector.swept(number, began.into_std()).await;
         self.collector.told_again(number).await?;
         self.collector.forget().await;
         self.collector.flush().await?;
         self.publish_queue(&sweep).await?;
-        Ok(Swept::Done { answer })
+        Ok(PollOutcome::Done { answer })
     }
 
     /// Writes the queue snapshot, a chunk at a time.
@@ -196,7 +196,7 @@ impl Sweeper {
 
     /// slurmctld does not answer: how long to wait before the next sweep.
     async fn away(&self, error: &slurm_client::Error) -> Result<Duration, Error> {
-        self.slurmctld.down(Weight::Heavy, error).await
+        self.slurmctld.down(RequestCost::Heavy, error).await
     }
 }
 

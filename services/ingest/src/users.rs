@@ -7,18 +7,18 @@
 //! - [`coordinators`]: who coordinates which accounts, for the APIs. [`login`]: PAM's doorbells.
 
 pub mod access;
+mod access_changes;
+mod access_events;
+mod access_store;
 pub mod actor;
 mod config;
 mod coordinators;
 pub mod diff;
-mod doubt;
 pub mod login;
-mod memory;
-mod news;
-mod record;
-mod tell;
+mod publish;
+mod suspected_removals;
 pub mod watch;
 
 pub use self::config::Config;
 pub use self::login::Logins;
-pub use self::watch::Watcher;
+pub use self::watch::AccessWatcher;

@@ -47,7 +47,7 @@ impl Config {
             .clamp(self.poll_interval, self.max_interval)
     }
 
-    /// The pause while answers take `took`, if somebody rings: the same bound, and never two looks right after each other.
+    /// The pause while answers take `took`, if somebody replies: the same bound, and never two looks right after each other.
     pub fn pause_after_ring(&self, took: Duration) -> Duration {
         took.saturating_mul(20)
             .clamp(Duration::from_millis(200), self.max_interval)

@@ -6,10 +6,10 @@
 //! - [`drift`]: what Slurm printed and nobody knows.
 //! - [`event`](mod@event): the envelope.
 
+pub mod absence;
 pub mod cause;
 mod diff;
 pub mod drift;
 pub mod event;
-pub mod sweep;
 
 pub use diff::{NodeChange, TrackedNode, diff};

@@ -1,16 +1,16 @@
 //! Turns what Slurm says about its nodes into `node.*` events, with cause and actor.
 //!
 //! - [`domain`]: pure: [`domain::diff`] compares a node with what was known of it, [`domain::sweep`] a whole answer.
-//! - [`watch`]: the loop: ask Slurm, compare, write, publish. [`bells`]: who asks it to hurry.
+//! - [`watch`]: the loop: ask Slurm, compare, write, publish. [`doorbells`]: who asks it to hurry.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //!
 //! Slurm does not time these facts, so they are *sampled*: what comes and goes between two looks is not seen; what is seen is published at
 //! first sight, once, with an id that counts per node. Deliberately absent: jobs, and `capture.source_down`, which is ingest's to say.
 
 pub mod adapters;
-pub mod bells;
 pub mod config;
 pub mod domain;
+pub mod doorbells;
 pub mod error;
 pub mod metrics;
 pub mod watch;

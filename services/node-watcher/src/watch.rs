@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Store;
-use crate::bells::{self, Bells, Ring};
 use crate::config::Config;
-use crate::domain::{TrackedNode, event, sweep};
+use crate::domain::{TrackedNode, absence, event};
+use crate::doorbells::{self, Doorbells, PollReply};
 use crate::error::Error;
 use crate::metrics;
 
@@ -43,16 +43,20 @@ impl Watcher {
     /// None at present: what goes wrong is tried again.
     pub async fn term(self, stop: CancellationToken) -> Result<(), Error> {
         self.slurm_health.fail("not asked yet");
-        let (rings, rung) = mpsc::channel(bells::CHANNEL);
-        let bells = Bells {
+        let (replies, rung) = mpsc::channel(doorbells::CHANNEL_CAPACITY);
+        let doorbells = Doorbells {
             cluster: self.cluster.clone(),
-            rings,
+            replies,
         };
         let durable = catalogue::durable(MESH_HOOKS, self.bus.role(), &self.cluster);
-        let consume = self
-            .bus
-            .consume(MESH_HOOKS, &durable, bells::WAITING, bells, &stop);
-        // Watching ends first: it leaves the rings it holds unanswered.
+        let consume = self.bus.consume(
+            MESH_HOOKS,
+            &durable,
+            doorbells::MAX_WAITING_DOORBELLS,
+            doorbells,
+            &stop,
+        );
+        // Watching ends first: it leaves the replies it holds unanswered.
         let watch = async {
             self.watch(rung, &stop).await;
             stop.cancel();
@@ -61,7 +65,7 @@ impl Watcher {
         Ok(consumed?)
     }
 
-    async fn watch(&self, mut rung: mpsc::Receiver<Ring>, stop: &CancellationToken) {
+    async fn watch(&self, mut rung: mpsc::Receiver<PollReply>, stop: &CancellationToken) {
         // Looks in a row whose outcome could not be kept.
         let mut wasted = 0;
         while !stop.is_cancelled() {
@@ -90,7 +94,7 @@ impl Watcher {
     async fn session(
         &self,
         wasted: &mut u32,
-        rung: &mut mpsc::Receiver<Ring>,
+        rung: &mut mpsc::Receiver<PollReply>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let mut store = Store::load(&self.bus, &self.cluster).await?;
@@ -101,10 +105,10 @@ impl Watcher {
         let mut nodes = store.nodes();
         let mut failures = 0;
         let mut before = Duration::ZERO;
-        let mut rings: Vec<Ring> = Vec::new();
+        let mut replies: Vec<PollReply> = Vec::new();
         while !stop.is_cancelled() {
             while let Ok(ring) = rung.try_recv() {
-                rings.push(ring);
+                replies.push(ring);
             }
             let began = Instant::now();
             let (pause, after_ring) = match self.look(&mut store, &mut nodes, stop).await {
@@ -116,10 +120,10 @@ impl Watcher {
                     *wasted = 0;
                     self.slurm_health.ok();
                     metrics::swept(&nodes, began.elapsed());
-                    bells::answer(&mut rings, "looked");
+                    doorbells::answer(&mut replies, "looked");
                     // One slow answer is no load, and who pauses for it would miss a cloud node that boots.
                     let usual = answer.min(std::mem::replace(&mut before, answer));
-                    let least = self.slurm.least_pause(answer);
+                    let least = self.slurm.min_poll_interval(answer);
                     let pause = self.config.pause(usual).max(least);
                     (pause, self.config.pause_after_ring(usual).max(least))
                 }
@@ -134,7 +138,7 @@ impl Watcher {
                             "Slurm does not tell its nodes, asking again"
                         );
                     }
-                    bells::answer(&mut rings, "left_to_next");
+                    doorbells::answer(&mut replies, "left_to_next");
                     let pause = self.config.pause_after_failures(failures);
                     (pause, pause)
                 }
@@ -148,7 +152,7 @@ impl Watcher {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(pause) => {}
                 Some(ring) = rung.recv() => {
-                    rings.push(ring);
+                    replies.push(ring);
                     let passed = began.elapsed().saturating_sub(looked);
                     sleep(after_ring.saturating_sub(passed), stop).await;
                 }
@@ -173,7 +177,7 @@ impl Watcher {
         };
         let took = asked.elapsed();
         let drifts: BTreeSet<Drift> = answer.iter().flat_map(Drift::of_node).collect();
-        let seen = sweep::sweep(nodes, !store.started(), answer, Utc::now());
+        let seen = absence::confirm_absence(nodes, !store.started(), answer, Utc::now());
         let source = match self.slurm.over_rest() {
             true => "slurmrestd",
             false => "scontrol show node",

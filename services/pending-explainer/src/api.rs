@@ -12,14 +12,14 @@ use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::said::{Run, Said};
+use crate::domain::timeline::{Run, TimelineEntry};
 use crate::handlers::Explainer;
 
 /// Filled once the state is loaded: the API is up before NATS is.
 pub type Loaded = Arc<OnceLock<Explainer>>;
 
 /// Most rows of one answer.
-const MOST: usize = 1_000;
+const MAX_ROWS: usize = 1_000;
 
 pub(crate) fn router(loaded: Loaded) -> Router {
     Router::new()
@@ -80,7 +80,7 @@ struct Detail {
     jobs_ahead: Option<usize>,
     /// When that snapshot was taken.
     queue_as_of: Option<DateTime<Utc>>,
-    timeline: Vec<Said>,
+    timeline: Vec<TimelineEntry>,
 }
 
 fn explainer(loaded: &Loaded) -> Result<&Explainer, Problem> {
@@ -132,7 +132,7 @@ async fn list(
     }
     let total = jobs.len();
     jobs.sort_by(|a, b| (a.submitted_at, &a.run).cmp(&(b.submitted_at, &b.run)));
-    jobs.truncate(filter.limit.unwrap_or(MOST).min(MOST));
+    jobs.truncate(filter.limit.unwrap_or(MAX_ROWS).min(MAX_ROWS));
     let mut shown = Shown::to(&caller);
     for job in &jobs {
         shown.row(&job.user);

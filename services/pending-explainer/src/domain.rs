@@ -1,19 +1,19 @@
 //! The pure part: what to say about a waiting job, and when to say it again. No IO, no clock.
 //!
 //! - [`explain`]: a job's record and its place in the queue become an [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
-//! - [`said`]: what was said so far about each job, and the rules that keep an explanation from becoming noise.
+//! - [`timeline`]: what was said so far about each job, and the rules that keep an explanation from becoming noise.
 //! - [`queue`]: the newest snapshot of the queue, put together from its chunks.
 
 mod dependency;
-mod described;
+mod description;
 mod estimate;
 mod explain;
 mod limit;
 pub mod queue;
 mod rare;
 mod reason;
+mod reason_text;
 mod request;
-pub mod said;
-mod words;
+pub mod timeline;
 
 pub use explain::explain;

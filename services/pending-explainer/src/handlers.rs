@@ -17,7 +17,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::adapters::store::{Shard, Store};
 use crate::domain::queue::Queue;
-use crate::domain::said;
+use crate::domain::timeline;
 use crate::error::Error;
 use crate::metrics;
 
@@ -46,7 +46,7 @@ impl BatchHandler for Explainer {
     async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
         let now = Utc::now();
         let mut outcomes = vec![Outcome::Done; messages.len()];
-        let mut by_shard: BTreeMap<String, (Arc<Shard>, Vec<Heard>)> = BTreeMap::new();
+        let mut by_shard: BTreeMap<String, (Arc<Shard>, Vec<HandledMessage>)> = BTreeMap::new();
         for (index, message) in messages.iter().enumerate() {
             let event = match message.event() {
                 Ok(event) => event,
@@ -66,10 +66,10 @@ impl BatchHandler for Explainer {
                 }
             };
             let mut explanation = None;
-            shard.change(|runs| match said::heard(runs, &event, now) {
-                said::Heard::Nothing => (false, Vec::new()),
-                said::Heard::Noted => (true, Vec::new()),
-                said::Heard::Say(event) => {
+            shard.change(|runs| match timeline::heard(runs, &event, now) {
+                timeline::UpdateOutcome::Nothing => (false, Vec::new()),
+                timeline::UpdateOutcome::Noted => (true, Vec::new()),
+                timeline::UpdateOutcome::Say(event) => {
                     explanation = Some((*event).clone());
                     (true, vec![*event])
                 }
@@ -77,7 +77,7 @@ impl BatchHandler for Explainer {
             let (_, heard) = by_shard
                 .entry(shard.key().to_owned())
                 .or_insert_with(|| (shard, Vec::new()));
-            heard.push(Heard {
+            heard.push(HandledMessage {
                 index,
                 explanation,
                 span: message.handling(),
@@ -98,7 +98,7 @@ impl BatchHandler for Explainer {
 }
 
 /// A message of a batch that was taken in.
-struct Heard {
+struct HandledMessage {
     index: usize,
     explanation: Option<Event>,
     span: Span,
@@ -127,7 +127,11 @@ fn outcome_of(error: &Error) -> Outcome {
 
 impl Explainer {
     /// Writes a shard, then publishes what its messages led to, in their order.
-    async fn settle_shard(&self, shard: Arc<Shard>, heard: Vec<Heard>) -> Vec<(usize, Outcome)> {
+    async fn settle_shard(
+        &self,
+        shard: Arc<Shard>,
+        heard: Vec<HandledMessage>,
+    ) -> Vec<(usize, Outcome)> {
         if let Err(error) = self.store.commit(&shard, &self.shutdown).await {
             let outcome = outcome_of(&error);
             return heard
@@ -136,7 +140,7 @@ impl Explainer {
                 .collect();
         }
         let mut outcomes = Vec::with_capacity(heard.len());
-        for Heard {
+        for HandledMessage {
             index,
             explanation,
             span,
@@ -271,7 +275,8 @@ impl Explainer {
             let changed = shard.change(|runs| {
                 for (key, run) in runs.iter_mut() {
                     let place = queue.place(key);
-                    sayings.extend(place.and_then(|place| said::seen(run, cluster, place, now)));
+                    sayings
+                        .extend(place.and_then(|place| timeline::seen(run, cluster, place, now)));
                 }
                 (!sayings.is_empty(), sayings.clone())
             });
@@ -288,7 +293,7 @@ impl Explainer {
     async fn forget(&self, shards: &[Arc<Shard>]) -> Result<(), Error> {
         let now = Utc::now();
         for shard in shards {
-            if shard.change(|runs| (said::forget(runs, now), Vec::new())) {
+            if shard.change(|runs| (timeline::forget(runs, now), Vec::new())) {
                 self.store.commit(shard, &self.shutdown).await?;
             }
         }

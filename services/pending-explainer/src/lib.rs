@@ -1,6 +1,6 @@
 //! Says in plain words why a job waits, who can act, and until when.
 //!
-//! - [`domain`]: pure: [`domain::explain`] turns a record into sentences; [`domain::said`] decides when they are worth an event.
+//! - [`domain`]: pure: [`domain::explain`] turns a record into sentences; [`domain::timeline`] decides when they are worth an event.
 //! - [`handlers`]: events about jobs come in, `queue.explained` goes out; the queue snapshot is looked at for expected starts.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //! - [`api`]: why jobs wait, as of now: `/v1/queue`.

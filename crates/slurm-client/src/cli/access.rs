@@ -43,7 +43,7 @@ impl Cli {
             associations,
             users,
         }
-        .or_doubt("sacctmgr")
+        .validate("sacctmgr")
     }
 
     /// What was changed with sacctmgr since then. One command; nothing new is an empty list.

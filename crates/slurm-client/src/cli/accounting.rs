@@ -6,18 +6,21 @@ use slurm_types::{JobId, JobRef};
 
 use super::{Cli, IDS_PER_COMMAND, join, local_time, malformed};
 use crate::parse::{self, Separator};
-use crate::{AccountingRecord, Error, Query, SubmittedArray, UsageRecord, metrics};
+use crate::{AccountingQuery, AccountingRecord, ArraySubmission, Error, UsageRecord, metrics};
 
 impl Cli {
     /// Runs as accounting has them, one row per attempt (and per resize). A job that accounting does not know gives no row.
-    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+    pub(crate) async fn accounting(
+        &self,
+        query: &AccountingQuery,
+    ) -> Result<Vec<AccountingRecord>, Error> {
         match query {
-            Query::Window { start, end } => {
+            AccountingQuery::Window { start, end } => {
                 let (start, end) = (local_time(*start)?, end.map(local_time).transpose()?);
                 let end = end.as_deref().unwrap_or("now");
                 self.runs(&["-S", &start, "-E", end]).await
             }
-            Query::Jobs(ids) => {
+            AccountingQuery::Jobs(ids) => {
                 let ids: Vec<JobId> = ids
                     .iter()
                     .copied()
@@ -55,7 +58,7 @@ impl Cli {
     }
 
     /// Which tasks arrays were submitted with.
-    pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<SubmittedArray>, Error> {
+    pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<ArraySubmission>, Error> {
         let mut records = Vec::new();
         for some in arrays.chunks(IDS_PER_COMMAND) {
             let which = ["-a", "-X", "-j", &join(some)];

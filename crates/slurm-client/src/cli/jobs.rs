@@ -9,36 +9,36 @@ use tokio::task::spawn_blocking;
 
 use super::{Cli, IDS_PER_COMMAND, join, malformed};
 use crate::command::Output;
-use crate::parse::{self, FreeTexts, JobsText, Separator, Texts, free_text, long_jobs};
-use crate::parts::StoredJobs;
+use crate::job_pages::SpilledJobs;
+use crate::parse::{self, FreeTexts, ParsedJobs, Separator, Texts, free_text, long_jobs};
 use crate::spill::Text;
-use crate::{Error, JobParts, JobRecord, JobsAnswer, metrics};
+use crate::{Error, JobLookup, JobPages, JobRecord, metrics};
 
 /// Up to so many jobs are asked for one by one, however long the queue is; more in one answer with every job in it.
-const ONE_BY_ONE: usize = 16;
+const MAX_SINGLE_LOOKUPS: usize = 16;
 /// One more for each so many jobs of the queue: one `scontrol show job` costs about 10 ms, `scontrol show jobs` of 10,000 jobs
 /// 400 ms (22.05).
-const JOBS_PER_QUESTION: usize = 250;
+const JOBS_PER_LOOKUP: usize = 250;
 impl Cli {
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
-    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         // Absence from a list proves less than an answer to a question, so a few are asked for again by id.
-        self.jobs_asked_again(ids, ONE_BY_ONE).await
+        self.jobs_with_retry(ids, MAX_SINGLE_LOOKUPS).await
     }
 
     /// The same, but who is missing in a list is only said to be.
-    pub(crate) async fn jobs_listed(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
-        self.jobs_asked_again(ids, 0).await
+    pub(crate) async fn jobs_from_list(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
+        self.jobs_with_retry(ids, 0).await
     }
 
-    async fn jobs_asked_again(&self, ids: &[JobId], again: usize) -> Result<JobsAnswer, Error> {
+    async fn jobs_with_retry(&self, ids: &[JobId], again: usize) -> Result<JobLookup, Error> {
         let ids: BTreeSet<JobId> = ids.iter().copied().collect();
-        let mut answer = JobsAnswer::default();
+        let mut answer = JobLookup::default();
         if ids.is_empty() {
             return Ok(answer);
         }
-        if ids.len() <= self.one_by_one() {
-            self.ask_again(ids.into_iter().collect(), &mut answer)
+        if ids.len() <= self.max_single_lookups() {
+            self.look_up_by_id(ids.into_iter().collect(), &mut answer)
                 .await?;
             return Ok(answer);
         }
@@ -53,20 +53,20 @@ impl Cli {
                 None => answer.unlisted.push(id),
             }
         }
-        self.ask_again(rest, &mut answer).await?;
+        self.look_up_by_id(rest, &mut answer).await?;
         Ok(answer)
     }
 
     /// Full records of these very jobs, a part at a time.
-    pub(crate) async fn job_parts(&self, order: Vec<JobId>) -> Result<JobParts, Error> {
+    pub(crate) async fn job_pages(&self, order: Vec<JobId>) -> Result<JobPages, Error> {
         let ids: BTreeSet<JobId> = order.iter().copied().collect();
-        if ids.len() <= self.one_by_one() {
+        if ids.len() <= self.max_single_lookups() {
             let answer = self.jobs(&order).await?;
-            return Ok(JobParts::of(order, answer));
+            return Ok(JobPages::of(order, answer));
         }
         let (texts, output) = self.list(&ids).await?;
         let store = move || {
-            let (mut stored, mut result) = (StoredJobs::default(), Ok(()));
+            let (mut stored, mut result) = (SpilledJobs::default(), Ok(()));
             long_jobs(&output, &texts, |id, record| {
                 if result.is_ok() && ids.contains(&id) {
                     result = stored.push(id, record.as_ref().map_err(|problem| *problem));
@@ -78,14 +78,14 @@ impl Cli {
             Ok((stored, rest))
         };
         let (stored, mut rest) = in_background(store).await?;
-        let mut answer = JobsAnswer::default();
-        for id in rest.split_off(rest.len().min(ONE_BY_ONE)) {
+        let mut answer = JobLookup::default();
+        for id in rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS)) {
             if let Some(problem) = stored.problem(id) {
                 answer.unclear.push((id, problem.to_owned()));
             }
         }
-        self.ask_again(rest, &mut answer).await?;
-        Ok(JobParts::new(order, stored, answer))
+        self.look_up_by_id(rest, &mut answer).await?;
+        Ok(JobPages::new(order, stored, answer))
     }
 
     /// Every record, and what users wrote.
@@ -98,12 +98,12 @@ impl Cli {
     }
 
     /// Alone a record may be clear, and an answer to a question proves more than a list.
-    async fn ask_again(&self, ids: Vec<JobId>, answer: &mut JobsAnswer) -> Result<(), Error> {
+    async fn look_up_by_id(&self, ids: Vec<JobId>, answer: &mut JobLookup) -> Result<(), Error> {
         if ids.is_empty() {
             return Ok(());
         }
         let ids: BTreeSet<JobId> = ids.into_iter().collect();
-        let (texts, outputs) = tokio::try_join!(self.free_texts(&ids), self.ask_one_by_one(&ids))?;
+        let (texts, outputs) = tokio::try_join!(self.free_texts(&ids), self.show_each_job(&ids))?;
         for (id, output) in outputs {
             read_one(id, output, &texts, answer)?;
         }
@@ -111,12 +111,12 @@ impl Cli {
     }
 
     /// How many jobs are asked for one by one at most.
-    fn one_by_one(&self) -> usize {
+    fn max_single_lookups(&self) -> usize {
         let queue = self.queue.load(Ordering::Relaxed);
-        (1 + queue / JOBS_PER_QUESTION).min(ONE_BY_ONE)
+        (1 + queue / JOBS_PER_LOOKUP).min(MAX_SINGLE_LOOKUPS)
     }
 
-    async fn ask_one_by_one(&self, ids: &BTreeSet<JobId>) -> Result<Vec<(JobId, Output)>, Error> {
+    async fn show_each_job(&self, ids: &BTreeSet<JobId>) -> Result<Vec<(JobId, Output)>, Error> {
         let mut outputs = Vec::with_capacity(ids.len());
         for id in ids {
             let question = ["-o", "-d", "show", "job", &id.to_string()];
@@ -193,8 +193,8 @@ async fn in_background<T: Send + 'static>(
 }
 
 /// The records of a list that belong to these jobs.
-fn listed(output: &Text, texts: &Texts, ids: &BTreeSet<JobId>) -> io::Result<JobsText> {
-    let (mut text, mut count) = (JobsText::default(), HashMap::<JobId, u32>::new());
+fn listed(output: &Text, texts: &Texts, ids: &BTreeSet<JobId>) -> io::Result<ParsedJobs> {
+    let (mut text, mut count) = (ParsedJobs::default(), HashMap::<JobId, u32>::new());
     long_jobs(output, texts, |id, record| {
         *count.entry(id).or_default() += 1;
         match record {
@@ -205,7 +205,7 @@ fn listed(output: &Text, texts: &Texts, ids: &BTreeSet<JobId>) -> io::Result<Job
             Err(problem) => text.unclear.push((id, problem)),
         }
     })?;
-    parse::doubt_twice(&mut text, count);
+    parse::reject_duplicates(&mut text, count);
     Ok(text)
 }
 
@@ -214,7 +214,7 @@ fn read_one(
     id: JobId,
     output: Output,
     texts: &HashMap<JobId, FreeTexts>,
-    answer: &mut JobsAnswer,
+    answer: &mut JobLookup,
 ) -> Result<(), Error> {
     if output.status != 0 {
         if output.stderr.contains("Invalid job id specified") {
@@ -225,7 +225,7 @@ fn read_one(
         metrics::failed("scontrol", error.kind());
         return Err(error);
     }
-    let JobsText { records, unclear } = parse::jobs(&output.stdout, texts);
+    let ParsedJobs { records, unclear } = parse::jobs(&output.stdout, texts);
     let before = answer.found.len();
     answer
         .found
@@ -245,11 +245,11 @@ fn read_one(
 /// Takes records of jobs asked for out of the answer about all jobs; returns the ids of which there is no clear one, and of those
 /// that have one why it is not clear.
 pub(crate) fn sort_into(
-    answer: &mut JobsAnswer,
+    answer: &mut JobLookup,
     ids: &BTreeSet<JobId>,
-    text: JobsText,
+    text: ParsedJobs,
 ) -> (Vec<JobId>, BTreeMap<JobId, String>) {
-    let JobsText { records, unclear } = text;
+    let ParsedJobs { records, unclear } = text;
     let mut seen: BTreeSet<JobId> = BTreeSet::new();
     for record in records {
         let roots: Vec<JobId> = roots(&record).filter(|id| ids.contains(id)).collect();

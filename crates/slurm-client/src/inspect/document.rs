@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{InspectError, Inspected, Inspection, record};
+use super::{InspectError, InspectedRecord, Inspection, record};
 use crate::json::{self, ExitCodes};
 
 /// Keys of every document.
@@ -59,7 +59,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
     })
 }
 
-fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspected, InspectError> {
+fn one(
+    list: &str,
+    index: usize,
+    item: &Value,
+    release: &str,
+) -> Result<InspectedRecord, InspectError> {
     let place = format!("{list}[{index}]");
     let needs = |what: &str| InspectError::new(0, place.clone(), format!("it needs {what}"));
     match list {
@@ -71,7 +76,7 @@ fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspecte
             // Like every 22.05: the release is all that tells the version in `sacct --json`.
             let codes = match release.starts_with("22.") || release.starts_with("21.") {
                 true => ExitCodes::Lost,
-                false => ExitCodes::Told,
+                false => ExitCodes::Reported,
             };
             let row = json::accounting(item, codes, |user| user.parse().ok());
             row.map(|row| named_canceller(record("accounting", &row), item))
@@ -97,7 +102,7 @@ fn one(list: &str, index: usize, item: &Value, release: &str) -> Result<Inspecte
 }
 
 /// Who cancelled is told by name; the collectors look up the uid, which only the cluster's own hosts know.
-fn named_canceller(mut row: Inspected, item: &Value) -> Inspected {
+fn named_canceller(mut row: InspectedRecord, item: &Value) -> InspectedRecord {
     let name = item.get("kill_request_user").and_then(Value::as_str);
     if let (Some(name), Some(Value::Null)) = (
         name.filter(|name| !name.is_empty()),
@@ -109,7 +114,7 @@ fn named_canceller(mut row: Inspected, item: &Value) -> Inspected {
 }
 
 /// Something no collector reads, as it is.
-fn other(kind: &str, value: &Value) -> Inspected {
+fn other(kind: &str, value: &Value) -> InspectedRecord {
     record(
         kind,
         &serde_json::json!({ "value": value, "collected": false }),

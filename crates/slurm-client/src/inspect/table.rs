@@ -8,7 +8,7 @@ use slurm_types::{JobRef, JobState, NodeState, Reason, UnixTime};
 
 use super::columns::{self, Ambiguous};
 use super::names::{self, Command};
-use super::{InspectError, Inspected, Inspection, record};
+use super::{InspectError, InspectedRecord, Inspection, record};
 use crate::parse;
 
 /// What our own sweep asks squeue for.
@@ -152,7 +152,7 @@ fn named(
 }
 
 /// A row of sacct; a step is told as one.
-fn accounting<'a>(get: &impl Fn(&str) -> &'a str) -> Result<Inspected, String> {
+fn accounting<'a>(get: &impl Fn(&str) -> &'a str) -> Result<InspectedRecord, String> {
     let printed = match get("JobIDRaw") {
         "" => get("JobID"),
         raw => raw,
@@ -180,7 +180,7 @@ fn accounting<'a>(get: &impl Fn(&str) -> &'a str) -> Result<Inspected, String> {
 }
 
 /// A row of squeue with names of columns, read as far as they say what they are.
-fn queue(names: &[String], values: &[String]) -> Result<Inspected, (String, String)> {
+fn queue(names: &[String], values: &[String]) -> Result<InspectedRecord, (String, String)> {
     let mut row = Map::new();
     for (name, value) in names.iter().zip(values) {
         let upper = name.to_ascii_uppercase();
@@ -209,7 +209,7 @@ fn queue(names: &[String], values: &[String]) -> Result<Inspected, (String, Stri
 }
 
 /// A row of sinfo with names of columns.
-fn nodes(names: &[String], values: &[String]) -> Result<Inspected, (String, String)> {
+fn nodes(names: &[String], values: &[String]) -> Result<InspectedRecord, (String, String)> {
     let mut row = Map::new();
     for (name, value) in names.iter().zip(values) {
         let read = match name.to_ascii_uppercase().as_str() {

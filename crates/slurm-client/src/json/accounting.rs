@@ -15,7 +15,7 @@ use crate::record::{AccountingRecord, ArrayPosition, ArrayTasks};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCodes {
     /// As they are.
-    Told,
+    Reported,
     /// 22.05: they read 0 whatever happened.
     Lost,
 }
@@ -25,7 +25,7 @@ impl ExitCodes {
     pub(crate) const fn of_api(version: u32) -> Self {
         match version {
             0..=38 => Self::Lost,
-            _ => Self::Told,
+            _ => Self::Reported,
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn accounting(
     }
     row.exit_code = exit_code(&mut fields, codes, &row.state);
     row.derived_exit_code = match codes {
-        ExitCodes::Told => fields.exit_code("derived_exit_code"),
+        ExitCodes::Reported => fields.exit_code("derived_exit_code"),
         ExitCodes::Lost => None,
     };
     if row.node_count == Some(0) {
@@ -112,7 +112,7 @@ pub(crate) fn accounting(
 fn exit_code(fields: &mut Fields, codes: ExitCodes, state: &JobState) -> Option<ExitCode> {
     let told = fields.exit_code("exit_code");
     match codes {
-        ExitCodes::Told => told,
+        ExitCodes::Reported => told,
         // "Job has terminated all processes on all nodes with an exit code of zero" (sacct's manual, JOB STATE CODES).
         ExitCodes::Lost if state.is(JobBaseState::Completed) => Some(ExitCode::SUCCESS),
         ExitCodes::Lost => told.filter(|code| code.signal != 0),

@@ -11,7 +11,7 @@ use slurm_types::{HostList, JobId, JobState, TimeLimit};
 
 use super::Fields;
 use crate::{
-    parse::{self, Words, gres_gpus},
+    parse::{self, StringInterner, gres_gpus},
     record::{ArrayTasks, JobRecord, NodeAlloc, SweepRow},
 };
 
@@ -47,7 +47,7 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
 }
 
 /// The job's row of a sweep.
-pub(crate) fn sweep_row(job: &JobRecord, words: &mut Words) -> Option<SweepRow> {
+pub(crate) fn sweep_row(job: &JobRecord, words: &mut StringInterner) -> Option<SweepRow> {
     Some(parse::sweep_row(SweepRow {
         job_id: job.job_id?,
         array_job_id: job.array_job_id,

@@ -242,7 +242,7 @@ fn a_row_of_accounting_is_the_same_as_text_and_as_json() {
         let all = fs::read_to_string(folder(version, "sacct-all.txt")).unwrap_or_default();
         let codes = match version {
             "22.05" => ExitCodes::Lost,
-            _ => ExitCodes::Told,
+            _ => ExitCodes::Reported,
         };
         for (name, folder) in captures(version, "jobs") {
             let text = fs::read_to_string(folder.join("sacct.txt")).unwrap_or(all.clone());

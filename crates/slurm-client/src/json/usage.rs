@@ -9,7 +9,7 @@ use serde_json::Value;
 use slurm_types::JobState;
 
 use super::{ExitCodes, Fields, accounting};
-use crate::record::{StepUsage, UsageRecord, UsedTres};
+use crate::record::{StepUsage, TresUsage, UsageRecord};
 
 /// One run; `None` if it has no job id. `uid` knows the users of this host.
 pub(crate) fn usage(
@@ -116,7 +116,7 @@ fn items(fields: &mut Fields, path: &str) -> Vec<Item> {
     items
 }
 
-fn used(items: Vec<Item>) -> UsedTres {
+fn used(items: Vec<Item>) -> TresUsage {
     items
         .into_iter()
         .map(|item| (item.name, item.amount))
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(run.energy_joules, None);
         let ids: Vec<&str> = run.steps.iter().map(|step| step.id.as_str()).collect();
         assert_eq!(ids, ["batch", "0", "extern"]);
-        let amounts = |items: &[(&str, u64)]| -> UsedTres {
+        let amounts = |items: &[(&str, u64)]| -> TresUsage {
             let items = items.iter();
             items.map(|(name, n)| ((*name).to_owned(), *n)).collect()
         };

@@ -24,7 +24,7 @@ use super::{cut::records, gres_gpus, keys::pairs, leading, text};
 use crate::record::{ArrayTasks, JobRecord, NodeAlloc};
 
 pub(super) const NAME: &str = " JobName=";
-pub(crate) const TWICE: &str = "its id occurs twice in the answer";
+pub(crate) const DUPLICATE_ID: &str = "its id occurs twice in the answer";
 
 /// The texts of one job that belong to its user, as squeue gave them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,14 +38,14 @@ pub(crate) struct FreeTexts {
 
 /// The records of an answer, and the ids of which it proves nothing.
 #[derive(Debug, Default)]
-pub(crate) struct JobsText {
+pub(crate) struct ParsedJobs {
     pub(crate) records: Vec<JobRecord>,
     pub(crate) unclear: Vec<(JobId, &'static str)>,
 }
 
 /// Reads every record of the answer.
-pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> JobsText {
-    let mut answer = JobsText::default();
+pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> ParsedJobs {
+    let mut answer = ParsedJobs::default();
     let mut count: HashMap<JobId, u32> = HashMap::new();
     for (id, range) in records(output, texts) {
         let line = output[range].trim_end_matches('\n');
@@ -55,18 +55,18 @@ pub(crate) fn jobs(output: &str, texts: &HashMap<JobId, FreeTexts>) -> JobsText 
             Err(problem) => answer.unclear.push((id, problem)),
         }
     }
-    doubt_twice(&mut answer, count);
+    reject_duplicates(&mut answer, count);
     answer
 }
 
 /// Of ids that occur twice nothing is clear.
-pub(crate) fn doubt_twice(answer: &mut JobsText, count: HashMap<JobId, u32>) {
+pub(crate) fn reject_duplicates(answer: &mut ParsedJobs, count: HashMap<JobId, u32>) {
     answer
         .records
         .retain(|record| record.job_id.is_none_or(|id| count.get(&id) == Some(&1)));
     for (id, _) in count.into_iter().filter(|(_, times)| *times > 1) {
         answer.unclear.retain(|(unclear, _)| *unclear != id);
-        answer.unclear.push((id, TWICE));
+        answer.unclear.push((id, DUPLICATE_ID));
     }
 }
 

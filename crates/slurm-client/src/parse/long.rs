@@ -12,9 +12,9 @@ use crate::JobRecord;
 use crate::spill::Text;
 
 /// Read at once, unless a record is longer.
-const WINDOW: usize = 1 << 20;
+const WINDOW_BYTES: usize = 1 << 20;
 /// What is looked at behind the end of a record beside a text of a user: the begin of the next one, up to its name.
-const AHEAD: usize = 4 << 10;
+const LOOKAHEAD_BYTES: usize = 4 << 10;
 /// Columns of what users wrote.
 const COLUMNS: usize = 6;
 
@@ -38,7 +38,7 @@ pub(crate) enum Texts {
 impl Texts {
     /// Finds the rows of squeue's answer; `None` if it does not have the columns asked for.
     pub(crate) fn all(text: Text, separator: Separator) -> io::Result<Option<Self>> {
-        let (mut rows, mut from, mut size) = (Vec::new(), 0, WINDOW);
+        let (mut rows, mut from, mut size) = (Vec::new(), 0, WINDOW_BYTES);
         while from < text.len() {
             let window = text.window(from, size)?;
             let is_last = from + window.len() == text.len();
@@ -63,7 +63,7 @@ impl Texts {
                 let end = last.as_ptr() as usize - window.as_ptr() as usize + last.len();
                 rows.push((id, from + begin, end - begin));
             }
-            (from, size) = (from + end, WINDOW);
+            (from, size) = (from + end, WINDOW_BYTES);
         }
         let longest = rows.iter().map(|(.., len)| *len).max().unwrap_or_default();
         rows.sort_by_key(|(id, ..)| *id);
@@ -168,7 +168,7 @@ pub(crate) fn long_jobs(
     texts: &Texts,
     each: impl FnMut(JobId, Result<JobRecord, &'static str>),
 ) -> io::Result<()> {
-    jobs_by_window(output, texts, WINDOW, each)
+    jobs_by_window(output, texts, WINDOW_BYTES, each)
 }
 
 fn jobs_by_window(
@@ -177,7 +177,7 @@ fn jobs_by_window(
     first_size: usize,
     mut each: impl FnMut(JobId, Result<JobRecord, &'static str>),
 ) -> io::Result<()> {
-    let ahead = texts.longest() + AHEAD;
+    let ahead = texts.longest() + LOOKAHEAD_BYTES;
     let (mut from, mut size) = (0, first_size + ahead);
     while from < output.len() {
         let window = output.window(from, size)?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use slurm_types::{JobId, JobRef, TaskSet, UnixTime};
 
 use super::{Separator, delimited};
-use crate::record::SubmittedArray;
+use crate::record::ArraySubmission;
 
 /// Columns asked for. Every one exists on 22.05 and on 26.05 (`sacct -e`); the first never holds a newline.
 pub(crate) const SUBMITTED_FIELDS: [&str; 3] = ["JobID", "Submit", "SubmitLine"];
@@ -53,7 +53,7 @@ struct Rows {
 pub(crate) fn submitted(
     output: &str,
     separator: &Separator,
-) -> Option<(Vec<SubmittedArray>, usize)> {
+) -> Option<(Vec<ArraySubmission>, usize)> {
     let (mut arrays, mut unread) = (BTreeMap::<(JobId, i64), Rows>::new(), 0);
     for row in delimited(output, separator, SUBMITTED_FIELDS.len())? {
         let [id, submit, line] = row[..] else {
@@ -81,7 +81,7 @@ pub(crate) fn submitted(
     }
     let arrays = arrays
         .into_iter()
-        .map(|((array, submit), rows)| SubmittedArray {
+        .map(|((array, submit), rows)| ArraySubmission {
             array,
             submit: UnixTime::from_secs(submit),
             jobs: TaskSet::new(rows.jobs),

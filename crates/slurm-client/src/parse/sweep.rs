@@ -29,7 +29,7 @@ pub(crate) struct Rows {
     pub(crate) rows: Vec<SweepRow>,
     /// Lines that were none.
     pub(crate) unread: usize,
-    words: Words,
+    words: StringInterner,
 }
 
 impl Rows {
@@ -46,9 +46,9 @@ impl Rows {
 
 /// Texts that many rows have in common: each is there once.
 #[derive(Debug, Default)]
-pub(crate) struct Words(HashSet<Arc<str>>);
+pub(crate) struct StringInterner(HashSet<Arc<str>>);
 
-impl Words {
+impl StringInterner {
     /// The text, as it is there already if it is.
     pub(crate) fn of(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.0.get(text) {
@@ -60,7 +60,7 @@ impl Words {
     }
 }
 
-fn row(line: &str, words: &mut Words) -> Option<SweepRow> {
+fn row(line: &str, words: &mut StringInterner) -> Option<SweepRow> {
     let columns: Vec<&str> = line.splitn(COLUMNS, '\x1f').collect();
     let [
         id,

@@ -4,7 +4,7 @@ use slurm_types::{JobState, UnixTime, parse_duration_secs};
 
 use super::accounting::{FIELDS as RUN_FIELDS, record};
 use super::{Separator, delimited, leading, text};
-use crate::record::{StepUsage, UsageRecord, UsedTres};
+use crate::record::{StepUsage, TresUsage, UsageRecord};
 
 /// Columns beside those of a run. Every one exists on 22.05 and on 26.05 (`sacct -e`).
 const MORE: [&str; 10] = [
@@ -83,7 +83,7 @@ fn millis(text: &str) -> Option<u64> {
 }
 
 /// `cpu=00:00:03,mem=71139328,gres/gpuutil=80`. What is no amount is left out.
-fn used(text: &str) -> UsedTres {
+fn used(text: &str) -> TresUsage {
     let items = text.split(',').filter_map(|item| {
         let (name, value) = item.trim().split_once('=')?;
         Some((name.to_owned(), amount(value)?))

@@ -22,7 +22,7 @@ pub struct AssociationRecord {
     pub parent: String,
     /// QOS that may be used, those inherited from the account included.
     pub qos: BTreeSet<String>,
-    /// Limits and the like by Slurm's names, e.g. `MaxJobs`; what is not set is absent. Slurm shows `Max` limits of an account at
+    /// RequestLimits and the like by Slurm's names, e.g. `MaxJobs`; what is not set is absent. Slurm shows `Max` limits of an account at
     /// its users, too, `Grp` limits only where they are set (22.05).
     pub settings: BTreeMap<String, String>,
     /// Comment; `None` where Slurm has none (22.05) or it was not asked for.
@@ -53,7 +53,7 @@ pub struct AccessRecords {
 
 impl AccessRecords {
     /// The records, unless they lack what every cluster has or contradict themselves: nobody lost access then.
-    pub(crate) fn or_doubt(self, command: &'static str) -> Result<Self, Error> {
+    pub(crate) fn validate(self, command: &'static str) -> Result<Self, Error> {
         match self.problem() {
             None => Ok(self),
             Some(problem) => {

@@ -46,7 +46,7 @@ impl ArrayTasks {
 
 /// The answer about some jobs. Every id asked for is in one of the four lists, at least.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct JobsAnswer {
+pub struct JobLookup {
     /// Records found. An array's id finds its remainder and every task the controller still knows; they are all listed.
     pub found: Vec<JobRecord>,
     /// Ids the controller says it does not know: ended longer than `MinJobAge` ago, or never there.

@@ -10,8 +10,8 @@ mod usage;
 
 pub use accounting::{AccountingRecord, ArrayPosition};
 pub use association::{AccessRecords, AssociationRecord, Transaction, UserRecord};
-pub use job::{ArrayTasks, JobRecord, JobsAnswer, NodeAlloc};
+pub use job::{ArrayTasks, JobLookup, JobRecord, NodeAlloc};
 pub use node::{NodeRecord, PartitionRecord};
-pub use submitted::SubmittedArray;
+pub use submitted::ArraySubmission;
 pub use sweep::{Sweep, SweepRow};
-pub use usage::{StepUsage, UsageRecord, UsedTres};
+pub use usage::{StepUsage, TresUsage, UsageRecord};

@@ -8,7 +8,7 @@ use super::{AccountingRecord, ArrayTasks};
 
 /// What accounting has of an array: slurmctld's own record loses a waiting task that is cancelled alone without a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubmittedArray {
+pub struct ArraySubmission {
     /// Its id.
     pub array: JobId,
     /// When it was submitted.
@@ -21,7 +21,7 @@ pub struct SubmittedArray {
     pub ordered: Option<TaskSet>,
 }
 
-impl SubmittedArray {
+impl ArraySubmission {
     /// From whole rows, which do not say what was ordered.
     pub(crate) fn of_rows(rows: &[AccountingRecord]) -> Vec<Self> {
         let mut arrays = BTreeMap::<(JobId, UnixTime), [BTreeSet<u32>; 2]>::new();

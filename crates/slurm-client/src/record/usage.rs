@@ -9,7 +9,7 @@ use super::AccountingRecord;
 
 /// Amounts by Slurm's name of the resource: `cpu` in seconds, `mem`, `vmem`, `fs/disk` and `gres/gpumem` in bytes, `energy` in joules,
 /// `gres/gpuutil` in percent, others as Slurm counts them.
-pub type UsedTres = BTreeMap<String, u64>;
+pub type TresUsage = BTreeMap<String, u64>;
 
 /// One row of `sacct -D` with what belongs to it: a run of a job, or a part of a run that was resized.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct StepUsage {
     /// Number of that task.
     pub max_rss_task: Option<u32>,
     /// Per resource the most that one task used. Empty until the step has reported, and without `JobAcctGatherType`.
-    pub most: UsedTres,
+    pub most: TresUsage,
     /// Per resource the sum over tasks of what each used at most.
-    pub total: UsedTres,
+    pub total: TresUsage,
 }

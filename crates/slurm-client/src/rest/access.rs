@@ -69,6 +69,6 @@ impl Rest {
             associations,
             users,
         }
-        .or_doubt(ASSOCIATIONS)
+        .validate(ASSOCIATIONS)
     }
 }

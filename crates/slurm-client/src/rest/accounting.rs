@@ -10,7 +10,7 @@ use slurm_types::{JobId, JobRef};
 
 use super::{ACCOUNTING, Family, Rest, complete, nothing};
 use crate::{
-    AccountingRecord, Error, Query, SubmittedArray, UsageRecord,
+    AccountingQuery, AccountingRecord, ArraySubmission, Error, UsageRecord,
     json::{self, ExitCodes},
 };
 
@@ -19,26 +19,29 @@ const IDS_PER_REQUEST: usize = 200;
 
 impl Rest {
     /// Runs as accounting has them.
-    pub(crate) async fn accounting(&self, query: &Query) -> Result<Vec<AccountingRecord>, Error> {
+    pub(crate) async fn accounting(
+        &self,
+        query: &AccountingQuery,
+    ) -> Result<Vec<AccountingRecord>, Error> {
         let version = self.accounting_version().await?;
         let codes = ExitCodes::of_api(version);
         let questions = match query {
-            Query::Window { start, end } => {
+            AccountingQuery::Window { start, end } => {
                 // 22.05 takes a text that its own clock reads: `uts` stands before a Unix time.
                 let time = match codes {
                     ExitCodes::Lost => "uts",
-                    ExitCodes::Told => "",
+                    ExitCodes::Reported => "",
                 };
                 let end = end.map_or_else(String::new, |end| format!("&end_time={time}{end}"));
                 vec![format!("start_time={time}{start}{end}")]
             }
-            Query::Jobs(ids) => by_id(version, ids.iter().map(JobId::to_string)),
+            AccountingQuery::Jobs(ids) => by_id(version, ids.iter().map(JobId::to_string)),
         };
         let questions = questions
             .into_iter()
             .map(|question| format!("{question}&skip_steps=true"));
         self.rows(codes, questions, || {
-            let users = Users::default();
+            let users = UidCache::default();
             move |value: &Value| json::accounting(value, codes, |user| users.uid(user))
         })
         .await
@@ -55,16 +58,18 @@ impl Rest {
         });
         let questions = by_id(version, ids);
         self.rows(codes, questions, || {
-            let users = Users::default();
+            let users = UidCache::default();
             move |value: &Value| json::usage(value, codes, |user| users.uid(user))
         })
         .await
     }
 
     /// Which tasks arrays were submitted with.
-    pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<SubmittedArray>, Error> {
-        let rows = self.accounting(&Query::Jobs(arrays.to_vec())).await?;
-        Ok(SubmittedArray::of_rows(&rows))
+    pub(crate) async fn submitted(&self, arrays: &[JobId]) -> Result<Vec<ArraySubmission>, Error> {
+        let rows = self
+            .accounting(&AccountingQuery::Jobs(arrays.to_vec()))
+            .await?;
+        Ok(ArraySubmission::of_rows(&rows))
     }
 
     async fn accounting_version(&self) -> Result<u32, Error> {
@@ -85,7 +90,7 @@ impl Rest {
         // 22.05 always tells every attempt.
         let flags = match codes {
             ExitCodes::Lost => "",
-            ExitCodes::Told => "&show_duplicates=true&disable_truncate_usage_time=true",
+            ExitCodes::Reported => "&show_duplicates=true&disable_truncate_usage_time=true",
         };
         let mut rows = Vec::new();
         for question in questions {
@@ -121,9 +126,9 @@ fn by_id(version: u32, ids: impl Iterator<Item = String>) -> Vec<String> {
 
 /// The users of this host, each looked up once; Slurm writes the number itself where it knows no name.
 #[derive(Default)]
-struct Users(RefCell<HashMap<String, Option<u32>>>);
+struct UidCache(RefCell<HashMap<String, Option<u32>>>);
 
-impl Users {
+impl UidCache {
     fn uid(&self, user: &str) -> Option<u32> {
         if user.is_empty() {
             return None;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    Api, CLUSTERS, CONF, DIAG, Family, NODES, PARTITIONS, PING, Rest, Told, documented, envelope,
-    nothing, unreadable,
+    Api, CLUSTERS, CONF, DIAG, Family, NODES, PARTITIONS, PING, Response, Rest, documented,
+    envelope, nothing, unreadable,
 };
 use crate::{
     Error, NodeRecord, PartitionRecord, Ping,
@@ -54,7 +54,7 @@ impl Rest {
         let api = self.api().await?;
         let mut config = BTreeMap::new();
         if api.path(Family::Controller, "conf").is_some()
-            && let Told::Document(body) = self.get(CONF, Family::Controller, "conf", "").await?
+            && let Response::Document(body) = self.get(CONF, Family::Controller, "conf", "").await?
         {
             let document: Value =
                 serde_json::from_slice(&body).map_err(|e| unreadable(CONF, &body, &e))?;
@@ -62,7 +62,7 @@ impl Rest {
             config.extend(values.filter_map(|(key, value)| Some((key.clone(), printed(value)?))));
         }
         let about = match self.get(DIAG, Family::Controller, "diag", "").await? {
-            Told::Document(body) => envelope(DIAG, &body)?,
+            Response::Document(body) => envelope(DIAG, &body)?,
             _ => return Err(nothing(DIAG)),
         };
         let mut set = |key: &str, value: String| {
@@ -130,7 +130,7 @@ impl Rest {
 
     async fn pings(&self) -> Result<(Vec<(bool, String)>, Envelope), Error> {
         let told = match self.get(PING, Family::Controller, "ping", "").await? {
-            Told::Document(body) => documented(PING, body, "pings", ping).await?,
+            Response::Document(body) => documented(PING, body, "pings", ping).await?,
             _ => return Err(nothing(PING)),
         };
         match told.0.is_empty() {

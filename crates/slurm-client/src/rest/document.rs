@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ACCOUNTING, verdict};
+use super::{ACCOUNTING, response};
 use crate::{
     Error,
     error::excerpt,
@@ -34,7 +34,7 @@ pub(super) async fn documented<T: Send + 'static>(
     let empty = items.as_ref().is_none_or(Vec::is_empty);
     let harmless = command == ACCOUNTING && empty && envelope.has_error(json::NOTHING_FOUND);
     if !envelope.errors.is_empty() && !harmless {
-        let error = verdict::reported(command, &envelope);
+        let error = response::reported(command, &envelope);
         metrics::failed(command, error.kind());
         return Err(error);
     }

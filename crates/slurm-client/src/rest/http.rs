@@ -10,10 +10,10 @@ use std::{
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
 use secret_file::Stamp;
 
-use crate::{Config, Error, RestUrl, error::excerpt, limits::Limits};
+use crate::{Config, Error, RestUrl, error::excerpt, request_limits::RequestLimits};
 
 /// More than 25,000 jobs make at 8 kB each (26.05; 10,000 were 92 MB).
-const MOST_BODY: usize = 256 << 20;
+const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// Sends requests to one slurmrestd.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Http {
     /// Why there is no client, if there is none.
     client: Result<Client, String>,
     token: Arc<Mutex<Option<(Stamp, HeaderValue)>>>,
-    limits: Limits,
+    limits: RequestLimits,
 }
 
 /// An answer, whatever its status.
@@ -42,7 +42,7 @@ impl Http {
             RestUrl::Tcp(_) => builder,
         };
         Self {
-            limits: Limits::new(&config),
+            limits: RequestLimits::new(&config),
             client: builder.build().map_err(|error| chain(&error)),
             config: Arc::new(config),
             token: Arc::default(),
@@ -50,9 +50,9 @@ impl Http {
     }
 
     /// One that waits longer for answers, in places of its own, within the same number of requests per second.
-    pub(super) fn patient(&self, command_timeout: Duration) -> Self {
+    pub(super) fn with_timeout(&self, command_timeout: Duration) -> Self {
         Self {
-            limits: self.limits.patient(command_timeout),
+            limits: self.limits.with_timeout(command_timeout),
             ..self.clone()
         }
     }
@@ -93,7 +93,7 @@ impl Http {
         loop {
             match response.chunk().await {
                 Ok(None) => return Ok(Reply { status, body }),
-                Ok(Some(_)) if body.len() > MOST_BODY => {
+                Ok(Some(_)) if body.len() > MAX_BODY_BYTES => {
                     return Err(Error::Suspicious {
                         command,
                         problem: "a longer answer than Slurm can mean",

@@ -6,42 +6,42 @@ use slurm_types::JobId;
 
 use super::{Family, JOB, JOBS, Rest, nothing};
 use crate::{
-    Error, JobParts, JobRecord, JobsAnswer,
+    Error, JobLookup, JobPages, JobRecord,
     cli::{belongs_to, sort_into},
     json, metrics,
-    parse::JobsText,
+    parse::ParsedJobs,
 };
 
 /// Up to so many jobs are asked for one by one in any case.
-const ONE_BY_ONE: usize = 16;
+const MAX_SINGLE_LOOKUPS: usize = 16;
 /// A job in the list costs 0.4 to 0.8 ms, one asked for by itself 2 to 5 ms (22.05, 26.05).
-const LISTED_PER_ASKED: usize = 8;
+const LISTED_JOBS_PER_LOOKUP: usize = 8;
 /// Jobs of a list that come in a second.
-const LISTED_PER_SECOND: usize = 1_600;
+const LISTED_JOBS_PER_SECOND: usize = 1_600;
 
 /// How many jobs of a queue are asked for one by one at most: while that costs Slurm less than the list of all, and while, at the pace that
 /// is allowed, it takes us no longer.
-fn one_by_one(queue: usize, per_second: NonZeroU32) -> usize {
-    let cheaper = queue / LISTED_PER_ASKED;
-    let sooner = queue.saturating_mul(per_second.get() as usize) / LISTED_PER_SECOND;
-    ONE_BY_ONE.max(cheaper.min(sooner))
+fn max_single_lookups(queue: usize, per_second: NonZeroU32) -> usize {
+    let cheaper = queue / LISTED_JOBS_PER_LOOKUP;
+    let sooner = queue.saturating_mul(per_second.get() as usize) / LISTED_JOBS_PER_SECOND;
+    MAX_SINGLE_LOOKUPS.max(cheaper.min(sooner))
 }
 
 impl Rest {
     /// Full records of these jobs.
-    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobsAnswer, Error> {
+    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         let ids: BTreeSet<JobId> = ids.iter().copied().collect();
-        let mut answer = JobsAnswer::default();
+        let mut answer = JobLookup::default();
         let mut by_id = ids.clone();
-        if ids.len() > one_by_one(self.known().rows(), self.pace) {
+        if ids.len() > max_single_lookups(self.cached_queue().rows(), self.pace) {
             let before = self.newest();
             let (records, envelope) = self
                 .list(JOBS, Family::Controller, "jobs", "", json::job)
                 .await?
                 .ok_or_else(|| nothing(JOBS))?;
-            self.doubt_age(JOBS, before, &envelope)?;
+            self.check_age(JOBS, before, &envelope)?;
             let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text(records));
-            let later = rest.split_off(rest.len().min(ONE_BY_ONE));
+            let later = rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS));
             for id in later {
                 match unclear.remove(&id) {
                     Some(problem) => answer.unclear.push((id, problem)),
@@ -57,12 +57,12 @@ impl Rest {
     }
 
     /// Full records of these very jobs, a part at a time.
-    pub(crate) async fn job_parts(&self, order: Vec<JobId>) -> Result<JobParts, Error> {
+    pub(crate) async fn job_pages(&self, order: Vec<JobId>) -> Result<JobPages, Error> {
         let answer = self.jobs(&order).await?;
-        Ok(JobParts::of(order, answer))
+        Ok(JobPages::of(order, answer))
     }
 
-    async fn one_job(&self, id: JobId, answer: &mut JobsAnswer) -> Result<(), Error> {
+    async fn one_job(&self, id: JobId, answer: &mut JobLookup) -> Result<(), Error> {
         let before = self.newest();
         let told = self
             .list(
@@ -77,11 +77,11 @@ impl Rest {
             answer.missing.push(id);
             return Ok(());
         };
-        if let Err(error) = self.doubt_age(JOB, before, &envelope) {
+        if let Err(error) = self.check_age(JOB, before, &envelope) {
             answer.unclear.push((id, error.to_string()));
             return Ok(());
         }
-        let JobsText { records, unclear } = text(records);
+        let ParsedJobs { records, unclear } = text(records);
         metrics::unread(JOB, unclear.len());
         let found: Vec<JobRecord> = records
             .into_iter()
@@ -102,8 +102,8 @@ impl Rest {
 }
 
 /// Records and ids of which the answer proves nothing.
-fn text(records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>) -> JobsText {
-    let mut text = JobsText::default();
+fn text(records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>) -> ParsedJobs {
+    let mut text = ParsedJobs::default();
     for record in records {
         match record {
             Ok(record) => text.records.push(record),
@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn the_list_is_asked_for_when_it_is_cheaper_or_sooner() {
-        let most = |queue, per_second| one_by_one(queue, NonZeroU32::new(per_second).unwrap());
+        let most =
+            |queue, per_second| max_single_lookups(queue, NonZeroU32::new(per_second).unwrap());
         assert_eq!(most(0, 20), 16);
         assert_eq!(most(500, 20), 16);
         // Cheaper would be 1,250, which take a minute at 20 a second; the list of 10,000 takes six seconds.

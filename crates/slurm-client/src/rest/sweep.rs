@@ -12,12 +12,12 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use serde_json::Value;
 use slurm_types::UnixTime;
 
-use super::{DIAG, Family, JOBS, Rest, Told, envelope};
-use crate::{Error, Sweep, SweepRow, cli::now, json, metrics, parse::Words};
+use super::{DIAG, Family, JOBS, Response, Rest, envelope};
+use crate::{Error, Sweep, SweepRow, cli::now, json, metrics, parse::StringInterner};
 
 /// The queue as it was last told.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct CachedQueue {
     /// Its rows; `None` before the first answer.
     rows: Option<Arc<Vec<SweepRow>>>,
     unread: usize,
@@ -25,7 +25,7 @@ pub(super) struct Known {
     clock: Option<UnixTime>,
 }
 
-impl Known {
+impl CachedQueue {
     /// How many jobs there were.
     pub(super) fn rows(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.len())
@@ -33,7 +33,7 @@ impl Known {
 }
 
 impl Rest {
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(super) fn cached_queue(&self) -> MutexGuard<'_, CachedQueue> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -42,7 +42,7 @@ impl Rest {
         let started_at = now();
         let before = self.newest();
         let (since, last) = {
-            let known = self.known();
+            let known = self.cached_queue();
             // A second back: changes may follow within the second of the last answer.
             let since = known.clock.map(|time| time.as_secs() - 1);
             (since, known.rows.clone().map(|rows| (rows, known.unread)))
@@ -54,7 +54,7 @@ impl Rest {
         };
         for since in [since.filter(|_| last.is_some()), None] {
             let argument = since.map_or_else(String::new, |since| format!("update_time={since}"));
-            let mut words = Words::default();
+            let mut words = StringInterner::default();
             // A record is a row at once: records of a long queue are not held.
             let read = move |job: &Value| json::sweep_row(&json::job(job).ok()?, &mut words);
             let told = self
@@ -80,12 +80,12 @@ impl Rest {
                 }
                 return Err(super::nothing(JOBS));
             };
-            self.doubt_age(JOBS, before, &envelope)?;
+            self.check_age(JOBS, before, &envelope)?;
             let count = records.len();
             let rows: Vec<SweepRow> = records.into_iter().flatten().collect();
             let unread = count - rows.len();
             metrics::unread(JOBS, unread);
-            let mut known = self.known();
+            let mut known = self.cached_queue();
             known.clock = envelope.last_update.or(clock);
             known.unread = unread;
             known.rows = Some(Arc::new(rows.clone()));
@@ -106,7 +106,7 @@ impl Rest {
     /// The controller's clock; without it the next sweep asks for everything.
     async fn clock(&self) -> Option<UnixTime> {
         match self.get(DIAG, Family::Controller, "diag", "").await.ok()? {
-            Told::Document(body) => envelope(DIAG, &body).ok()?.clock,
+            Response::Document(body) => envelope(DIAG, &body).ok()?.clock,
             _ => None,
         }
     }

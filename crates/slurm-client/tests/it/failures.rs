@@ -138,7 +138,7 @@ async fn an_empty_list_of_nodes_is_doubted() {
 
 #[tokio::test]
 async fn accounting_that_fails_with_status_0_is_unknown() {
-    let window = slurm_client::Query::Window {
+    let window = slurm_client::AccountingQuery::Window {
         start: slurm_types::UnixTime::from_secs(1_795_000_000),
         end: None,
     };
@@ -218,7 +218,7 @@ async fn commands_are_bounded_in_a_second_whatever_is_asked() {
         let asked = if n % 2 == 0 {
             slurm.clone()
         } else {
-            slurm.patient(Duration::from_secs(60))
+            slurm.with_timeout(Duration::from_secs(60))
         };
         tokio::spawn(async move { asked.version().await.unwrap() })
     });

@@ -1,6 +1,6 @@
 //! Jobs of a real cluster, read by every question. One cluster serves the whole day: bringing it up takes seconds.
 
-use slurm_client::{ArrayTasks, JobRecord, Query, Slurm};
+use slurm_client::{AccountingQuery, ArrayTasks, JobRecord, Slurm};
 use slurm_types::{JobBaseState, JobId, Lifecycle, NodeReason, Reason, ReasonClass, UnixTime};
 
 use crate::cluster::{Cluster, eventually};
@@ -152,11 +152,11 @@ async fn failed_job(slurm: &Slurm, id: JobId, before: UnixTime) {
         job.reason
     );
 
-    let of_the_day = Query::Window {
+    let of_the_day = AccountingQuery::Window {
         start: before,
         end: None,
     };
-    for query in [Query::Jobs(vec![id]), of_the_day] {
+    for query in [AccountingQuery::Jobs(vec![id]), of_the_day] {
         let row = eventually("row in accounting", || async {
             let rows = slurm.accounting(&query).await.unwrap();
             rows.into_iter()
@@ -205,8 +205,13 @@ async fn hostile_job(slurm: &Slurm, id: JobId) {
 
     let rows = eventually("row in accounting", || async {
         // slurmdbd may have made a stand-in for a row that is still on its way.
-        Some(slurm.accounting(&Query::Jobs(vec![id])).await.unwrap())
-            .filter(|rows| rows.first().is_some_and(|row| !row.provisional))
+        Some(
+            slurm
+                .accounting(&AccountingQuery::Jobs(vec![id]))
+                .await
+                .unwrap(),
+        )
+        .filter(|rows| rows.first().is_some_and(|row| !row.provisional))
     })
     .await;
     assert_eq!(
@@ -334,7 +339,7 @@ async fn cancelled_job(cluster: &Cluster, slurm: &Slurm, id: JobId) {
     assert!(ended(slurm, id).await.state.is(JobBaseState::Cancelled));
     let row = eventually("cancel in accounting", || async {
         slurm
-            .accounting(&Query::Jobs(vec![id]))
+            .accounting(&AccountingQuery::Jobs(vec![id]))
             .await
             .unwrap()
             .into_iter()
@@ -383,7 +388,7 @@ async fn drained_node(cluster: &Cluster, slurm: &Slurm) {
 async fn accounting_and_munge_away(cluster: &Cluster, slurm: &Slurm, known: JobId) {
     cluster.control("stop", "slurmdbd");
     let error = slurm
-        .accounting(&Query::Jobs(vec![known]))
+        .accounting(&AccountingQuery::Jobs(vec![known]))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), "accounting_down", "{error}");

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use slurm_client::{
-    AccessRecords, AccountingRecord, AssociationRecord, Error, JobRecord, Query, Slurm, SweepRow,
-    UsageRecord, UserRecord,
+    AccessRecords, AccountingQuery, AccountingRecord, AssociationRecord, Error, JobRecord, Slurm,
+    SweepRow, UsageRecord, UserRecord,
 };
 use slurm_types::{JobBaseState, JobId, JobRef, UnixTime};
 
@@ -60,8 +60,8 @@ pub async fn same_by_rest(cluster: &Cluster, cli: &Slurm, ids: &[JobId]) {
     })
     .await;
     for query in [
-        Query::Jobs(ids.to_vec()),
-        Query::Window {
+        AccountingQuery::Jobs(ids.to_vec()),
+        AccountingQuery::Window {
             start: UnixTime::from_secs(1_700_000_000),
             end: None,
         },

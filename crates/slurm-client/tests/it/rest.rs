@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use slurm_client::{Config, Error, Query, Slurm, Source};
+use slurm_client::{AccountingQuery, Config, Error, Slurm, Source};
 use slurm_types::JobId;
 use tokio::net::TcpListener;
 
@@ -27,7 +27,10 @@ async fn kind(reply: Make) -> String {
         slurm.sweep().await.map(drop),
         slurm.jobs(&[id(1)]).await.map(drop),
         slurm.nodes().await.map(drop),
-        slurm.accounting(&Query::Jobs(vec![id(1)])).await.map(drop),
+        slurm
+            .accounting(&AccountingQuery::Jobs(vec![id(1)]))
+            .await
+            .map(drop),
     ]
     .map(|answer| answer.map_or_else(|error| error.kind(), |()| "ok"));
     assert!(kinds.iter().all(|kind| *kind == kinds[0]), "{kinds:?}");
@@ -269,7 +272,7 @@ fn sweeps_over_rest_are_rare() {
             source,
             ..Config::default()
         };
-        Slurm::new(config).least_pause(Duration::from_millis(millis))
+        Slurm::new(config).min_poll_interval(Duration::from_millis(millis))
     };
     assert_eq!(pause(Source::Rest, 10), Duration::from_secs(30));
     assert_eq!(pause(Source::Rest, 8_400), Duration::from_secs(168));

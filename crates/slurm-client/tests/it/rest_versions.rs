@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use slurm_client::{Config, Error, Query, Slurm};
+use slurm_client::{AccountingQuery, Config, Error, Slurm};
 use slurm_types::UnixTime;
 
 use crate::rest_server::{ok, path, server, text};
@@ -49,7 +49,7 @@ async fn every_release_is_asked_in_its_newest_version() {
         assert_eq!(limits, ("UP", "1-00:00:00", Some(8)), "{release}");
         // v0.0.40 to v0.0.44 do not tell.
         assert_eq!(cpu.default, release != "24.11");
-        let window = Query::Window {
+        let window = AccountingQuery::Window {
             start: UnixTime::from_secs(1_795_200_000),
             end: None,
         };

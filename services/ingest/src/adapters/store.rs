@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::fenced::{Fenced, pack, unpack};
 use crate::Error;
 use crate::collector::{LostState, Newest, Unseen};
-use crate::domain::{Book, Tracked};
+use crate::domain::{RunState, RunStore};
 
 /// Shards per cluster. By Slurm's id of the record, so that a large array spreads; 1 MiB each holds about half a million runs together.
 const SHARDS: u32 = 128;
@@ -79,7 +79,7 @@ struct Shard<T> {
 /// What was stored.
 pub struct Loaded {
     /// The runs.
-    pub book: Book,
+    pub book: RunStore,
     /// About the cluster; `None` at the very first start.
     pub meta: Option<Meta>,
     /// Events whose publishing was not confirmed.
@@ -108,7 +108,7 @@ impl Store {
             Fenced::load(bus, BUCKET_INGEST, &prefix, condition, shutdown).await?;
         let store = Self { bucket, prefix };
         let mut loaded = Loaded {
-            book: Book::default(),
+            book: RunStore::default(),
             meta: None,
             outbox: Vec::new(),
         };
@@ -126,7 +126,7 @@ impl Store {
                 loaded.meta = Some(meta);
                 continue;
             }
-            let shard: Shard<Tracked> =
+            let shard: Shard<RunState> =
                 serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
             loaded
                 .outbox
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// The shard of a run.
-    pub const fn shard_of(tracked: &Tracked) -> u32 {
+    pub const fn shard_of(tracked: &RunState) -> u32 {
         Self::shard_of_record(tracked.raw_id)
     }
 
@@ -155,7 +155,7 @@ impl Store {
     /// [`Error::Fenced`] if somebody else wrote one of them.
     pub async fn write(
         &mut self,
-        book: &Book,
+        book: &RunStore,
         shards: &BTreeSet<u32>,
         outbox: &[(u32, Event)],
         patience: Duration,
@@ -212,16 +212,16 @@ impl Store {
 
 /// What is stored of some shards.
 fn values<'a>(
-    book: &'a Book,
+    book: &'a RunStore,
     shards: &[u32],
     outbox: &[(u32, Event)],
-) -> BTreeMap<u32, Shard<&'a Tracked>> {
+) -> BTreeMap<u32, Shard<&'a RunState>> {
     let empty = || Shard {
         version: VERSION,
         runs: BTreeMap::new(),
         outbox: Vec::new(),
     };
-    let mut values: BTreeMap<u32, Shard<&Tracked>> =
+    let mut values: BTreeMap<u32, Shard<&RunState>> =
         shards.iter().map(|shard| (*shard, empty())).collect();
     for (run, tracked) in book.of_records(|id| shards.contains(&Store::shard_of_record(id))) {
         if let Some(shard) = values.get_mut(&Store::shard_of(tracked)) {

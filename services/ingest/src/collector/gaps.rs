@@ -6,11 +6,11 @@ use chrono::Utc;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, RunKey, timestamp};
 
-use super::outbox::Before;
-use super::questions::OpenQuestion;
+use super::open_lookups::OpenLookup;
+use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
 use crate::adapters::store::Store;
-use crate::domain::{End, Owner, Question, Settlement};
+use crate::domain::{End, EndLookup, Owner, Resolution};
 use crate::{Error, metrics};
 
 impl Collector {
@@ -21,11 +21,8 @@ impl Collector {
     pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
-        let open = core
-            .questions
-            .entry(raw_id)
-            .or_insert_with(OpenQuestion::now);
-        if let Settlement::Open { ask } = self.settled(Question::End, Some(open)) {
+        let open = core.questions.entry(raw_id).or_insert_with(OpenLookup::now);
+        if let Resolution::Open { ask } = self.settled(EndLookup::End, Some(open)) {
             core.store_question(raw_id);
             return Ok(ask);
         }
@@ -40,7 +37,7 @@ impl Collector {
             else {
                 continue;
             };
-            let before = Before::from([(run.clone(), Some(tracked.clone()))]);
+            let before = PreviousRunStates::from([(run.clone(), Some(tracked.clone()))]);
             tracked.end = Some(End {
                 event: String::new(),
                 at: now,
@@ -67,7 +64,7 @@ impl Collector {
         core: &mut Core,
         run: &RunKey,
         what: CaptureEvent,
-        before: Before,
+        before: PreviousRunStates,
     ) -> Result<bool, Error> {
         let shard = core.book.get(run).map(Store::shard_of);
         let told = self

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Collector, Core};
 use crate::Error;
-use crate::domain::Sighting;
+use crate::domain::Observation;
 
 /// What cannot be known of the time that slurmctld has lost.
 const NOT_RECOVERABLE: &str = "what became of jobs that slurmctld has forgotten with its state and accounting does not have; it gives their ids again, and accounting \
@@ -30,13 +30,13 @@ impl Collector {
         &self,
         core: &mut Core,
         run: &RunKey,
-        sighting: &Sighting,
+        observation: &Observation,
     ) -> Option<Event> {
         let ends = core.book.runs_of(run).rev();
         let end = ends
             .filter_map(|(_, tracked)| Some(tracked.end.as_ref()?.at))
             .next()
-            .unwrap_or(sighting.run.submit_time);
+            .unwrap_or(observation.run.submit_time);
         let sweep = core.meta.sweep + 1;
         if let Some(lost) = &mut core.meta.lost_state {
             lost.from = lost.from.min(end);
@@ -57,7 +57,7 @@ impl Collector {
             source: "slurmctld".to_owned(),
             message: format!(
                 "slurmctld was started with an older state: {} had ended, and was started again",
-                sighting.run.entity_key()
+                observation.run.entity_key()
             ),
             from: at(end),
             not_recoverable: NOT_RECOVERABLE.to_owned(),

@@ -10,14 +10,14 @@ use tracing::Span;
 
 use super::{Collector, Core, capture};
 use crate::adapters::store::Store;
-use crate::domain::{Fact, FactId, Tracked};
+use crate::domain::{Fact, FactId, RunState};
 use crate::{Error, metrics};
 
 /// How long a write is tried that everybody else waits for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was remembered of runs before something was decided about them.
-pub(super) type Before = BTreeMap<RunKey, Option<Tracked>>;
+pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
 
 impl Collector {
     /// Publishes what was decided. What must be stored first and cannot be is taken back, so that nobody else waits for it: a later sweep
@@ -25,8 +25,8 @@ impl Collector {
     pub(super) async fn publish(
         &self,
         core: &mut Core,
-        told: Vec<Told>,
-        before: Before,
+        told: Vec<OutboxEvent>,
+        before: PreviousRunStates,
     ) -> Result<(), Error> {
         core.must_not_be_ahead()?;
         if told.is_empty() {
@@ -38,7 +38,7 @@ impl Collector {
             .filter(|told| told.stored_first)
             .map(|told| told.run.clone())
             .collect();
-        let (counted, plain): (Vec<Told>, Vec<Told>) = told
+        let (counted, plain): (Vec<OutboxEvent>, Vec<OutboxEvent>) = told
             .into_iter()
             .partition(|told| counted.contains(&told.run));
         core.ahead = true;
@@ -47,7 +47,7 @@ impl Collector {
         }
         self.bus
             .publish_all_traced(
-                plain.into_iter().map(Told::into_parts).collect(),
+                plain.into_iter().map(OutboxEvent::into_parts).collect(),
                 &self.shutdown,
             )
             .await?;
@@ -70,7 +70,7 @@ impl Collector {
                 store, book, meta, ..
             } = core;
             let mut stored = store.write(book, &shards, &outbox, PATIENCE).await?;
-            if stored && counted.iter().any(Told::is_capture) {
+            if stored && counted.iter().any(OutboxEvent::is_capture) {
                 stored = store.write_meta(meta, &[], PATIENCE).await?;
             }
             // Their outboxes are emptied with the next write.
@@ -85,10 +85,10 @@ impl Collector {
                 told.count();
             }
             // A gap is open before anything is published of the runs in it.
-            let (gaps, facts): (Vec<Told>, Vec<Told>) =
-                counted.into_iter().partition(Told::is_capture);
+            let (gaps, facts): (Vec<OutboxEvent>, Vec<OutboxEvent>) =
+                counted.into_iter().partition(OutboxEvent::is_capture);
             for told in [gaps, facts] {
-                let events = told.into_iter().map(Told::into_parts).collect();
+                let events = told.into_iter().map(OutboxEvent::into_parts).collect();
                 self.bus.publish_all_traced(events, &self.shutdown).await?;
             }
         }
@@ -142,7 +142,7 @@ impl Collector {
 
 impl Core {
     /// Remembers of these runs what was remembered before.
-    pub(super) fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: Before) {
+    pub(super) fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: PreviousRunStates) {
         for (run, tracked) in before {
             if !runs.contains(&run) {
                 continue;
@@ -179,14 +179,14 @@ pub(super) const fn is_found_again(id: FactId) -> bool {
 }
 
 /// An event with its span, before it is published.
-pub(super) struct Told {
+pub(super) struct OutboxEvent {
     run: RunKey,
     stored_first: bool,
     event: Event,
     span: Span,
 }
 
-impl Told {
+impl OutboxEvent {
     pub(super) fn new(fact: &Fact, event: Event, raw_id: u32, links: &[Span]) -> Self {
         // The trace of a fact begins here; what led to it is linked.
         let span = tracing::info_span!(

@@ -5,18 +5,18 @@
 //! first time, accounting shows: in its row, which changes seconds later, or in the line of the command that submitted it.
 
 use mesh_events::{EventType, RunKey, Slot};
-use slurm_client::SubmittedArray;
+use slurm_client::ArraySubmission;
 use slurm_types::TaskSet;
 
-use super::book::Book;
 use super::derive::FactId;
-use super::derive::{Fact, Teller};
-use super::sighting::Sighting;
-use super::tracked::Tracked;
+use super::derive::{Emitter, Fact};
+use super::observation::Observation;
+use super::run_state::RunState;
+use super::run_store::RunStore;
 
 /// Notes which tasks left the array's record since the last look.
-pub(super) fn remember_remainder(next: &mut Tracked, sighting: &Sighting) {
-    let Some(tasks) = sighting.tasks.as_ref().filter(|tasks| !tasks.truncated) else {
+pub(super) fn remember_remainder(next: &mut RunState, observation: &Observation) {
+    let Some(tasks) = observation.tasks.as_ref().filter(|tasks| !tasks.truncated) else {
         return;
     };
     if let Some(before) = next.remaining_tasks() {
@@ -29,7 +29,7 @@ pub(super) fn remember_remainder(next: &mut Tracked, sighting: &Sighting) {
 
 /// Notes that these tasks are in the array's record, or were told with its end: they have not left it. A controller that had lost its
 /// memory, or handed over to a backup with an older state, may have shown no record at all.
-pub(super) fn turned_up(next: &mut Tracked, tasks: &TaskSet) {
+pub(super) fn turned_up(next: &mut RunState, tasks: &TaskSet) {
     if let Some(left) = next.left_tasks() {
         let left = left.difference(tasks);
         next.left = (!left.is_empty()).then(|| left.to_string());
@@ -37,7 +37,7 @@ pub(super) fn turned_up(next: &mut Tracked, tasks: &TaskSet) {
 }
 
 /// Notes that these tasks are not in the array's record any more.
-fn note_left(next: &mut Tracked, gone: TaskSet) {
+fn note_left(next: &mut RunState, gone: TaskSet) {
     let left = next.left_tasks().unwrap_or_default();
     let all = TaskSet::new(left.iter().chain(gone.iter()));
     next.left = (!all.is_empty()).then(|| all.to_string());
@@ -46,11 +46,11 @@ fn note_left(next: &mut Tracked, gone: TaskSet) {
 /// Notes which tasks left an array's record before that was seen for the first time, from what accounting has of its submission. `None` if
 /// the record has to be read first.
 pub fn compare_submitted(
-    book: &Book,
+    book: &RunStore,
     array: &RunKey,
-    submitted: &SubmittedArray,
+    submitted: &ArraySubmission,
     is_last: bool,
-) -> Option<Tracked> {
+) -> Option<RunState> {
     let mut next = book.get(array)?.clone();
     let remaining = match next.remaining_tasks() {
         Some(remaining) => remaining,
@@ -74,7 +74,7 @@ pub fn compare_submitted(
 }
 
 /// Tasks that became jobs.
-fn seen(book: &Book, array: &RunKey) -> TaskSet {
+fn seen(book: &RunStore, array: &RunKey) -> TaskSet {
     TaskSet::new(
         book.tasks_of(array)
             .filter(|(run, _)| run.submit_time >= array.submit_time)
@@ -84,24 +84,24 @@ fn seen(book: &Book, array: &RunKey) -> TaskSet {
 
 /// What is known about the tasks that left an array's record.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Remainder {
+pub enum DepartedTasks {
     /// Each has turned up.
-    Settled(Box<Tracked>),
+    RunUsage(Box<RunState>),
     /// Some have not turned up yet; the array must be asked for.
-    Missing(Box<Tracked>),
+    Missing(Box<RunState>),
     /// Some did not turn up although the proof was waited for: they were cancelled.
-    Cancelled(Box<Tracked>, Box<Fact>),
+    Cancelled(Box<RunState>, Box<Fact>),
 }
 
 /// Settles the tasks that left an array's record. `record_gone` says that the array has no record of its own any more, `given_up` has
 /// the tasks that were waited for long enough.
 pub fn settle_remainder(
-    book: &Book,
+    book: &RunStore,
     array: &RunKey,
     record_gone: bool,
     given_up: Option<&TaskSet>,
     now: i64,
-) -> Option<Remainder> {
+) -> Option<DepartedTasks> {
     let before = book.get(array).filter(|tracked| tracked.is_array)?;
     let mut next = before.clone();
     // The tasks that it still had at its end were told with that.
@@ -116,7 +116,7 @@ pub fn settle_remainder(
     let missing = left.difference(&seen(book, array));
     if missing.is_empty() {
         next.left = None;
-        return Some(Remainder::Settled(Box::new(next)));
+        return Some(DepartedTasks::RunUsage(Box::new(next)));
     }
     next.left = Some(missing.to_string());
     // Its record, which was gone, is there again and was not read yet: it may still have them.
@@ -125,11 +125,11 @@ pub fn settle_remainder(
     let waiting = given_up.map_or_else(|| missing.clone(), |tasks| missing.difference(tasks));
     let cancelled = missing.difference(&waiting);
     if cancelled.is_empty() {
-        return Some(Remainder::Missing(Box::new(next)));
+        return Some(DepartedTasks::Missing(Box::new(next)));
     }
     next.left = (!waiting.is_empty()).then(|| waiting.to_string());
     let mut facts = Vec::new();
-    let mut teller = Teller {
+    let mut teller = Emitter {
         run: array,
         next: &mut next,
         facts: &mut facts,
@@ -143,5 +143,5 @@ pub fn settle_remainder(
         )
         .array_tasks = cancelled.to_string();
     let fact = facts.pop()?;
-    Some(Remainder::Cancelled(Box::new(next), Box::new(fact)))
+    Some(DepartedTasks::Cancelled(Box::new(next), Box::new(fact)))
 }

@@ -3,11 +3,11 @@
 use mesh_events::{EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
-use super::book::Book;
-use super::derive::{FactId, Teller};
-use super::observe::{Decision, Look};
-use super::sighting::{Record, Sighting};
-use super::tracked::{End, Tracked};
+use super::derive::{Emitter, FactId};
+use super::observation::{Observation, Record};
+use super::observe::{Decision, ObservationContext};
+use super::run_state::{End, RunState};
+use super::run_store::RunStore;
 
 /// Which attempt of a run a reading tells of.
 enum Attempt<'a> {
@@ -16,14 +16,14 @@ enum Attempt<'a> {
     /// One that the books have.
     Known(RunKey),
     /// The one after the newest that they have.
-    After(RunKey, &'a Tracked),
+    After(RunKey, &'a RunState),
 }
 
 impl Attempt<'_> {
     /// Its run.
-    fn run(&self, sighting: &Sighting) -> RunKey {
+    fn run(&self, observation: &Observation) -> RunKey {
         match self {
-            Self::First => sighting.run.clone(),
+            Self::First => observation.run.clone(),
             Self::Known(run) => run.clone(),
             Self::After(run, _) => next_attempt(run),
         }
@@ -31,46 +31,48 @@ impl Attempt<'_> {
 }
 
 /// The run a reading tells of, which the books need not have.
-pub fn run_of(book: &Book, sighting: &Sighting) -> RunKey {
-    attempt_of(book, sighting).run(sighting)
+pub fn run_of(book: &RunStore, observation: &Observation) -> RunKey {
+    attempt_of(book, observation).run(observation)
 }
 
 /// Slurm moves the submit time of a requeued job by at least a second, but was seen (22.05) to keep it for a job that started in the
 /// second of its submission: then the restart count has grown and the job waits, or has another start. And a slurmctld that was started with
 /// an older state runs a job again that had ended, with the same submit time and count (22.05 to 26.05).
-fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
-    let mut attempts: Vec<(RunKey, &Tracked)> = book
-        .runs_of(&sighting.run)
-        .filter(|(run, _)| run.submit_time == sighting.run.submit_time)
+fn attempt_of<'a>(book: &'a RunStore, observation: &Observation) -> Attempt<'a> {
+    let mut attempts: Vec<(RunKey, &RunState)> = book
+        .runs_of(&observation.run)
+        .filter(|(run, _)| run.submit_time == observation.run.submit_time)
         .collect();
     let Some((run, tracked)) = attempts.pop() else {
         return Attempt::First;
     };
-    if is_over_and_again(tracked, sighting) {
+    if is_over_and_again(tracked, observation) {
         return Attempt::After(run, tracked);
     }
     let (Some(started), Some(before), Some(restarts)) =
-        (tracked.started, tracked.restarts, sighting.restarts)
+        (tracked.started, tracked.restarts, observation.restarts)
     else {
         // Other sources do not count restarts: the start tells attempts apart.
-        let same_start = attempts
-            .into_iter()
-            .find(|(_, earlier)| earlier.started == sighting.start && sighting.start.is_some());
+        let same_start = attempts.into_iter().find(|(_, earlier)| {
+            earlier.started == observation.start && observation.start.is_some()
+        });
         return match same_start {
             Some((earlier, _)) => Attempt::Known(earlier),
-            None if began_after(tracked, sighting) => Attempt::After(run, tracked),
+            None if began_after(tracked, observation) => Attempt::After(run, tracked),
             None => Attempt::Known(run),
         };
     };
     // An old answer, or one of before.
-    let is_earlier = |(_, earlier): &(RunKey, &Tracked)| {
-        sighting.started() && earlier.started == sighting.start && sighting.start < Some(started)
+    let is_earlier = |(_, earlier): &(RunKey, &RunState)| {
+        observation.started()
+            && earlier.started == observation.start
+            && observation.start < Some(started)
     };
     if let Some((earlier, _)) = attempts.into_iter().find(is_earlier) {
         return Attempt::Known(earlier);
     }
-    let moved_on = sighting.waiting() || sighting.start.is_some_and(|start| start > started);
-    if restarts <= before || sighting.completing || sighting.base.is_none() || !moved_on {
+    let moved_on = observation.waiting() || observation.start.is_some_and(|start| start > started);
+    if restarts <= before || observation.completing || observation.base.is_none() || !moved_on {
         return Attempt::Known(run);
     }
     Attempt::After(run, tracked)
@@ -78,28 +80,28 @@ fn attempt_of<'a>(book: &'a Book, sighting: &Sighting) -> Attempt<'a> {
 
 /// The run a reading tells of, once the attempt before it is over.
 pub(super) fn resolve_attempt(
-    book: &Book,
-    sighting: &Sighting,
+    book: &RunStore,
+    observation: &Observation,
     decision: &mut Decision,
-    look: &Look,
+    look: &ObservationContext,
 ) -> RunKey {
-    let attempt = attempt_of(book, sighting);
+    let attempt = attempt_of(book, observation);
     if let Attempt::After(_, tracked) = &attempt
-        && is_over_and_again(tracked, sighting)
+        && is_over_and_again(tracked, observation)
     {
-        decision.again.push(attempt.run(sighting));
+        decision.again.push(attempt.run(observation));
     }
     if let Attempt::After(run, tracked) = &attempt
         && !tracked.over()
     {
         // Accounting loses such an attempt, so there is nothing to wait for.
-        let mut closed = Tracked::clone(tracked);
+        let mut closed = RunState::clone(tracked);
         closed.end = Some(End {
             event: EventType::JobRequeued.event().to_owned(),
             at: look.now,
             inferred: true,
         });
-        Teller {
+        Emitter {
             run,
             next: &mut closed,
             facts: &mut decision.facts,
@@ -108,32 +110,32 @@ pub(super) fn resolve_attempt(
         .tell(EventType::JobRequeued, FactId::Recorded(Slot::End), None);
         decision.changes.push((run.clone(), closed));
     }
-    attempt.run(sighting)
+    attempt.run(observation)
 }
 
 /// Whether slurmctld has a run that a record has ended in another execution: with a start after that end, which no old answer has, and no
 /// more restarts than before. That of a waiting job, and while nodes are cleaned up, is the start that is to come.
-fn is_over_and_again(tracked: &Tracked, sighting: &Sighting) -> bool {
+fn is_over_and_again(tracked: &RunState, observation: &Observation) -> bool {
     let end = tracked
         .end
         .as_ref()
         .filter(|end| !end.inferred && !end.event.is_empty());
-    let is_settled = !sighting.completing
-        && sighting
+    let is_settled = !observation.completing
+        && observation
             .base
             .is_some_and(|base| base != JobBaseState::Pending);
-    let is_no_requeue = match (sighting.restarts, tracked.restarts) {
+    let is_no_requeue = match (observation.restarts, tracked.restarts) {
         (Some(now), Some(before)) => now <= before,
         (now, None) => now == Some(0),
         (None, _) => false,
     };
     // What ended while it waited has its end for a start.
-    let rounding = i64::from(!sighting.started());
-    sighting.record == Record::Controller
+    let rounding = i64::from(!observation.started());
+    observation.record == Record::Controller
         && is_settled
         && is_no_requeue
         && end.is_some_and(|end| {
-            sighting
+            observation
                 .start
                 .is_some_and(|start| start > end.at + rounding)
         })
@@ -141,12 +143,12 @@ fn is_over_and_again(tracked: &Tracked, sighting: &Sighting) -> bool {
 
 /// Whether a reading's run began when this one was over. The start of one and the same run may move while its nodes boot, never past its end.
 /// While nodes are cleaned up after a requeue, the record still has the old run's nodes, but the start that is to come.
-fn began_after(tracked: &Tracked, sighting: &Sighting) -> bool {
+fn began_after(tracked: &RunState, observation: &Observation) -> bool {
     let over = tracked.end.as_ref().filter(|end| !end.inferred);
     tracked.started.is_some()
-        && sighting.started()
-        && !sighting.in_flux()
-        && over.is_some_and(|end| sighting.start.is_some_and(|start| start > end.at))
+        && observation.started()
+        && !observation.in_flux()
+        && over.is_some_and(|end| observation.start.is_some_and(|start| start > end.at))
 }
 
 fn next_attempt(run: &RunKey) -> RunKey {

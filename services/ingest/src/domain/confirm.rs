@@ -11,9 +11,9 @@ use mesh_events::proto::mesh::job::v1::Job;
 use slurm_types::{HostList, JobBaseState, Tres};
 
 use super::attempt::run_of;
-use super::book::Book;
-use super::sighting::{Owner, Sighting};
-use super::tracked::Tracked;
+use super::observation::{Observation, Owner};
+use super::run_state::RunState;
+use super::run_store::RunStore;
 
 /// Slurm's times are whole seconds, and it moves the submit time of a requeued job by at least one.
 const ROUNDING_SECONDS: i64 = 2;
@@ -22,7 +22,7 @@ const ROUNDING_SECONDS: i64 = 2;
 #[derive(Debug)]
 pub enum Confirmation {
     /// A record knows the run: this is its end.
-    Confirmed(Box<Sighting>),
+    Confirmed(Box<Observation>),
     /// The end is known from a record, or was told.
     Known,
     /// The run's record is about to change, and does not bear it out so far.
@@ -36,10 +36,10 @@ pub enum Confirmation {
 /// Compares an end with the controller's records of the same job, and with what is remembered from records. `owner` is whose the run is, if
 /// it was seen since ingest leads.
 pub fn confirm(
-    book: &Book,
-    found: &[Sighting],
+    book: &RunStore,
+    found: &[Observation],
     owner: impl FnOnce(&RunKey) -> Option<Owner>,
-    end: &Sighting,
+    end: &Observation,
 ) -> Confirmation {
     if !is_possible(end) {
         return Confirmation::Contradicted;
@@ -47,7 +47,7 @@ pub fn confirm(
     let run = run_of(book, end);
     let known = book.get(&run).filter(|known| !known.hook_only);
     let Some(record) = found.iter().find(|record| record.run == end.run) else {
-        if known.is_some_and(Tracked::over) {
+        if known.is_some_and(RunState::over) {
             return Confirmation::Known;
         }
         return of_earlier_run(found, known, owner(&run).as_ref(), end);
@@ -73,10 +73,10 @@ pub fn confirm(
 
 /// The controller has the job in another run. Of an earlier one it proves that it is over; how, jobcomp tells of one that was seen to start.
 fn of_earlier_run(
-    found: &[Sighting],
-    known: Option<&Tracked>,
+    found: &[Observation],
+    known: Option<&RunState>,
     owner: Option<&Owner>,
-    end: &Sighting,
+    end: &Observation,
 ) -> Confirmation {
     let next = found
         .iter()
@@ -100,7 +100,11 @@ fn of_earlier_run(
 }
 
 /// The controller's record of a run whose epilogs run, with the end that jobcomp tells, if the record bears it out.
-fn completed(record: &Sighting, known: Option<&Tracked>, end: &Sighting) -> Option<Sighting> {
+fn completed(
+    record: &Observation,
+    known: Option<&RunState>,
+    end: &Observation,
+) -> Option<Observation> {
     if !same_user(&record.owner, &end.owner) {
         return None;
     }
@@ -110,12 +114,12 @@ fn completed(record: &Sighting, known: Option<&Tracked>, end: &Sighting) -> Opti
     {
         // It goes back to the queue: the record has the times of the next run already, and no exit code.
         let started = known?.started?;
-        let mut sighting = record.clone().completed_by(end, nodes_agree);
-        sighting.start = Some(started);
+        let mut observation = record.clone().completed_by(end, nodes_agree);
+        observation.start = Some(started);
         return end
             .end
             .is_some_and(|end| end >= started)
-            .then_some(sighting);
+            .then_some(observation);
     }
     let same_end = !end.requeued
         && record.end.is_some()
@@ -126,9 +130,9 @@ fn completed(record: &Sighting, known: Option<&Tracked>, end: &Sighting) -> Opti
 }
 
 /// An end about which nothing else is taken from jobcomp than what it alone knows. The rest was seen before.
-fn end_of(run: &Tracked, end: &Sighting) -> Sighting {
+fn end_of(run: &RunState, end: &Observation) -> Observation {
     let job = &end.job;
-    Sighting {
+    Observation {
         allocated: run.started.is_some(),
         start: run.started,
         owner: Owner::default(),
@@ -150,20 +154,20 @@ fn end_of(run: &Tracked, end: &Sighting) -> Sighting {
 }
 
 /// An end without the names that only the doorbell has.
-pub fn without_names(mut end: Sighting) -> Sighting {
+pub fn without_names(mut end: Observation) -> Observation {
     end.owner = Owner::default();
     end.job.group.clear();
     end
 }
 
 /// Two that tell different ends of one run: one of them is wrong.
-pub fn contradict(one: &Sighting, other: &Sighting) -> bool {
-    let what = |end: &Sighting| (end.end_kind(), end.end, end.exit_code);
+pub fn contradict(one: &Observation, other: &Observation) -> bool {
+    let what = |end: &Observation| (end.end_kind(), end.end, end.exit_code);
     one.run == other.run && what(one) != what(other)
 }
 
 /// Only Slurm's times are compared with each other: our clock may be wrong.
-fn is_possible(end: &Sighting) -> bool {
+fn is_possible(end: &Observation) -> bool {
     let RunKey { submit_time, .. } = end.run;
     end.end.is_none_or(|at| {
         at >= submit_time
@@ -174,7 +178,7 @@ fn is_possible(end: &Sighting) -> bool {
 }
 
 /// While the nodes of a run are cleaned up its record names those whose epilogs still run, and in what it was allocated how many it had.
-fn nodes_agree(record: &Sighting, end: &Sighting) -> bool {
+fn nodes_agree(record: &Observation, end: &Observation) -> bool {
     if record.job.nodes == end.job.nodes {
         return true;
     }
@@ -187,7 +191,7 @@ fn nodes_agree(record: &Sighting, end: &Sighting) -> bool {
     told.is_superset(&left) && (count == 0 || u64::try_from(told.len()) == Ok(count))
 }
 
-fn restarted_since(run: &Tracked, record: &Sighting) -> bool {
+fn restarted_since(run: &RunState, record: &Observation) -> bool {
     run.restarts.is_some() && record.restarts > run.restarts
 }
 
@@ -199,19 +203,19 @@ fn same_user(one: &Owner, other: &Owner) -> bool {
 mod tests {
     use mesh_events::EventType;
 
-    use super::super::tests::reading::{EPOCH, Step, apply, step};
+    use super::super::tests::observation::{EPOCH, Step, apply, step};
     use super::*;
 
-    fn sighting(text: &str) -> Sighting {
+    fn observation(text: &str) -> Observation {
         match step(text, 9) {
-            Step::See(mut sightings, _) => sightings.remove(0),
+            Step::See(mut observations, _) => observations.remove(0),
             Step::Settle { .. } => panic!("{text} is a reading"),
         }
     }
 
     /// What is remembered after some readings, what the controller says now, and what jobcomp tells.
     fn check(before: &str, found: &str, end: &str) -> String {
-        let mut book = Book::default();
+        let mut book = RunStore::default();
         for (sweep, text) in before.split(';').enumerate() {
             apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
         }
@@ -222,9 +226,9 @@ mod tests {
                 account: "physics".to_owned(),
             })
         };
-        let mut end = sighting(&format!("jobcomp: {end}"));
+        let mut end = observation(&format!("jobcomp: {end}"));
         end.owner.user = "bob".to_owned();
-        match confirm(&book, &[sighting(found)], owner, &end) {
+        match confirm(&book, &[observation(found)], owner, &end) {
             Confirmation::Confirmed(confirmed) => {
                 assert!(confirmed.owner.user != "bob", "{end:?}");
                 let kind = confirmed.end_kind().map(EventType::event);
@@ -380,8 +384,8 @@ mod tests {
 
     #[test]
     fn nodes_and_users_that_the_record_denies_are_not_taken_from_the_doorbell() {
-        let mut record = sighting("COMPLETING n1 end=20");
-        let mut end = sighting("jobcomp: FAILED n1 end=20");
+        let mut record = observation("COMPLETING n1 end=20");
+        let mut end = observation("jobcomp: FAILED n1 end=20");
         record.job.nodes = "n[2-3]".to_owned();
         record.job.alloc_tres = "cpu=3,node=3".to_owned();
         for (told, expected) in [
@@ -404,11 +408,11 @@ mod tests {
     /// Once a hook has told of a run, what it told says nothing about others.
     #[test]
     fn a_run_that_only_a_hook_tells_of_is_continued_by_none() {
-        let mut book = Book::default();
+        let mut book = RunStore::default();
         let Step::See(ends, look) = step("jobcomp: FAILED n1 end=20", 1) else {
             panic!("a reading");
         };
-        let inferred = super::super::Look {
+        let inferred = super::super::ObservationContext {
             inferred: true,
             ..look
         };

@@ -7,11 +7,11 @@ use mesh_events::proto::mesh::event::v1::IdSource;
 use mesh_events::{EventId, EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
-use super::observe::Look;
+use super::observation::{EntityKind, Observation, Record};
+use super::observe::ObservationContext;
+use super::pending_reason;
+use super::run_state::{End, RunState};
 use super::running::{resizes, start, suspensions};
-use super::sighting::{EntityKind, Record, Sighting};
-use super::tracked::{End, Tracked};
-use super::waiting;
 
 /// How a fact gets its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum FactId {
 
 /// The run that another one continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Continues {
+pub struct Continuation {
     /// The earlier run.
     pub run: RunKey,
     /// Word of its end.
@@ -53,7 +53,7 @@ pub struct Fact {
     /// How often the job was put back into the queue before this run, where that is known.
     pub restart_count: Option<u32>,
     /// For `submitted`: the run it continues.
-    pub continues: Option<Continues>,
+    pub continues: Option<Continuation>,
     /// For `cancelled` of an array: the tasks.
     pub array_tasks: String,
 }
@@ -81,14 +81,14 @@ impl Fact {
 }
 
 /// Collects the facts of one run.
-pub(super) struct Teller<'a> {
+pub(super) struct Emitter<'a> {
     pub run: &'a RunKey,
-    pub next: &'a mut Tracked,
+    pub next: &'a mut RunState,
     pub facts: &'a mut Vec<Fact>,
     pub inferred: bool,
 }
 
-impl Teller<'_> {
+impl Emitter<'_> {
     pub(super) fn tell(&mut self, kind: EventType, id: FactId, at: Option<i64>) -> &mut Fact {
         self.next.seq += 1;
         self.facts.push(Fact {
@@ -116,7 +116,7 @@ impl Teller<'_> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Origin {
     /// The run it continues.
-    pub continues: Option<Continues>,
+    pub continues: Option<Continuation>,
     /// True for the first run of an array's task: the array's `submitted` covers it.
     pub covered_by_array: bool,
 }
@@ -124,50 +124,52 @@ pub(super) struct Origin {
 /// The new facts of a run, and what is to be remembered of it.
 pub(super) fn derive(
     run: &RunKey,
-    previous: Option<&Tracked>,
-    sighting: &Sighting,
+    previous: Option<&RunState>,
+    observation: &Observation,
     origin: Origin,
-    look: &Look,
+    look: &ObservationContext,
     inferred: bool,
-) -> (Tracked, Vec<Fact>) {
+) -> (RunState, Vec<Fact>) {
     let first_sight = previous.is_none();
-    let mut next = previous.cloned().unwrap_or_else(|| Tracked::new(sighting));
+    let mut next = previous
+        .cloned()
+        .unwrap_or_else(|| RunState::new(observation));
     let mut facts = Vec::new();
     // Accounting keeps what is over for years: that it tells of it says nothing about how long Slurm will show it.
-    let seen = match sighting.record {
-        Record::Accounting => sighting.end.filter(|_| sighting.end_kind().is_some()),
+    let seen = match observation.record {
+        Record::Accounting => observation.end.filter(|_| observation.end_kind().is_some()),
         Record::Controller | Record::JobComp => None,
     };
-    count_restarts(&mut next, sighting);
+    count_restarts(&mut next, observation);
     next.last_seen = next.last_seen.max(seen.unwrap_or(look.now));
     if next.over() {
-        correct(run, &mut next, sighting, inferred, &mut facts);
+        correct(run, &mut next, observation, inferred, &mut facts);
         // Accounting has the time of every resize, the controller of the last one only.
-        let mut teller = Teller {
+        let mut teller = Emitter {
             run,
             next: &mut next,
             facts: &mut facts,
             inferred,
         };
-        resizes(&mut teller, sighting);
-        usage(run, &mut next, sighting, &mut facts);
-        canceller(run, &mut next, sighting, &mut facts);
+        resizes(&mut teller, observation);
+        usage(run, &mut next, observation, &mut facts);
+        canceller(run, &mut next, observation, &mut facts);
         if !next.owes_accounting() {
             next.waited_for_accounting = 0;
         }
         return (next, facts);
     }
     if first_sight {
-        next.hook_only = inferred && sighting.record == Record::JobComp;
+        next.hook_only = inferred && observation.record == Record::JobComp;
         next.waits = !origin.covered_by_array;
         next.ask_submitted = next.is_array && !look.first_start && !inferred;
         if look.first_start {
-            baseline(run, &mut next, sighting, &mut facts);
-            remember(&mut next, sighting);
+            baseline(run, &mut next, observation, &mut facts);
+            remember(&mut next, observation);
             return (next, facts);
         }
     }
-    let mut teller = Teller {
+    let mut teller = Emitter {
         run,
         next: &mut next,
         facts: &mut facts,
@@ -185,52 +187,52 @@ pub(super) fn derive(
                 .continues = origin.continues;
         }
     }
-    waiting::tell(&mut teller, sighting, look, first_sight);
-    start(&mut teller, sighting);
-    suspensions(&mut teller, sighting);
-    resizes(&mut teller, sighting);
-    end(&mut teller, sighting, look);
-    remember(&mut next, sighting);
-    usage(run, &mut next, sighting, &mut facts);
+    pending_reason::tell(&mut teller, observation, look, first_sight);
+    start(&mut teller, observation);
+    suspensions(&mut teller, observation);
+    resizes(&mut teller, observation);
+    end(&mut teller, observation, look);
+    remember(&mut next, observation);
+    usage(run, &mut next, observation, &mut facts);
     (next, facts)
 }
 
 /// How often the job was put back into the queue before this run; once it is known it stays. Only the controller counts. While a run that was
 /// put back is cleaned up, its record has the next run's count already (22.05); that of a run that is finished has its own.
-fn count_restarts(next: &mut Tracked, sighting: &Sighting) {
-    let is_own = sighting
+fn count_restarts(next: &mut RunState, observation: &Observation) {
+    let is_own = observation
         .base
-        .is_some_and(|base| !sighting.completing || base.finished());
+        .is_some_and(|base| !observation.completing || base.finished());
     if is_own && !next.over() {
-        next.restart_count = next.restart_count.or(sighting.restarts);
+        next.restart_count = next.restart_count.or(observation.restarts);
     }
 }
 
 /// What lives at the first start is told as such, once, and nothing else of it.
-fn baseline(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<Fact>) {
+fn baseline(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
     next.submitted = true;
-    if sighting.started() {
-        next.started = sighting.start;
+    if observation.started() {
+        next.started = observation.start;
     }
-    if let Some(kind) = sighting.end_kind() {
+    if let Some(kind) = observation.end_kind() {
         next.end = Some(End {
             event: kind.event().to_owned(),
-            at: sighting.end.unwrap_or_default(),
+            at: observation.end.unwrap_or_default(),
             inferred: false,
         });
         return;
     }
-    next.suspended = (sighting.base == Some(JobBaseState::Suspended))
-        .then_some(sighting.suspend_time)
+    next.suspended = (observation.base == Some(JobBaseState::Suspended))
+        .then_some(observation.suspend_time)
         .flatten();
     next.resumed = if next.suspended.is_none() {
-        sighting.suspend_time
+        observation.suspend_time
     } else {
         None
     };
-    next.ran = sighting.pre_suspend;
-    waiting::accept(next, sighting);
-    let mut teller = Teller {
+    next.ran = observation.pre_suspend;
+    pending_reason::accept(next, observation);
+    let mut teller = Emitter {
         run,
         next,
         facts,
@@ -239,41 +241,47 @@ fn baseline(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut V
     teller.recorded(EventType::JobBaseline, Slot::Baseline, None);
 }
 
-fn end(teller: &mut Teller<'_>, sighting: &Sighting, look: &Look) {
-    let Some(kind) = sighting.end_kind() else {
+fn end(teller: &mut Emitter<'_>, observation: &Observation, look: &ObservationContext) {
+    let Some(kind) = observation.end_kind() else {
         return;
     };
     let inferred = teller.inferred;
     teller.next.end = Some(End {
         event: kind.event().to_owned(),
-        at: sighting.end.unwrap_or(look.now),
-        inferred: inferred || sighting.end_is_inferred,
+        at: observation.end.unwrap_or(look.now),
+        inferred: inferred || observation.end_is_inferred,
     });
     // Of a run that was over in the second of its start accounting may have nodes and no start (seen on 22.05).
-    let ran = sighting.record == Record::Accounting && sighting.allocated;
+    let ran = observation.record == Record::Accounting && observation.allocated;
     teller.next.owes_usage = teller.next.started.is_some() || ran;
-    let code = sighting.job.exit_code.map(|code| (code.code, code.signal));
+    let code = observation
+        .job
+        .exit_code
+        .map(|code| (code.code, code.signal));
     teller.next.exit_code = code.filter(|_| teller.next.owes_usage && !inferred);
-    teller.next.ended_by_hook = sighting.ended_by_hook && !inferred;
+    teller.next.ended_by_hook = observation.ended_by_hook && !inferred;
     teller.next.owes_canceller = kind == EventType::JobCancelled
-        && sighting.cancelled_by.is_none()
-        && sighting.record != Record::Accounting;
-    let tasks = (sighting.entity == EntityKind::Array)
-        .then(|| cancelled_tasks(teller.next, sighting))
+        && observation.cancelled_by.is_none()
+        && observation.record != Record::Accounting;
+    let tasks = (observation.entity == EntityKind::Array)
+        .then(|| cancelled_tasks(teller.next, observation))
         .flatten();
     if let Some(told) = tasks.as_deref().and_then(|tasks| tasks.parse().ok()) {
         super::array::turned_up(teller.next, &told);
     }
-    let fact = teller.recorded(kind, Slot::End, sighting.end);
+    let fact = teller.recorded(kind, Slot::End, observation.end);
     fact.array_tasks = tasks.unwrap_or_default();
-    fact.inferred |= sighting.end_is_inferred;
+    fact.inferred |= observation.end_is_inferred;
 }
 
 /// Accounting of 22.05 still lists tasks that already ran in an array's remainder, and a record of the controller may have lost them
 /// with its end, so what was seen last is better.
-fn cancelled_tasks(tracked: &Tracked, sighting: &Sighting) -> Option<String> {
-    let listed = sighting.tasks.as_ref().map(slurm_types::TaskSet::to_string);
-    match sighting.record {
+fn cancelled_tasks(tracked: &RunState, observation: &Observation) -> Option<String> {
+    let listed = observation
+        .tasks
+        .as_ref()
+        .map(slurm_types::TaskSet::to_string);
+    match observation.record {
         Record::Accounting => tracked.remaining.clone().or(listed),
         _ => listed.or_else(|| tracked.remaining.clone()),
     }
@@ -282,8 +290,8 @@ fn cancelled_tasks(tracked: &Tracked, sighting: &Sighting) -> Option<String> {
 /// A record that contradicts an end that was inferred, or told by a hook, corrects it; anything else about a run that is over says nothing new.
 fn correct(
     run: &RunKey,
-    next: &mut Tracked,
-    sighting: &Sighting,
+    next: &mut RunState,
+    observation: &Observation,
     inferred: bool,
     facts: &mut Vec<Fact>,
 ) {
@@ -295,18 +303,18 @@ fn correct(
     else {
         return;
     };
-    let Some(kind) = sighting.end_kind() else {
+    let Some(kind) = observation.end_kind() else {
         return;
     };
-    if inferred || sighting.ended_by_hook {
+    if inferred || observation.ended_by_hook {
         return;
     }
     next.hook_only = false;
     // 22.05 and 24.11 write over the row of a finished run that is requeued.
-    let was_overwritten = kind == EventType::JobRequeued && sighting.end > Some(at);
-    let has_own_end = sighting
+    let was_overwritten = kind == EventType::JobRequeued && observation.end > Some(at);
+    let has_own_end = observation
         .own_end
-        .is_some_and(|own| own.is_before_requeue(sighting));
+        .is_some_and(|own| own.is_before_requeue(observation));
     if was_overwritten && (next.ended_by_hook || has_own_end) {
         return;
     }
@@ -316,24 +324,24 @@ fn correct(
     }
     next.end = Some(End {
         event: kind.event().to_owned(),
-        at: sighting.end.unwrap_or_default(),
+        at: observation.end.unwrap_or_default(),
         inferred: false,
     });
     if event.is_empty() {
         // Was settled as a gap: the end itself was never told.
-        let mut teller = Teller {
+        let mut teller = Emitter {
             run,
             next,
             facts,
             inferred: false,
         };
-        start(&mut teller, sighting);
+        start(&mut teller, observation);
         teller.next.owes_usage = teller.next.started.is_some();
-        teller.recorded(kind, Slot::End, sighting.end);
+        teller.recorded(kind, Slot::End, observation.end);
     } else if event != kind.event() {
         next.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
-        Teller {
+        Emitter {
             run,
             next,
             facts,
@@ -342,14 +350,14 @@ fn correct(
         .tell(
             EventType::JobCorrected,
             FactId::Correction(first, n),
-            sighting.end,
+            observation.end,
         );
     }
 }
 
 /// Who cancelled is told once, when accounting says it. Without an actor, the row has none either.
-fn canceller(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<Fact>) {
-    let is_answer = sighting.record == Record::Accounting && sighting.end_kind().is_some();
+fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
+    let is_answer = observation.record == Record::Accounting && observation.end_kind().is_some();
     if !next.owes_canceller || !is_answer {
         return;
     }
@@ -358,13 +366,13 @@ fn canceller(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut 
     let is_told = facts
         .iter()
         .any(|fact| fact.kind == EventType::JobCorrected);
-    let is_cancelled = sighting.end_kind() == Some(EventType::JobCancelled);
-    if is_told || !is_cancelled || sighting.cancelled_by.is_none() {
+    let is_cancelled = observation.end_kind() == Some(EventType::JobCancelled);
+    if is_told || !is_cancelled || observation.cancelled_by.is_none() {
         return;
     }
     next.corrections += 1;
     let (first, n) = (EventId::recorded(run, Slot::End), next.corrections);
-    Teller {
+    Emitter {
         run,
         next,
         facts,
@@ -373,33 +381,33 @@ fn canceller(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut 
     .tell(
         EventType::JobCorrected,
         FactId::Correction(first, n),
-        sighting.end,
+        observation.end,
     );
 }
 
 /// What an ended run used is told once, when accounting has it.
-fn usage(run: &RunKey, next: &mut Tracked, sighting: &Sighting, facts: &mut Vec<Fact>) {
-    if !next.owes_usage || sighting.job.usage.is_none() {
+fn usage(run: &RunKey, next: &mut RunState, observation: &Observation, facts: &mut Vec<Fact>) {
+    if !next.owes_usage || observation.job.usage.is_none() {
         return;
     }
     (next.owes_usage, next.exit_code) = (false, None);
-    let mut teller = Teller {
+    let mut teller = Emitter {
         run,
         next,
         facts,
         inferred: false,
     };
-    teller.recorded(EventType::JobUpdated, Slot::Updated, sighting.end);
+    teller.recorded(EventType::JobUpdated, Slot::Updated, observation.end);
 }
 
 /// What the next reading is compared with.
-fn remember(next: &mut Tracked, sighting: &Sighting) {
-    next.state = sighting.state_word().to_owned();
+fn remember(next: &mut RunState, observation: &Observation) {
+    next.state = observation.state_word().to_owned();
     // While an old run is cleaned up, its record already counts the next restart (22.05).
-    if sighting.restarts.is_some() && !sighting.completing && sighting.base.is_some() {
-        next.restarts = sighting.restarts;
+    if observation.restarts.is_some() && !observation.completing && observation.base.is_some() {
+        next.restarts = observation.restarts;
     }
-    if sighting.entity == EntityKind::Array && sighting.record == Record::Controller {
-        super::array::remember_remainder(next, sighting);
+    if observation.entity == EntityKind::Array && observation.record == Record::Controller {
+        super::array::remember_remainder(next, observation);
     }
 }

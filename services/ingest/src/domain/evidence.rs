@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::job::v1::{ArrayInfo, HetInfo, Job};
 use slurm_client::{CompletionRecord, ReadEvidenceError};
 use slurm_types::{JobBaseState, JobFlag, JobId, ReasonClass, TimeLimit, UnixTime};
 
-use super::sighting::{EntityKind, Owner, Record, Sighting};
+use super::observation::{EntityKind, Observation, Owner, Record};
 use super::snapshot;
 
 /// A doorbell, understood.
@@ -18,7 +18,7 @@ pub struct Evidence {
     /// Which hook rang.
     pub hook: String,
     /// The end of a run, if the hook tells one.
-    pub end: Option<Box<Sighting>>,
+    pub end: Option<Box<Observation>>,
 }
 
 /// Why a doorbell cannot be used.
@@ -90,7 +90,7 @@ fn is_jobcomp(hook: &str) -> bool {
 }
 
 /// The end of a run as slurmctld hands it to `jobcomp/script`; `None` if the record tells no end (a resize rings, too).
-fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Sighting> {
+fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Observation> {
     let requeued = record.requeued();
     let base = record
         .state
@@ -155,7 +155,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Si
         display_id: snapshot::display_id(&job),
         ..job
     };
-    Some(Sighting {
+    Some(Observation {
         run,
         raw_id,
         entity: match (array, task) {

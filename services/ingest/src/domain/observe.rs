@@ -3,14 +3,14 @@
 use mesh_events::{EventType, RunKey, Slot};
 
 use super::attempt::resolve_attempt;
-use super::book::Book;
-use super::derive::{Continues, Fact, FactId, Origin, Teller, derive};
-use super::sighting::{EntityKind, Record, Sighting};
-use super::tracked::{End, Tracked};
+use super::derive::{Continuation, Emitter, Fact, FactId, Origin, derive};
+use super::observation::{EntityKind, Observation, Record};
+use super::run_state::{End, RunState};
+use super::run_store::RunStore;
 
 /// The circumstances of a reading.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Look {
+pub struct ObservationContext {
     /// Now, in Unix seconds.
     pub now: i64,
     /// Number of the sweep it belongs to; `None` for a look that a doorbell or accounting caused.
@@ -25,7 +25,7 @@ pub struct Look {
 
 /// What has to be asked before everything can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ask {
+pub enum LookupTarget {
     /// The controller, again, soon: the state is about to change.
     Again,
     /// Accounting, for every run of the job.
@@ -36,11 +36,11 @@ pub enum Ask {
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// Memory to keep, in the order of `facts`.
-    pub changes: Vec<(RunKey, Tracked)>,
+    pub changes: Vec<(RunKey, RunState)>,
     /// Facts to tell, in order.
     pub facts: Vec<Fact>,
     /// What has to be asked.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<LookupTarget>,
     /// Runs whose end will never be known.
     pub lost: Vec<RunKey>,
     /// Second executions of runs that had ended, by a slurmctld that does not know that.
@@ -48,34 +48,37 @@ pub struct Decision {
 }
 
 /// Decides what a reading tells.
-pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
-    let requeued_task = requeued_last_task(book, sighting);
-    let sighting = requeued_task.as_ref().unwrap_or(sighting);
+pub fn observe(book: &RunStore, observation: &Observation, look: &ObservationContext) -> Decision {
+    let requeued_task = requeued_last_task(book, observation);
+    let observation = requeued_task.as_ref().unwrap_or(observation);
     let mut decision = Decision::default();
-    let run = resolve_attempt(book, sighting, &mut decision, look);
+    let run = resolve_attempt(book, observation, &mut decision, look);
     let known = book.get(&run);
     let mut origin = Origin::default();
     if known.is_none() {
-        if leaves_it_to_the_controller(book, &run, sighting) || is_a_part(book, &run, sighting) {
+        if leaves_it_to_the_controller(book, &run, observation)
+            || is_a_part(book, &run, observation)
+        {
             return decision;
         }
-        match continued_run(book, &run, sighting, look, &mut decision) {
+        match continued_run(book, &run, observation, look, &mut decision) {
             Some(continues) => origin.continues = continues,
             None => {
-                decision.asks.push(Ask::Accounting);
+                decision.asks.push(LookupTarget::Accounting);
                 return decision;
             }
         }
-        if sighting.entity == EntityKind::Task {
-            origin.covered_by_array = array_of(book, &run, sighting, look, &origin, &mut decision);
+        if observation.entity == EntityKind::Task {
+            origin.covered_by_array =
+                array_of(book, &run, observation, look, &origin, &mut decision);
         }
     }
-    let (next, facts) = derive(&run, known, sighting, origin, look, look.inferred);
-    if sighting.in_flux() {
-        decision.asks.push(Ask::Again);
+    let (next, facts) = derive(&run, known, observation, origin, look, look.inferred);
+    if observation.in_flux() {
+        decision.asks.push(LookupTarget::Again);
         // Accounting has the end of a run while its epilogs run, and of a run whose job waits again already.
-        if look.sweep.is_some() || sighting.base.is_some() {
-            decision.asks.push(Ask::Accounting);
+        if look.sweep.is_some() || observation.base.is_some() {
+            decision.asks.push(LookupTarget::Accounting);
         }
     }
     decision.changes.push((run, next));
@@ -85,22 +88,22 @@ pub fn observe(book: &Book, sighting: &Sighting, look: &Look) -> Decision {
 
 /// The last task of an array has the array's id. Requeued and cancelled while waiting, only the controller's restart count tells it from
 /// the array; for other sources the book does.
-fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
-    if sighting.entity != EntityKind::Array
-        || sighting.record == Record::Controller
-        || book.get(&sighting.run).is_some()
+fn requeued_last_task(book: &RunStore, observation: &Observation) -> Option<Observation> {
+    if observation.entity != EntityKind::Array
+        || observation.record == Record::Controller
+        || book.get(&observation.run).is_some()
     {
         return None;
     }
-    let runs = book.by_raw_id(sighting.raw_id);
+    let runs = book.by_raw_id(observation.raw_id);
     let run = runs
         .into_iter()
-        .find(|run| run.task_id.is_some() && run.submit_time == sighting.run.submit_time)?;
-    let mut task = Sighting {
+        .find(|run| run.task_id.is_some() && run.submit_time == observation.run.submit_time)?;
+    let mut task = Observation {
         entity: EntityKind::Task,
         tasks: None,
         run,
-        ..sighting.clone()
+        ..observation.clone()
     };
     if let Some(array) = &mut task.job.array {
         array.task_id = task.run.task_id;
@@ -111,15 +114,15 @@ fn requeued_last_task(book: &Book, sighting: &Sighting) -> Option<Sighting> {
 
 /// A run that is not over is in the controller's memory, and the controller counts restarts: it can tell the next run of a scrontab job,
 /// whose last one ended like any other, from a job that got a used id. Accounting cannot (22.05).
-fn leaves_it_to_the_controller(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
+fn leaves_it_to_the_controller(book: &RunStore, run: &RunKey, observation: &Observation) -> bool {
     let has_earlier = || book.runs_of(run).any(|(other, _)| other < *run);
-    sighting.record == Record::Accounting && sighting.end_kind().is_none() && has_earlier()
+    observation.record == Record::Accounting && observation.end_kind().is_none() && has_earlier()
 }
 
 /// Nobody is submitted while he runs: such a row of accounting is a part that a resize made of a run, of which slurmdbd, killed then, has
 /// lost that it was one (seen on 22.05).
-fn is_a_part(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
-    let is_within = |(other, tracked): (RunKey, &Tracked)| {
+fn is_a_part(book: &RunStore, run: &RunKey, observation: &Observation) -> bool {
+    let is_within = |(other, tracked): (RunKey, &RunState)| {
         other.submit_time < run.submit_time
             && tracked.started.is_some_and(|at| at < run.submit_time)
             && tracked
@@ -127,34 +130,34 @@ fn is_a_part(book: &Book, run: &RunKey, sighting: &Sighting) -> bool {
                 .as_ref()
                 .is_some_and(|end| !end.inferred && end.at > run.submit_time)
     };
-    sighting.record == Record::Accounting && book.runs_of(run).any(is_within)
+    observation.record == Record::Accounting && book.runs_of(run).any(is_within)
 }
 
 /// The run that a run seen for the first time continues: `Some(None)` if it continues none, `None` if that must be proven first.
 fn continued_run(
-    book: &Book,
+    book: &RunStore,
     run: &RunKey,
-    sighting: &Sighting,
-    look: &Look,
+    observation: &Observation,
+    look: &ObservationContext,
     decision: &mut Decision,
-) -> Option<Option<Continues>> {
-    let is_earlier = |(other, tracked): &(RunKey, &Tracked)| other < run && !tracked.hook_only;
+) -> Option<Option<Continuation>> {
+    let is_earlier = |(other, tracked): &(RunKey, &RunState)| other < run && !tracked.hook_only;
     let earlier = book.runs_of(run).rev().find(is_earlier);
     let Some((earlier, tracked)) = earlier else {
-        let missed = sighting.restarts.is_some_and(|restarts| restarts > 0)
+        let missed = observation.restarts.is_some_and(|restarts| restarts > 0)
             && !look.first_start
             && !look.given_up;
         // Runs before this one were never seen: accounting lists them.
-        return (!missed || sighting.record != Record::Controller).then_some(None);
+        return (!missed || observation.record != Record::Controller).then_some(None);
     };
     if run.attempt > 0 {
         let end = tracked.end.as_ref().map(|end| end.event.clone());
-        return Some(Some(Continues {
+        return Some(Some(Continuation {
             run: earlier.clone(),
             cause: end.unwrap_or_else(|| EventType::JobRequeued.event().to_owned()),
         }));
     }
-    let restarted = match sighting.restarts {
+    let restarted = match observation.restarts {
         // Of a component of a heterogeneous job that got nodes and had to give them back none is counted (22.05 and 24.11).
         Some(restarts) => {
             let end = tracked.end.as_ref().map(|end| end.event.as_str());
@@ -166,7 +169,7 @@ fn continued_run(
         }),
     };
     if let Some(end) = &tracked.end {
-        return Some((restarted && !end.event.is_empty()).then(|| Continues {
+        return Some((restarted && !end.event.is_empty()).then(|| Continuation {
             run: earlier.clone(),
             cause: end.event.clone(),
         }));
@@ -188,7 +191,7 @@ fn continued_run(
     });
     closed.owes_usage = restarted && closed.started.is_some();
     if restarted {
-        let mut teller = Teller {
+        let mut teller = Emitter {
             run: &earlier,
             next: &mut closed,
             facts: &mut decision.facts,
@@ -199,7 +202,7 @@ fn continued_run(
         decision.lost.push(earlier.clone());
     }
     decision.changes.push((earlier.clone(), closed));
-    Some(restarted.then(|| Continues {
+    Some(restarted.then(|| Continuation {
         run: earlier.clone(),
         cause: kind.event().to_owned(),
     }))
@@ -207,10 +210,10 @@ fn continued_run(
 
 /// Whether the array's own `submitted` covers this first sight of a task. If the array was not seen yet, it is told from the task.
 fn array_of(
-    book: &Book,
+    book: &RunStore,
     run: &RunKey,
-    sighting: &Sighting,
-    look: &Look,
+    observation: &Observation,
+    look: &ObservationContext,
     origin: &Origin,
     decision: &mut Decision,
 ) -> bool {
@@ -222,7 +225,7 @@ fn array_of(
         .runs_of(&own)
         .rev()
         .find(|(array, _)| array.submit_time <= run.submit_time);
-    let first_run = match (sighting.restarts, &known) {
+    let first_run = match (observation.restarts, &known) {
         _ if run.attempt > 0 => false,
         (Some(restarts), _) => restarts == 0,
         (None, Some((array, _))) => array.submit_time == run.submit_time,
@@ -233,7 +236,7 @@ fn array_of(
         && !look.inferred
         && known.is_none_or(|(array, _)| array.submit_time != run.submit_time)
     {
-        let mut array = Tracked {
+        let mut array = RunState {
             raw_id: own.job_id,
             is_array: true,
             submitted: true,
@@ -241,10 +244,10 @@ fn array_of(
             state: "PENDING".to_owned(),
             ask_submitted: !look.first_start,
             last_seen: look.now,
-            ..Tracked::default()
+            ..RunState::default()
         };
         if !look.first_start {
-            let mut teller = Teller {
+            let mut teller = Emitter {
                 run: &own,
                 next: &mut array,
                 facts: &mut decision.facts,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use slurm_client::AccountingRecord;
 use slurm_types::JobFlag;
 
-use super::sighting::Sighting;
+use super::observation::Observation;
 
 /// Jobs that have a stand-in row: slurmdbd knows too little of them yet, so nothing of it is believed and accounting is asked again.
 pub fn provisional(rows: &[AccountingRecord]) -> BTreeSet<u32> {
@@ -30,38 +30,43 @@ pub fn parts_of_jobs(
 }
 
 /// The runs of some jobs from their rows (`sacct -D`), oldest run first per job. Stand-ins are left out.
-pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Sighting> {
+pub fn fold(cluster: &str, rows: &[AccountingRecord]) -> Vec<Observation> {
     let rows: Vec<&AccountingRecord> = rows.iter().collect();
     let runs = fold_parts(cluster, &rows);
-    runs.into_iter().map(|(sighting, _)| sighting).collect()
+    runs.into_iter()
+        .map(|(observation, _)| observation)
+        .collect()
 }
 
 /// Like [`fold`], with the positions of the rows that each run is made of.
-pub(super) fn fold_parts(cluster: &str, rows: &[&AccountingRecord]) -> Vec<(Sighting, Vec<usize>)> {
+pub(super) fn fold_parts(
+    cluster: &str,
+    rows: &[&AccountingRecord],
+) -> Vec<(Observation, Vec<usize>)> {
     let mut ordered: Vec<usize> = (0..rows.len())
         .filter(|at| !rows[*at].provisional)
         .collect();
     ordered.sort_by_key(|at| (rows[*at].job_id, rows[*at].submit, rows[*at].db_index));
-    let mut runs: Vec<(Sighting, Vec<usize>)> = Vec::new();
+    let mut runs: Vec<(Observation, Vec<usize>)> = Vec::new();
     let mut open_resize: Option<(u32, i64)> = None;
     for at in ordered {
         let row = rows[at];
-        let Some(mut sighting) = Sighting::from_accounting(cluster, row) else {
+        let Some(mut observation) = Observation::from_accounting(cluster, row) else {
             continue;
         };
         let resized = row.state.has(JobFlag::Resizing) && row.end.is_some();
-        let continues_row = open_resize == Some((sighting.raw_id, sighting.run.submit_time));
+        let continues_row = open_resize == Some((observation.raw_id, observation.run.submit_time));
         if continues_row && let Some((run, parts)) = runs.last_mut() {
-            sighting.run = run.run.clone();
-            sighting.job.run = sighting.run.entity_key();
-            sighting.job.submit_time = run.job.submit_time;
-            sighting.job.start_time = run.job.start_time;
-            sighting.start = run.start;
-            sighting.resizes = std::mem::take(&mut run.resizes);
-            *run = sighting;
+            observation.run = run.run.clone();
+            observation.job.run = observation.run.entity_key();
+            observation.job.submit_time = run.job.submit_time;
+            observation.job.start_time = run.job.start_time;
+            observation.start = run.start;
+            observation.resizes = std::mem::take(&mut run.resizes);
+            *run = observation;
             parts.push(at);
         } else {
-            runs.push((sighting, vec![at]));
+            runs.push((observation, vec![at]));
         }
         open_resize = None;
         if resized && let (Some((run, _)), Some(end)) = (runs.last_mut(), row.end) {

@@ -1,6 +1,6 @@
 //! The normative table as a test, and the laws.
 
 mod laws;
-pub(super) mod reading;
+pub(super) mod observation;
 mod storm;
 mod table;

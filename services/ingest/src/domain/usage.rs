@@ -5,37 +5,40 @@ use std::collections::BTreeMap;
 use mesh_events::proto::mesh::job::v1::{TresUsage, Usage};
 use slurm_client::{AccountingRecord, StepUsage, UsageRecord};
 
-use super::own_end::OwnEnd;
+use super::batch_step_end::BatchStepEnd;
+use super::observation::Observation;
 use super::rows::fold_parts;
-use super::sighting::Sighting;
 
 /// A run as accounting has it, with its use in the snapshot if the run is over.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct RunUsage {
     /// The reading.
-    pub sighting: Sighting,
+    pub observation: Observation,
     /// Whether every step has reported. What a run used may grow until then.
     pub complete: bool,
 }
 
 /// The runs of some jobs with what they used, oldest run first per job. Stand-ins are left out.
-pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<Settled> {
+pub fn usages(cluster: &str, records: &[UsageRecord]) -> Vec<RunUsage> {
     let rows: Vec<&AccountingRecord> = records.iter().map(|record| &record.record).collect();
-    let settled = |(mut sighting, parts): (Sighting, Vec<usize>)| {
+    let settled = |(mut observation, parts): (Observation, Vec<usize>)| {
         let parts: Vec<&UsageRecord> = parts.iter().map(|part| &records[*part]).collect();
         let steps: Vec<&StepUsage> = parts.iter().flat_map(|part| &part.steps).collect();
         let last = parts.last();
-        sighting.own_end = last.and_then(|last| OwnEnd::of(&last.record, &last.steps));
+        observation.own_end = last.and_then(|last| BatchStepEnd::of(&last.record, &last.steps));
         // A step that has not reported yet has no resources; one too short to be looked at has at least the sum `energy=0` (22.05).
         let reported = |step: &&StepUsage| !(step.most.is_empty() && step.total.is_empty());
         let complete = !steps.is_empty() && steps.iter().all(|step| step.ended && reported(step));
-        if sighting.end_kind().is_some() {
-            sighting.job.usage = Some(Usage {
+        if observation.end_kind().is_some() {
+            observation.job.usage = Some(Usage {
                 incomplete: !complete,
                 ..usage(&parts, &steps)
             });
         }
-        Settled { sighting, complete }
+        RunUsage {
+            observation,
+            complete,
+        }
     };
     fold_parts(cluster, &rows)
         .into_iter()
@@ -102,7 +105,7 @@ fn elapsed(part: &UsageRecord) -> u64 {
         _ => 0,
     };
     let requeued = record.end.map(slurm_types::UnixTime::as_secs);
-    let own_end = OwnEnd::of(record, &part.steps);
+    let own_end = BatchStepEnd::of(record, &part.steps);
     let counted_after = own_end.map_or(0, |own| own.seconds_before(requeued));
     let elapsed = record.elapsed_secs.unwrap_or_default();
     elapsed
@@ -146,14 +149,14 @@ fn permille(part: u64, whole: u64) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use slurm_client::{AccountingRecord, UsedTres};
+    use slurm_client::{AccountingRecord, TresUsage};
     use slurm_types::{JobId, JobState, UnixTime};
 
     use super::*;
 
     fn step(id: &str, rss: u64, tasks: u32) -> StepUsage {
         let used =
-            |amount: u64| UsedTres::from([("mem".to_owned(), amount), ("energy".to_owned(), 0)]);
+            |amount: u64| TresUsage::from([("mem".to_owned(), amount), ("energy".to_owned(), 0)]);
         StepUsage {
             id: id.to_owned(),
             ended: true,
@@ -193,7 +196,7 @@ mod tests {
     fn complete(records: &[UsageRecord]) -> Usage {
         let settled = usages("c", records);
         match &settled[..] {
-            [only] if only.complete => only.sighting.job.usage.clone().unwrap(),
+            [only] if only.complete => only.observation.job.usage.clone().unwrap(),
             _ => panic!("{settled:?}"),
         }
     }
@@ -256,18 +259,18 @@ mod tests {
         };
         for steps in [vec![], vec![step("batch", 1, 1), silent], vec![open]] {
             let settled = usages("c", &[part("FAILED", 100, 120, "cpu=1", steps)]);
-            let usage = settled[0].sighting.job.usage.clone().unwrap();
+            let usage = settled[0].observation.job.usage.clone().unwrap();
             assert!(!settled[0].complete && usage.incomplete);
         }
         let lives = part("RUNNING", 100, 0, "cpu=1", vec![step("batch", 1, 1)]);
-        assert_eq!(usages("c", &[lives])[0].sighting.job.usage, None);
+        assert_eq!(usages("c", &[lives])[0].observation.job.usage, None);
     }
 
     #[test]
     fn a_step_too_short_to_be_looked_at_has_reported() {
         let short = StepUsage {
-            most: UsedTres::new(),
-            total: UsedTres::from([("energy".to_owned(), 0)]),
+            most: TresUsage::new(),
+            total: TresUsage::from([("energy".to_owned(), 0)]),
             ..step("batch", 0, 1)
         };
         let settled = usages("c", &[part("FAILED", 100, 120, "cpu=1", vec![short])]);
@@ -283,7 +286,12 @@ mod tests {
             "cpu=9999999999",
             vec![step("0", u64::MAX >> 1, 1)],
         );
-        let usage = usages("c", &[most])[0].sighting.job.usage.clone().unwrap();
+        let usage = usages("c", &[most])[0]
+            .observation
+            .job
+            .usage
+            .clone()
+            .unwrap();
         assert_eq!(usage.cpu_efficiency_permille, Some(0));
     }
 }

@@ -82,11 +82,11 @@ pub struct Association {
 }
 
 /// What everybody has.
-pub type Everybody = BTreeMap<Entity, Access>;
+pub type AccessByEntity = BTreeMap<Entity, Access>;
 
 /// Sorts Slurm's records by whom they are about. Who has nothing is left out: slurmdbd also lists the users of its other clusters.
-pub fn everybody(records: &AccessRecords) -> Everybody {
-    let mut everybody = Everybody::new();
+pub fn everybody(records: &AccessRecords) -> AccessByEntity {
+    let mut everybody = AccessByEntity::new();
     for record in &records.associations {
         let entity = if record.user.is_empty() {
             Entity::Account(record.account.clone())

@@ -12,12 +12,12 @@ use mesh_runtime::chain;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Entity;
-use super::memory::Known;
+use super::access_store::StoredAccess;
 use crate::Error;
 use crate::adapters::fenced::{FIRST_PAUSE, pause};
 
 /// Who coordinates accounts and is no administrator of Slurm, who may do more everywhere.
-pub fn who_act(known: &BTreeMap<Entity, Known>) -> BTreeMap<String, BTreeSet<String>> {
+pub fn who_act(known: &BTreeMap<Entity, StoredAccess>) -> BTreeMap<String, BTreeSet<String>> {
     let coordinators = known.iter().filter_map(|(entity, known)| {
         let Entity::User(user) = entity else {
             return None;
@@ -77,7 +77,7 @@ impl Coordinators {
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest has taken over.
-    pub async fn publish(&mut self, known: &BTreeMap<Entity, Known>) -> Result<(), Error> {
+    pub async fn publish(&mut self, known: &BTreeMap<Entity, StoredAccess>) -> Result<(), Error> {
         match self.write(known).await {
             Ok(()) => Ok(()),
             Err(PutError::Conflict { key }) => Err(Error::Fenced {
@@ -91,7 +91,7 @@ impl Coordinators {
         }
     }
 
-    async fn write(&mut self, known: &BTreeMap<Entity, Known>) -> Result<(), PutError> {
+    async fn write(&mut self, known: &BTreeMap<Entity, StoredAccess>) -> Result<(), PutError> {
         self.state.check().await?;
         let prefix = subject::token(&self.cluster);
         let mut gone: BTreeSet<String> = self.written.keys().cloned().collect();

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::access::{Access, Association, Entity, Everybody};
+use super::access::{Access, AccessByEntity, Association, Entity};
 
 /// What happened to access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// Every change, accounts first.
-pub fn diff(before: &Everybody, after: &Everybody) -> Vec<Change> {
+pub fn diff(before: &AccessByEntity, after: &AccessByEntity) -> Vec<Change> {
     let nothing = Access::default();
     let entities: BTreeSet<&Entity> = before.keys().chain(after.keys()).collect();
     let inherited = Inherited::between(before, after);
@@ -157,7 +157,7 @@ struct Inherited<'a> {
 }
 
 impl<'a> Inherited<'a> {
-    fn between(before: &'a Everybody, after: &'a Everybody) -> Self {
+    fn between(before: &'a AccessByEntity, after: &'a AccessByEntity) -> Self {
         let accounts = after.iter().filter_map(|(entity, new)| {
             let Entity::Account(name) = entity else {
                 return None;

@@ -36,7 +36,7 @@ pub struct Logins {
     cluster: String,
     bus: Bus,
     identities: Arc<IdentityMap>,
-    budget: Mutex<Budget>,
+    budget: Mutex<LoginLimiter>,
     late_after: i64,
     shutdown: CancellationToken,
 }
@@ -54,7 +54,7 @@ impl Logins {
             cluster: cluster.to_owned(),
             bus,
             identities,
-            budget: Mutex::new(Budget::new(per_minute)),
+            budget: Mutex::new(LoginLimiter::new(per_minute)),
             late_after: 60,
             shutdown,
         }
@@ -79,12 +79,12 @@ impl Logins {
             .unwrap_or_else(PoisonError::into_inner)
             .take(user, minute, Instant::now());
         match verdict {
-            Verdict::Tell => {}
-            Verdict::Drop => {
+            LoginVerdict::Tell => {}
+            LoginVerdict::Drop => {
                 metrics::doorbell("limited");
                 return Outcome::Done;
             }
-            Verdict::Later => {
+            LoginVerdict::Later => {
                 metrics::doorbell("delayed");
                 return Outcome::Retry { after: MINUTE };
             }
@@ -187,7 +187,7 @@ impl Logins {
 
 /// What becomes of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum LoginVerdict {
     /// It is told.
     Tell,
     /// Its user logs in too often.
@@ -197,13 +197,13 @@ enum Verdict {
 }
 
 /// How many logins were told in this minute, by user and the minute in which they happened.
-struct Budget {
+struct LoginLimiter {
     per_minute: u32,
     began: Option<Instant>,
     used: HashMap<(String, i64), u32>,
 }
 
-impl Budget {
+impl LoginLimiter {
     fn new(per_minute: u32) -> Self {
         Self {
             per_minute,
@@ -212,7 +212,7 @@ impl Budget {
         }
     }
 
-    fn take(&mut self, user: &str, minute: i64, now: Instant) -> Verdict {
+    fn take(&mut self, user: &str, minute: i64, now: Instant) -> LoginVerdict {
         if self
             .began
             .is_none_or(|began| now.saturating_duration_since(began) >= MINUTE)
@@ -222,13 +222,13 @@ impl Budget {
         }
         let key = (user.to_owned(), minute);
         if self.used.len() >= MOST && !self.used.contains_key(&key) {
-            return Verdict::Later;
+            return LoginVerdict::Later;
         }
         let used = self.used.entry(key).or_default();
         *used = used.saturating_add(1);
         match *used <= self.per_minute {
-            true => Verdict::Tell,
-            false => Verdict::Drop,
+            true => LoginVerdict::Tell,
+            false => LoginVerdict::Drop,
         }
     }
 }
@@ -239,23 +239,26 @@ mod tests {
 
     #[test]
     fn one_users_flood_is_nobody_elses() {
-        let (mut budget, now) = (Budget::new(2), Instant::now());
-        let taken: Vec<Verdict> = (0..3).map(|_| budget.take("alice", 7, now)).collect();
-        assert_eq!(taken, [Verdict::Tell, Verdict::Tell, Verdict::Drop]);
-        assert_eq!(budget.take("bob", 7, now), Verdict::Tell);
-        assert_eq!(budget.take("alice", 7, now + MINUTE), Verdict::Tell);
+        let (mut budget, now) = (LoginLimiter::new(2), Instant::now());
+        let taken: Vec<LoginVerdict> = (0..3).map(|_| budget.take("alice", 7, now)).collect();
+        assert_eq!(
+            taken,
+            [LoginVerdict::Tell, LoginVerdict::Tell, LoginVerdict::Drop]
+        );
+        assert_eq!(budget.take("bob", 7, now), LoginVerdict::Tell);
+        assert_eq!(budget.take("alice", 7, now + MINUTE), LoginVerdict::Tell);
     }
 
     #[test]
     fn an_hour_of_logins_that_arrive_at_once_are_all_told() {
-        let (mut budget, now) = (Budget::new(1), Instant::now());
-        assert!((0..60).all(|minute| budget.take("svc", minute, now) == Verdict::Tell));
+        let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
+        assert!((0..60).all(|minute| budget.take("svc", minute, now) == LoginVerdict::Tell));
     }
 
     #[test]
     fn invented_users_are_bounded_together() {
-        let (mut budget, now) = (Budget::new(1), Instant::now());
-        let told = (0..MOST).all(|n| budget.take(&n.to_string(), 7, now) == Verdict::Tell);
-        assert!(told && budget.take("one more", 7, now) == Verdict::Later);
+        let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
+        let told = (0..MOST).all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Tell);
+        assert!(told && budget.take("one more", 7, now) == LoginVerdict::Later);
     }
 }

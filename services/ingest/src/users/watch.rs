@@ -3,7 +3,7 @@
 //! slurmdbd's log of changes is asked first: one cheap question, and as long as it has nothing new, nothing else is asked. Where there is
 //! no such question (slurmrestd), everything is read each time, so a look is an answer's twentieth of the time at most. Everything
 //! is read twice: only what two readings agree on is told. A reading that fails says nothing about anybody; one in which somebody is
-//! missing whom, by the log, nobody has removed says nothing about them, unless it stays so ([`super::doubt`]).
+//! missing whom, by the log, nobody has removed says nothing about them, unless it stays so ([`super::suspected_removals`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use slurm_types::UnixTime;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::access::{Everybody, everybody};
+use super::access::{AccessByEntity, everybody};
+use super::access_changes::AccessDiff;
+use super::access_store::AccessStore;
 use super::coordinators::{self, Coordinators};
-use super::doubt::Doubts;
-use super::memory::Memory;
-use super::news::News;
+use super::suspected_removals::SuspectedRemovals;
 use crate::Error;
+use crate::accounting::rate_limit::AccountingRateLimit;
 use crate::config::Config;
 use crate::identity::IdentityMap;
-use crate::sources::{SlurmSource, Weight, unless_stopped};
-use crate::turns::Turns;
+use crate::sources::{RequestCost, SlurmSource, unless_stopped};
 
 /// Until the next try if two readings, which are a turn apart, did not agree.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -38,13 +38,13 @@ pub(super) const OVERLAP: i64 = 600;
 const PAUSES: u32 = 20;
 
 /// Watches users.
-pub struct Watcher {
+pub struct AccessWatcher {
     /// Accounting.
     pub slurm: Slurm,
     /// Its health.
     pub slurmdbd: Arc<SlurmSource>,
     /// Whose turn it is to ask it.
-    pub turns: Arc<Turns>,
+    pub turns: Arc<AccountingRateLimit>,
     /// The bus.
     pub bus: Bus,
     /// The cluster.
@@ -60,22 +60,22 @@ pub struct Watcher {
 }
 
 /// What one run of the watcher knows.
-struct State {
-    memory: Memory,
+struct WatchState {
+    memory: AccessStore,
     /// When everything was read last.
     read: Option<Instant>,
     /// How long the answer took then.
     took: Duration,
     /// Who lost something, and the log does not say why.
-    doubts: Doubts,
+    doubts: SuspectedRemovals,
     /// The last problem that was logged, so that each is logged once.
     problem: Option<String>,
 }
 
 /// An answer, or how long to wait for the next question.
-type Answer<T> = Result<T, Duration>;
+type OrPause<T> = Result<T, Duration>;
 
-impl Watcher {
+impl AccessWatcher {
     /// Watches until told to stop.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Watcher {
     }
 
     async fn watch(&self) -> Result<(), Error> {
-        let (memory, outbox) = Memory::load(
+        let (memory, outbox) = AccessStore::load(
             &self.bus,
             &self.cluster,
             self.state_health.clone(),
@@ -98,11 +98,11 @@ impl Watcher {
         self.bus.publish_all(outbox, &self.shutdown).await?;
         let mut coordinators =
             Coordinators::take_over(&self.bus, &self.cluster, &self.shutdown).await?;
-        let mut state = State {
+        let mut state = WatchState {
             memory,
             read: None,
             took: Duration::ZERO,
-            doubts: Doubts::default(),
+            doubts: SuspectedRemovals::default(),
             problem: None,
         };
         let mut due = Instant::now();
@@ -129,7 +129,7 @@ impl Watcher {
     }
 
     /// One look. Returns how long to wait before the next one.
-    async fn look(&self, state: &mut State) -> Result<Duration, Error> {
+    async fn look(&self, state: &mut WatchState) -> Result<Duration, Error> {
         let settings = &self.config.users;
         let log = match self.log(state).await? {
             Ok(log) => log,
@@ -171,11 +171,11 @@ impl Watcher {
                     .filter(|entry| !log_told.contains_key(&entry.id));
                 entries.cloned().collect::<Vec<_>>()
             });
-            let mut news = News::of(&state.memory, first, &log, &later);
+            let mut news = AccessDiff::of(&state.memory, first, &log, &later);
             still_needed = state.doubts.withhold(&told, &mut news);
             self.changed(&mut state.memory, news).await?;
         } else {
-            state.doubts = Doubts::default();
+            state.doubts = SuspectedRemovals::default();
         }
         // Who is doubted is looked at again, whatever the log says.
         state.read = state.doubts.is_empty().then(Instant::now);
@@ -189,8 +189,11 @@ impl Watcher {
     }
 
     /// What was logged lately; nothing if there is no such question, or who we are may not see it.
-    async fn log(&self, state: &mut State) -> Result<Answer<Option<Vec<Transaction>>>, Error> {
-        if !self.slurm.logs_access() {
+    async fn log(
+        &self,
+        state: &mut WatchState,
+    ) -> Result<OrPause<Option<Vec<Transaction>>>, Error> {
+        if !self.slurm.has_transaction_log() {
             return Ok(Ok(None));
         }
         let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
@@ -204,7 +207,7 @@ impl Watcher {
             .transactions(UnixTime::from_secs(newest - OVERLAP));
         match unless_stopped(&self.shutdown, log).await? {
             Ok(log) => {
-                self.slurmdbd.up(Weight::Light).await?;
+                self.slurmdbd.up(RequestCost::Light).await?;
                 Ok(Ok(Some(log)))
             }
             Err(error) => match self.failed(state, &error).await? {
@@ -214,14 +217,14 @@ impl Watcher {
         }
     }
 
-    async fn read(&self, state: &mut State) -> Result<Answer<Everybody>, Error> {
+    async fn read(&self, state: &mut WatchState) -> Result<OrPause<AccessByEntity>, Error> {
         let comments = self.identities.wants_comments();
         let _turn = unless_stopped(&self.shutdown, self.turns.next()).await?;
         let asked = Instant::now();
         let records = self.slurm.access(&self.cluster, comments);
         match unless_stopped(&self.shutdown, records).await? {
             Ok(records) => {
-                self.slurmdbd.up(Weight::Light).await?;
+                self.slurmdbd.up(RequestCost::Light).await?;
                 state.problem = None;
                 state.took = asked.elapsed();
                 self.identities.take_comments(&records.associations);
@@ -237,7 +240,7 @@ impl Watcher {
     /// Returns how long to wait if slurmdbd is away. Other problems are this question's own: jobs are not concerned.
     async fn failed(
         &self,
-        state: &mut State,
+        state: &mut WatchState,
         error: &slurm_client::Error,
     ) -> Result<Option<Duration>, Error> {
         use slurm_client::Error as Failure;
@@ -246,7 +249,7 @@ impl Watcher {
         | Failure::TimedOut { .. }
         | Failure::MungeDown { .. } = error
         {
-            let pause = self.slurmdbd.down(Weight::Light, error).await?;
+            let pause = self.slurmdbd.down(RequestCost::Light, error).await?;
             return Ok(Some(
                 pause.max(self.config.users.interval.min(Duration::from_secs(60))),
             ));

@@ -1,7 +1,7 @@
 //! The queue snapshot, and who may write it.
 
 use ingest::Error;
-use ingest::queue::Published;
+use ingest::queue::QueuePublisher;
 use mesh_events::catalogue::BUCKET_QUEUE;
 use mesh_events::proto::mesh::queue::v1::QueueSnapshot;
 use prost::Message as _;
@@ -28,7 +28,7 @@ async fn stored(mesh: &Mesh) -> Vec<QueueSnapshot> {
 }
 
 /// Publishes all of it, as a poll does.
-async fn publish(by: &mut Published, chunks: &[QueueSnapshot]) -> Result<(), Error> {
+async fn publish(by: &mut QueuePublisher, chunks: &[QueueSnapshot]) -> Result<(), Error> {
     for chunk in chunks {
         assert!(by.publish(chunk).await?);
     }
@@ -39,7 +39,11 @@ async fn publish(by: &mut Published, chunks: &[QueueSnapshot]) -> Result<(), Err
 async fn a_former_leader_overwrites_no_newer_snapshot() {
     let mesh = Mesh::start().await;
     let stop = CancellationToken::new();
-    let take_over = async || Published::take_over(&mesh.bus, "c1", &stop).await.unwrap();
+    let take_over = async || {
+        QueuePublisher::take_over(&mesh.bus, "c1", &stop)
+            .await
+            .unwrap()
+    };
     let mut former = take_over().await;
     publish(&mut former, &chunks(3, 1)).await.unwrap();
     assert_eq!(stored(&mesh).await, chunks(3, 1));

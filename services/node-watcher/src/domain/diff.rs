@@ -26,7 +26,7 @@ use super::cause::{self, Cause};
 
 /// A boot time may differ by this much without a boot, in seconds: slurmd computes it from the uptime, which rounds (seen on 22.05: three
 /// different seconds for one boot), and clocks are corrected.
-const BOOT_TIME_SLACK: i64 = 120;
+const BOOT_TIME_TOLERANCE_SECS: i64 = 120;
 
 /// What is remembered of a node between two looks, and over restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,7 +189,7 @@ fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
     let instance = !before.instance_id.is_empty()
         && !after.instance_id.is_empty()
         && before.instance_id != after.instance_id;
-    let boot = matches!((before.boot_time, after.boot_time), (Some(before), Some(after)) if after - before > BOOT_TIME_SLACK);
+    let boot = matches!((before.boot_time, after.boot_time), (Some(before), Some(after)) if after - before > BOOT_TIME_TOLERANCE_SECS);
     instance || boot
 }
 

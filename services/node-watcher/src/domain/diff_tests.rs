@@ -6,8 +6,10 @@ use mesh_events::proto::mesh::event::v1::ActorKind;
 use proptest::prelude::*;
 use slurm_types::{NodeState, UnixTime};
 
+use super::super::absence::{
+    MISSED_POLLS_BEFORE_DELETED, MISSED_POLLS_IF_MOST_MISSING, confirm_absence,
+};
 use super::super::event;
-use super::super::sweep::{PROOF, PROOF_IF_SHORT, sweep};
 use super::*;
 
 fn now() -> DateTime<Utc> {
@@ -254,7 +256,7 @@ fn who_did_it() {
 struct Cluster(BTreeMap<String, TrackedNode>);
 
 impl Cluster {
-    fn sweep(&mut self, first: bool, nodes: &[&str]) -> Vec<String> {
+    fn confirm_absence(&mut self, first: bool, nodes: &[&str]) -> Vec<String> {
         let answer = nodes.iter().map(|text| {
             let (name, state) = text.split_once(' ').expect("name and state");
             NodeRecord {
@@ -262,7 +264,7 @@ impl Cluster {
                 ..record(state)
             }
         });
-        let seen = sweep(&self.0, first, answer.collect(), now());
+        let seen = confirm_absence(&self.0, first, answer.collect(), now());
         let told = seen.iter().flat_map(|seen| {
             seen.changes
                 .iter()
@@ -279,16 +281,16 @@ impl Cluster {
 fn the_first_look_is_baseline_and_later_nodes_are_added() {
     let mut cluster = Cluster(BTreeMap::new());
     assert_eq!(
-        cluster.sweep(true, &["a IDLE", "b DOWN"]),
+        cluster.confirm_absence(true, &["a IDLE", "b DOWN"]),
         ["a baseline", "b baseline"]
     );
     assert_eq!(
-        cluster.sweep(false, &["a IDLE", "b DOWN", "c IDLE"]),
+        cluster.confirm_absence(false, &["a IDLE", "b DOWN", "c IDLE"]),
         ["c added"]
     );
     // Hidden while it was switched off.
     assert_eq!(
-        cluster.sweep(
+        cluster.confirm_absence(
             false,
             &["a IDLE", "b DOWN", "c IDLE", "d MIXED+CLOUD+POWERING_UP"]
         ),
@@ -299,20 +301,35 @@ fn the_first_look_is_baseline_and_later_nodes_are_added() {
 #[test]
 fn a_node_is_removed_after_two_answers_without_it() {
     let mut cluster = Cluster(BTreeMap::new());
-    cluster.sweep(true, &["a IDLE", "b IDLE", "c IDLE"]);
-    assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
+    cluster.confirm_absence(true, &["a IDLE", "b IDLE", "c IDLE"]);
     assert!(
         cluster
-            .sweep(false, &["a IDLE", "b IDLE", "c IDLE"])
+            .confirm_absence(false, &["a IDLE", "b IDLE"])
             .is_empty()
     );
-    for _ in 1..PROOF {
-        assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
+    assert!(
+        cluster
+            .confirm_absence(false, &["a IDLE", "b IDLE", "c IDLE"])
+            .is_empty()
+    );
+    for _ in 1..MISSED_POLLS_BEFORE_DELETED {
+        assert!(
+            cluster
+                .confirm_absence(false, &["a IDLE", "b IDLE"])
+                .is_empty()
+        );
     }
-    assert_eq!(cluster.sweep(false, &["a IDLE", "b IDLE"]), ["c removed"]);
-    assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
     assert_eq!(
-        cluster.sweep(false, &["a IDLE", "b IDLE", "c IDLE"]),
+        cluster.confirm_absence(false, &["a IDLE", "b IDLE"]),
+        ["c removed"]
+    );
+    assert!(
+        cluster
+            .confirm_absence(false, &["a IDLE", "b IDLE"])
+            .is_empty()
+    );
+    assert_eq!(
+        cluster.confirm_absence(false, &["a IDLE", "b IDLE", "c IDLE"]),
         ["c added"]
     );
     assert_eq!(cluster.0["c"].n, 3, "numbers go on, or ids would repeat");
@@ -321,12 +338,12 @@ fn a_node_is_removed_after_two_answers_without_it() {
 #[test]
 fn a_short_answer_is_doubted_for_longer() {
     let mut cluster = Cluster(BTreeMap::new());
-    cluster.sweep(true, &["a IDLE", "b IDLE", "c IDLE"]);
-    for _ in 1..PROOF_IF_SHORT {
-        assert!(cluster.sweep(false, &["a IDLE"]).is_empty());
+    cluster.confirm_absence(true, &["a IDLE", "b IDLE", "c IDLE"]);
+    for _ in 1..MISSED_POLLS_IF_MOST_MISSING {
+        assert!(cluster.confirm_absence(false, &["a IDLE"]).is_empty());
     }
     assert_eq!(
-        cluster.sweep(false, &["a IDLE"]),
+        cluster.confirm_absence(false, &["a IDLE"]),
         ["b removed", "c removed"]
     );
 }
@@ -334,15 +351,23 @@ fn a_short_answer_is_doubted_for_longer() {
 #[test]
 fn a_cloud_node_that_vanishes_is_switched_off_not_removed() {
     let mut cluster = Cluster(BTreeMap::new());
-    cluster.sweep(true, &["a IDLE", "b IDLE", "c IDLE+CLOUD"]);
-    assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
+    cluster.confirm_absence(true, &["a IDLE", "b IDLE", "c IDLE+CLOUD"]);
+    assert!(
+        cluster
+            .confirm_absence(false, &["a IDLE", "b IDLE"])
+            .is_empty()
+    );
     assert_eq!(
-        cluster.sweep(false, &["a IDLE", "b IDLE"]),
+        cluster.confirm_absence(false, &["a IDLE", "b IDLE"]),
         ["c terminated"]
     );
-    assert!(cluster.sweep(false, &["a IDLE", "b IDLE"]).is_empty());
+    assert!(
+        cluster
+            .confirm_absence(false, &["a IDLE", "b IDLE"])
+            .is_empty()
+    );
     assert_eq!(
-        cluster.sweep(false, &["a IDLE", "b IDLE", "c MIXED+CLOUD+POWERING_UP"]),
+        cluster.confirm_absence(false, &["a IDLE", "b IDLE", "c MIXED+CLOUD+POWERING_UP"]),
         ["c provisioning"]
     );
 }
@@ -385,7 +410,7 @@ proptest! {
         let mut known = BTreeMap::new();
         let (mut ids, mut last) = (std::collections::BTreeSet::new(), 0);
         for (index, state) in looks.iter().enumerate() {
-            for seen in sweep(&known, index == 0, vec![record(state)], now()) {
+            for seen in confirm_absence(&known, index == 0, vec![record(state)], now()) {
                 for event in event::of("c", "scontrol show node", &seen) {
                     prop_assert!(ids.insert(event.id.clone()));
                     prop_assert_eq!(event.run_seq, last + 1);

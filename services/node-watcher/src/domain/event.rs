@@ -7,11 +7,11 @@ use mesh_events::{Event, EventId, SCHEMA_VERSION, timestamp};
 use slurm_client::NodeRecord;
 use slurm_types::{NodeFlag, UnixTime};
 
+use super::absence::ObservedNode;
 use super::diff::TrackedNode;
-use super::sweep::Seen;
 
 /// The events of a node after a look at what was `asked`, numbered on from what it had before.
-pub fn of(cluster: &str, asked: &str, seen: &Seen) -> Vec<Event> {
+pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
     let first = seen.after.n - seen.changes.len() as u64;
     let entity = format!("node/{}", seen.record.name);
     let numbered = seen.changes.iter().zip(first + 1..);

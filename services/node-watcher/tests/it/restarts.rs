@@ -9,8 +9,8 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{EventId, EventType, subject};
 use mesh_testkit::{NatsServer, Replicas, SlurmCluster, wait_for, wait_until};
 use node_watcher::adapters::store::Store;
+use node_watcher::domain::absence::confirm_absence;
 use node_watcher::domain::event;
-use node_watcher::domain::sweep::sweep;
 use prost::Message as _;
 use slurm_client::NodeRecord;
 
@@ -78,7 +78,7 @@ async fn what_happened_while_away_is_told_once_and_nothing_again() {
     service.stop().await;
 }
 
-/// A hook of the cluster rings for n2.
+/// A hook of the cluster replies for n2.
 async fn ring(bus: &Bus, cluster: &str, hook: &str) {
     let id = format!("{cluster} {hook}");
     let bell = Doorbell {
@@ -262,7 +262,7 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
         ..NodeRecord::default()
     };
     node.state = "DOWN".parse().unwrap();
-    let seen = sweep(&store.nodes(), true, vec![node], chrono::Utc::now());
+    let seen = confirm_absence(&store.nodes(), true, vec![node], chrono::Utc::now());
     let events = event::of(cluster.name(), "scontrol show node", &seen[0]);
     store
         .write(vec![("n1".into(), seen[0].after.clone())], &events)

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::said::Run;
+use crate::domain::timeline::Run;
 use crate::error::Error;
 use crate::metrics;
 
@@ -49,12 +49,12 @@ pub struct Store {
 pub struct Shard {
     key: String,
     cluster: String,
-    memory: Mutex<Memory>,
+    memory: Mutex<ShardRuns>,
     writer: tokio::sync::Mutex<Writer>,
 }
 
 #[derive(Default)]
-struct Memory {
+struct ShardRuns {
     runs: Runs,
     outbox: Vec<Event>,
     /// Counts changes.
@@ -249,7 +249,7 @@ impl Shard {
         self.memory().outbox.retain(|event| event.id != id);
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, ShardRuns> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

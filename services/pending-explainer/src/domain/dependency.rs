@@ -5,7 +5,7 @@
 
 /// One part of a dependency.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Term {
+pub struct DependencyTerm {
     /// What must happen, in words: `job 123 to end successfully`.
     pub wait: String,
     /// The job it waits for, in Slurm's form; empty for `singleton`.
@@ -15,7 +15,7 @@ pub struct Term {
 }
 
 /// The parts that are not fulfilled yet. What cannot be read is left out: the expression itself is quoted beside it.
-pub fn unfulfilled(expression: &str) -> Vec<Term> {
+pub fn unfulfilled(expression: &str) -> Vec<DependencyTerm> {
     expression
         .split([',', '?'])
         .filter_map(term)
@@ -28,7 +28,7 @@ pub fn any_suffices(expression: &str) -> bool {
     expression.contains('?')
 }
 
-fn term(text: &str) -> Option<Vec<Term>> {
+fn term(text: &str) -> Option<Vec<DependencyTerm>> {
     let text = text.trim();
     let (text, state) = text.split_once('(').map_or((text, ""), |(text, state)| {
         (text, state.trim_end_matches(')'))
@@ -39,7 +39,7 @@ fn term(text: &str) -> Option<Vec<Term>> {
     let failed = state == "failed";
     if text == "singleton" {
         let wait = "your other jobs of the same name to end".to_owned();
-        return Some(vec![Term {
+        return Some(vec![DependencyTerm {
             wait,
             job: String::new(),
             failed,
@@ -66,7 +66,7 @@ fn term(text: &str) -> Option<Vec<Term>> {
                 _ => (job, String::new()),
             };
             let job = job.trim_end_matches("_*");
-            Term {
+            DependencyTerm {
                 wait: format!("job {job} {what}{delay}"),
                 job: job.to_owned(),
                 failed,

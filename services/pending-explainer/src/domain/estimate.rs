@@ -8,10 +8,10 @@ use mesh_events::from_timestamp;
 use slurm_types::ReasonClass;
 use slurm_types::reasons::Match;
 
-use super::explain::Waiting;
+use super::explain::PendingJob;
 
 /// A plan this much in the past is no plan any more: several backfill cycles (`bf_interval`, 30 s by default) have missed it.
-const STALE: TimeDelta = TimeDelta::minutes(5);
+const STALE_PLAN_AGE: TimeDelta = TimeDelta::minutes(5);
 
 /// The expected start, or why there is none. Exactly one of both is there.
 pub struct Estimate {
@@ -31,7 +31,7 @@ impl Estimate {
 }
 
 /// The estimate for a recognised reason.
-pub fn of(found: &Match, waiting: &Waiting<'_>) -> Estimate {
+pub fn of(found: &Match, waiting: &PendingJob<'_>) -> Estimate {
     // What never starts by itself has no plan, whatever an old record says.
     match found.class() {
         ReasonClass::Held => {
@@ -48,7 +48,7 @@ pub fn of(found: &Match, waiting: &Waiting<'_>) -> Estimate {
         _ => {}
     }
     match planned(waiting) {
-        Some(start) if start + STALE >= waiting.now => {
+        Some(start) if start + STALE_PLAN_AGE >= waiting.now => {
             return Estimate {
                 start: Some(start),
                 none_because: "",
@@ -86,7 +86,7 @@ pub fn of(found: &Match, waiting: &Waiting<'_>) -> Estimate {
 }
 
 /// The start of the newest plan: the snapshot's if the job is in it, else the one in its record.
-fn planned(waiting: &Waiting<'_>) -> Option<DateTime<Utc>> {
+fn planned(waiting: &PendingJob<'_>) -> Option<DateTime<Utc>> {
     match waiting.place {
         Some(place) if place.row.expected_start > 0 => {
             DateTime::from_timestamp(place.row.expected_start, 0)

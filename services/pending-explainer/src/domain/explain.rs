@@ -2,7 +2,7 @@
 //!
 //! 1. The reason text is recognised: the free text if Slurm prints one in place of the reason, else the word; the row of the newest
 //!    queue snapshot counts before the record of an older event.
-//! 2. The sentence and the advice come from the free text ([`described`]), the limit ([`limit`](super::limit)) or the word
+//! 2. The sentence and the advice come from the free text ([`description`]), the limit ([`limit`](super::limit)) or the word
 //!    ([`reason`](super::reason)), in this order. A text no table knows is quoted.
 //! 3. The expected start is Slurm's own plan, or there is a stated cause why there is none ([`estimate`](super::estimate)).
 
@@ -13,25 +13,25 @@ use mesh_events::timestamp;
 use slurm_types::reasons::Match;
 use slurm_types::{Actor, Reason};
 
-use super::queue::Place;
-use super::words::{LONGEST, clip, name};
-use super::{described, estimate, limit, reason};
+use super::queue::QueuePosition;
+use super::reason_text::{MAX_SUMMARY_CHARS, clip, name};
+use super::{description, estimate, limit, reason};
 
 /// A waiting job and what is known around it.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting<'a> {
+pub struct PendingJob<'a> {
     /// The job's record.
     pub job: &'a Job,
     /// Account it is charged to; empty if unknown.
     pub account: &'a str,
     /// Where it stands in the newest snapshot, if it is in it.
-    pub place: Option<Place<'a>>,
+    pub place: Option<QueuePosition<'a>>,
     /// The present.
     pub now: DateTime<Utc>,
 }
 
 /// What is said about a reason.
-pub struct Words {
+pub struct ReasonText {
     /// One or two sentences for the owner.
     pub summary: String,
     /// What can be done.
@@ -41,7 +41,7 @@ pub struct Words {
 }
 
 /// The reason of a waiting job, recognised.
-pub fn recognise(job: &Job, place: Option<Place<'_>>) -> Match {
+pub fn recognise(job: &Job, place: Option<QueuePosition<'_>>) -> Match {
     let newest = place
         .map(|place| place.row.reason.trim())
         .filter(|text| !text.is_empty());
@@ -56,7 +56,7 @@ pub fn recognise(job: &Job, place: Option<Place<'_>>) -> Match {
 }
 
 /// Says why a job waits, who can act, and until when.
-pub fn explain(waiting: &Waiting<'_>) -> Explanation {
+pub fn explain(waiting: &PendingJob<'_>) -> Explanation {
     let found = recognise(waiting.job, waiting.place);
     let words = words(&found, waiting);
     let estimate = estimate::of(&found, waiting);
@@ -65,16 +65,16 @@ pub fn explain(waiting: &Waiting<'_>) -> Explanation {
     if let Some(start) = estimate.start {
         let sentence = format!(
             " Slurm plans its start for {}.",
-            super::words::moment(start, waiting.now)
+            super::reason_text::moment(start, waiting.now)
         );
-        if summary.chars().count() + sentence.chars().count() <= LONGEST {
+        if summary.chars().count() + sentence.chars().count() <= MAX_SUMMARY_CHARS {
             summary.push_str(&sentence);
         }
     }
     Explanation {
-        summary: clip(&summary, LONGEST),
+        summary: clip(&summary, MAX_SUMMARY_CHARS),
         reason_class: found.class().to_string(),
-        reason: clip(found.reason(), LONGEST),
+        reason: clip(found.reason(), MAX_SUMMARY_CHARS),
         actor: found.actor().unwrap_or(Actor::Admin).as_str().to_owned(),
         // Advice names the job as JOB, so that the sentences stay data; who reads it can paste the command.
         advice: words.advice.replace("JOB", &name(&waiting.job.display_id)),
@@ -95,16 +95,16 @@ pub fn explain(waiting: &Waiting<'_>) -> Explanation {
     }
 }
 
-fn words(found: &Match, waiting: &Waiting<'_>) -> Words {
-    described::words(found, waiting)
+fn words(found: &Match, waiting: &PendingJob<'_>) -> ReasonText {
+    description::words(found, waiting)
         .or_else(|| limit::words(found.row?, waiting))
         .or_else(|| reason::words(found.row?.reason, waiting))
         .or_else(|| {
             // A row newer than these sentences: the table's own words.
             let row = found.row?;
-            Some(Words { summary: row.meaning.to_owned(), advice: row.advice.to_owned(), evidence: Vec::new() })
+            Some(ReasonText { summary: row.meaning.to_owned(), advice: row.advice.to_owned(), evidence: Vec::new() })
         })
-        .unwrap_or_else(|| Words {
+        .unwrap_or_else(|| ReasonText {
             summary: format!("Slurm gives a reason that is not in the reason table: \"{}\".", name(&found.text)),
             advice: "Ask an administrator what it means here, and tell the maintainers of slurm-mesh about it.".to_owned(),
             evidence: Vec::new(),

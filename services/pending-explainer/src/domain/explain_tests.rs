@@ -44,7 +44,7 @@ fn explained(reason: &str, description: &str) -> Explanation {
         reason_description: description.into(),
         ..job()
     };
-    explain(&Waiting {
+    explain(&PendingJob {
         job: &job,
         account: "physics",
         place: None,
@@ -84,7 +84,7 @@ fn check(text: &str, explanation: &Explanation) {
     } = explanation;
     for sentence in [summary, advice] {
         assert!(
-            sentence.chars().count() > 10 && sentence.chars().count() <= LONGEST,
+            sentence.chars().count() > 10 && sentence.chars().count() <= MAX_SUMMARY_CHARS,
             "{text}: {sentence}"
         );
         assert!(
@@ -173,7 +173,7 @@ fn a_bare_record_still_makes_whole_sentences() {
         };
         check(
             row.reason,
-            &explain(&Waiting {
+            &explain(&PendingJob {
                 job: &job,
                 account: "",
                 place: None,
@@ -218,12 +218,12 @@ fn the_snapshot_counts_before_the_older_record() {
         reason: "ReqNodeNotAvail, UnavailableNodes:n4".into(),
         ..QueuedJob::default()
     };
-    let place = Place {
+    let place = QueuePosition {
         row: &row,
         ahead: 0,
         taken_at: at(0),
     };
-    let explanation = explain(&Waiting {
+    let explanation = explain(&PendingJob {
         job: &job,
         account: "physics",
         place: Some(place),
@@ -240,12 +240,12 @@ fn says_how_many_jobs_are_ahead_and_when_slurm_plans_the_start() {
         expected_start: at(3_600).timestamp(),
         ..QueuedJob::default()
     };
-    let place = Place {
+    let place = QueuePosition {
         row: &row,
         ahead: 3,
         taken_at: at(0),
     };
-    let explanation = explain(&Waiting {
+    let explanation = explain(&PendingJob {
         job: &job(),
         account: "",
         place: Some(place),
@@ -262,7 +262,7 @@ fn held_jobs_have_no_estimate_even_if_an_old_plan_is_left() {
         expected_start_time: Some(timestamp(at(60))),
         ..job()
     };
-    let explanation = explain(&Waiting {
+    let explanation = explain(&PendingJob {
         job: &job,
         account: "",
         place: None,
@@ -281,7 +281,7 @@ fn a_plan_that_has_passed_is_no_estimate() {
         ..job()
     };
     let start = |now| {
-        explain(&Waiting {
+        explain(&PendingJob {
             job: &job,
             account: "",
             place: None,
@@ -300,8 +300,8 @@ proptest! {
     ) {
         for text in [reason.as_str(), "Dependency", "Priority", "QOSGrpCPURunMinutesLimit", &format!("ReqNodeNotAvail, UnavailableNodes:{nodes}")] {
             let job = Job { reason: text.into(), partition: partition.clone(), qos: partition.clone(), dependency: dependency.clone(), ..job() };
-            let explanation = explain(&Waiting { job: &job, account: &partition, place: None, now: at(0) });
-            prop_assert!(explanation.summary.chars().count() <= LONGEST && !explanation.summary.is_empty());
+            let explanation = explain(&PendingJob { job: &job, account: &partition, place: None, now: at(0) });
+            prop_assert!(explanation.summary.chars().count() <= MAX_SUMMARY_CHARS && !explanation.summary.is_empty());
             prop_assert!(!explanation.summary.contains('\n'));
         }
     }

@@ -8,13 +8,13 @@ use mesh_events::proto::mesh::job::v1::Job;
 use slurm_types::Tres;
 use slurm_types::reasons::ReasonRow;
 
-use super::explain::{Waiting, Words};
-use super::words::{capital, count, memory, named, time_limit};
+use super::explain::{PendingJob, ReasonText};
+use super::reason_text::{capital, count, memory, named, time_limit};
 
 /// The sentence and the advice for a limit; `None` if the row is not about a limit of a QOS or an association.
-pub fn words(row: &ReasonRow, waiting: &Waiting<'_>) -> Option<Words> {
+pub fn words(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
-    let holder = Holder::of(row.category, waiting)?;
+    let holder = LimitHolder::of(row.category, waiting)?;
     let (kind, tres) = row.limit.split_once(' ').unwrap_or((row.limit, ""));
     let resource = Resource::of(tres);
     let known = resource.asked(job);
@@ -173,7 +173,7 @@ pub fn words(row: &ReasonRow, waiting: &Waiting<'_>) -> Option<Words> {
         ),
         _ => return None,
     };
-    Some(Words {
+    Some(ReasonText {
         summary,
         advice,
         evidence: holder.evidence,
@@ -181,7 +181,7 @@ pub fn words(row: &ReasonRow, waiting: &Waiting<'_>) -> Option<Words> {
 }
 
 /// Who sets the limit.
-struct Holder {
+struct LimitHolder {
     under: String,
     /// The same for limits that a group shares: those of every account above count too.
     group: String,
@@ -189,8 +189,8 @@ struct Holder {
     evidence: Vec<String>,
 }
 
-impl Holder {
-    fn of(category: &str, waiting: &Waiting<'_>) -> Option<Self> {
+impl LimitHolder {
+    fn of(category: &str, waiting: &PendingJob<'_>) -> Option<Self> {
         let job = waiting.job;
         if category.starts_with("qos_") {
             // A QOS reason may mean the QOS of the partition: Slurm checks both and prints the same word for either.
@@ -281,7 +281,7 @@ impl Resource {
                             .any(|(other, _)| name.split(':').next() == Some(other))
                 });
                 let texts: Vec<_> = plain.map(|(name, amount)| item(name, *amount)).collect();
-                (!texts.is_empty()).then(|| super::words::list(&texts, 3))
+                (!texts.is_empty()).then(|| super::reason_text::list(&texts, 3))
             }
             name => Some(format!("{} of {}", amount(name)?, self.many)),
         }
@@ -291,6 +291,6 @@ impl Resource {
 fn item(name: &str, amount: u64) -> String {
     match name {
         "gpu" => count(amount, "GPU", "GPUs"),
-        name => format!("{amount} × {}", super::words::name(name)),
+        name => format!("{amount} × {}", super::reason_text::name(name)),
     }
 }

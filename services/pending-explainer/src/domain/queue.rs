@@ -18,7 +18,7 @@ pub struct Queue {
 
 /// Where one job stands.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct QueuePosition<'a> {
     /// Its row.
     pub row: &'a QueuedJob,
     /// Waiting jobs of a higher priority in (one of) its partitions. Held jobs are not ahead of anyone.
@@ -68,7 +68,7 @@ impl Queue {
     }
 
     /// Where a run stands; `None` if it does not wait.
-    pub fn place(&self, run: &str) -> Option<Place<'_>> {
+    pub fn place(&self, run: &str) -> Option<QueuePosition<'_>> {
         let row = self.rows.get(run)?;
         let ahead_in = |partition: &str| {
             self.priorities.get(partition).map_or(0, |priorities| {
@@ -77,7 +77,7 @@ impl Queue {
         };
         // A job in several partitions starts in the first that has room for it.
         let ahead = row.partition.split(',').map(ahead_in).min().unwrap_or(0);
-        Some(Place {
+        Some(QueuePosition {
             row,
             ahead,
             taken_at: self.taken_at,

@@ -1,11 +1,11 @@
 //! Sentences for what is rarely seen on a waiting job: how jobs end, special hardware, Slurm's own troubles, platforms that are gone.
 
-use super::explain::{Waiting, Words};
+use super::explain::{PendingJob, ReasonText};
 use super::reason::say;
-use super::words::{nodes, time_limit};
+use super::reason_text::{nodes, time_limit};
 
-/// Words for a reason; `None` if it is none of these.
-pub fn words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
+/// ReasonText for a reason; `None` if it is none of these.
+pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     match reason {
         "NvidiaImexChannels" => say(

@@ -3,13 +3,13 @@
 use mesh_events::from_timestamp;
 
 use super::dependency::{any_suffices, unfulfilled};
-use super::explain::{Waiting, Words};
-use super::words::{LONGEST, clip, list, moment, name, named, nodes, own};
+use super::explain::{PendingJob, ReasonText};
+use super::reason_text::{MAX_SUMMARY_CHARS, clip, list, moment, name, named, nodes, own};
 use super::{rare, request};
 
 /// A sentence and its advice.
-pub fn say(summary: impl Into<String>, advice: impl Into<String>) -> Option<Words> {
-    Some(Words {
+pub fn say(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
+    Some(ReasonText {
         summary: summary.into(),
         advice: advice.into(),
         evidence: Vec::new(),
@@ -17,7 +17,10 @@ pub fn say(summary: impl Into<String>, advice: impl Into<String>) -> Option<Word
 }
 
 /// Adds evidence.
-pub fn with(words: Option<Words>, evidence: impl IntoIterator<Item = String>) -> Option<Words> {
+pub fn with(
+    words: Option<ReasonText>,
+    evidence: impl IntoIterator<Item = String>,
+) -> Option<ReasonText> {
     words.map(|mut words| {
         words.evidence.extend(evidence);
         words
@@ -25,7 +28,7 @@ pub fn with(words: Option<Words>, evidence: impl IntoIterator<Item = String>) ->
 }
 
 /// A reservation that is not there any more.
-pub fn reservation_gone(reservation: &str, what: &str) -> Option<Words> {
+pub fn reservation_gone(reservation: &str, what: &str) -> Option<ReasonText> {
     with(
         say(
             format!(
@@ -38,15 +41,15 @@ pub fn reservation_gone(reservation: &str, what: &str) -> Option<Words> {
     )
 }
 
-/// Words for a reason; `None` if there are none of its own.
-pub fn words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
+/// ReasonText for a reason; `None` if there are none of its own.
+pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     queue_words(reason, waiting)
         .or_else(|| request::words(reason, waiting))
         .or_else(|| rare::words(reason, waiting))
 }
 
 /// Waiting for one's turn, for others, for a time, for somebody.
-fn queue_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
+fn queue_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let partition = named("partition", &job.partition);
     match reason {
@@ -79,7 +82,7 @@ fn queue_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
                     "Nothing is wrong. A smaller or shorter request may start earlier.",
                 ),
                 (!job.scheduled_nodes.is_empty())
-                    .then(|| format!("nodes {}", clip(&job.scheduled_nodes, LONGEST))),
+                    .then(|| format!("nodes {}", clip(&job.scheduled_nodes, MAX_SUMMARY_CHARS))),
             )
         }
         "Dependency" | "DependencyNeverSatisfied" => dependency_words(reason, waiting),
@@ -115,7 +118,7 @@ fn queue_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
                     "It starts when other jobs give them back (scontrol show licenses shows the use). Asking for fewer may help.",
                 ),
                 (!job.licenses.is_empty())
-                    .then(|| format!("licences {}", clip(&job.licenses, LONGEST))),
+                    .then(|| format!("licences {}", clip(&job.licenses, MAX_SUMMARY_CHARS))),
             )
         }
         "Reservation" => with(
@@ -184,7 +187,7 @@ fn queue_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
     }
 }
 
-fn dependency_words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
+fn dependency_words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let expression = &waiting.job.dependency;
     let terms = unfulfilled(expression);
     let evidence: Vec<String> = terms

@@ -1,11 +1,11 @@
 //! Sentences for requests, accounts and partitions that do not fit.
 
-use super::explain::{Waiting, Words};
+use super::explain::{PendingJob, ReasonText};
 use super::reason::say;
-use super::words::{capital, name, named, time_limit};
+use super::reason_text::{capital, name, named, time_limit};
 
-/// Words for a reason; `None` if it is none of these.
-pub fn words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
+/// ReasonText for a reason; `None` if it is none of these.
+pub fn words(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     let job = waiting.job;
     let partition = named("partition", &job.partition);
     let account = named("account", waiting.account);
@@ -89,7 +89,7 @@ pub fn words(reason: &str, waiting: &Waiting<'_>) -> Option<Words> {
     }
 }
 
-fn asks(waiting: &Waiting<'_>) -> String {
+fn asks(waiting: &PendingJob<'_>) -> String {
     let job = waiting.job;
     let asked = if job.features.is_empty() {
         &job.req_tres

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mesh_events::{EventType, catalogue, subject};
 use mesh_testkit::{NatsServer, build, wait_until};
 use pending_explainer::adapters::store::Store;
-use pending_explainer::domain::said::{Heard, heard};
+use pending_explainer::domain::timeline::{UpdateOutcome, heard};
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{DEADLINE, Running, bus, explained, said_so_far, waiting};
@@ -56,7 +56,7 @@ async fn what_was_written_but_not_published_is_published_after_a_crash() {
         .unwrap();
     let mut intended = None;
     shard.change(|runs| match heard(runs, &event, chrono::Utc::now()) {
-        Heard::Say(said) => {
+        UpdateOutcome::Say(said) => {
             intended = Some(said.clone());
             (true, vec![*said])
         }

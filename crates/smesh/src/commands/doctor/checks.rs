@@ -246,7 +246,7 @@ async fn accounting(
     let start = slurm_types::UnixTime::from_secs(Utc::now().timestamp() - 60);
     let started = Instant::now();
     match slurm
-        .accounting(&slurm_client::Query::Window { start, end: None })
+        .accounting(&slurm_client::AccountingQuery::Window { start, end: None })
         .await
     {
         Ok(_) => findings.push(Finding::new(

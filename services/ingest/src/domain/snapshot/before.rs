@@ -2,10 +2,10 @@
 
 use mesh_events::proto::mesh::job::v1::Job;
 
-use crate::domain::sighting::Sighting;
+use crate::domain::observation::Observation;
 
 /// The controller's snapshot of a run whose epilogs still run, with the end and the allocation that jobcomp tells.
-pub(in crate::domain) fn complete(job: &mut Job, evidence: &Sighting, nodes_agree: bool) {
+pub(in crate::domain) fn complete(job: &mut Job, evidence: &Observation, nodes_agree: bool) {
     let end = &evidence.job;
     job.state.clone_from(&end.state);
     job.end_time = end.end_time;
@@ -23,10 +23,10 @@ pub(in crate::domain) fn complete(job: &mut Job, evidence: &Sighting, nodes_agre
 /// Keeps what was last seen of the allocation of a run that is COMPLETING: the controller's record has only the nodes whose epilogs still
 /// run then, in the end none, and, where the state hides whether it was requeued (`in_flux`), the start may be the next run's
 /// (seen on 22.05). Nodes that are known to be those of its end count, though: it was resized since it was last seen if they are others.
-pub fn keep_allocation(sighting: &mut Sighting, last: &Job) {
-    let in_flux = sighting.in_flux();
-    let job = &mut sighting.job;
-    let was_resized = sighting.nodes_at_end && job.nodes != last.nodes;
+pub fn keep_allocation(observation: &mut Observation, last: &Job) {
+    let in_flux = observation.in_flux();
+    let job = &mut observation.job;
+    let was_resized = observation.nodes_at_end && job.nodes != last.nodes;
     if !last.nodes.is_empty() && !was_resized {
         job.nodes.clone_from(&last.nodes);
         job.node_count = last.node_count;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     /// The controller's record of a run whose epilogs run, and whose end jobcomp may have told.
-    fn completing(job: Job, is_told: bool) -> Sighting {
+    fn completing(job: Job, is_told: bool) -> Observation {
         let record = slurm_client::JobRecord {
             job_id: slurm_types::JobId::new(7),
             submit: Some(slurm_types::UnixTime::from_secs(1)),
@@ -123,18 +123,18 @@ mod tests {
             }),
             ..slurm_client::JobRecord::default()
         };
-        let mut sighting = Sighting::from_controller("c", &record).unwrap();
-        (sighting.job, sighting.nodes_at_end) = (job, is_told);
-        sighting
+        let mut observation = Observation::from_controller("c", &record).unwrap();
+        (observation.job, observation.nodes_at_end) = (job, is_told);
+        observation
     }
 
     #[test]
     fn a_run_whose_epilogs_run_keeps_its_allocation() {
         let mut job = seen("n2", 30);
         job.node_count = 1;
-        let mut sighting = completing(job, false);
-        keep_allocation(&mut sighting, &seen("n[1-2]", 10));
-        assert_eq!(sighting.job, seen("n[1-2]", 10));
+        let mut observation = completing(job, false);
+        keep_allocation(&mut observation, &seen("n[1-2]", 10));
+        assert_eq!(observation.job, seen("n[1-2]", 10));
     }
 
     #[test]
@@ -142,9 +142,9 @@ mod tests {
         for (at_end, known) in [("n1", ""), ("n[1-2]", "batch host")] {
             let mut last = seen("n[1-2]", 10);
             last.batch_host = "batch host".to_owned();
-            let mut sighting = completing(seen(at_end, 30), true);
-            keep_allocation(&mut sighting, &last);
-            let job = &sighting.job;
+            let mut observation = completing(seen(at_end, 30), true);
+            keep_allocation(&mut observation, &last);
+            let job = &observation.job;
             assert_eq!(
                 (job.nodes.as_str(), job.batch_host.as_str()),
                 (at_end, known)
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn what_was_never_seen_running_keeps_what_the_record_has() {
-        let mut sighting = completing(seen("n1", 30), false);
-        keep_allocation(&mut sighting, &Job::default());
-        assert_eq!(sighting.job, seen("n1", 30));
+        let mut observation = completing(seen("n1", 30), false);
+        keep_allocation(&mut observation, &Job::default());
+        assert_eq!(observation.job, seen("n1", 30));
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use mesh_events::{EventId, RunKey, Slot};
 use proptest::prelude::*;
 
-use super::reading::{EPOCH, apply, step};
-use crate::domain::{Book, Fact, FactId, Tracked};
+use super::observation::{EPOCH, apply, step};
+use crate::domain::{Fact, FactId, RunState, RunStore};
 
 /// One attempt of a job.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl History {
 /// What is told when these readings are made in this order; panics if anything recorded is told twice, if a run ends twice, or if its
 /// events are not counted upwards.
 fn told(readings: &[String]) -> BTreeSet<EventId> {
-    let mut book = Book::default();
+    let mut book = RunStore::default();
     let mut ids = BTreeSet::new();
     let mut counts: HashMap<RunKey, u64> = HashMap::new();
     let mut restarts: HashMap<RunKey, Option<u32>> = HashMap::new();
@@ -189,7 +189,7 @@ fn told(readings: &[String]) -> BTreeSet<EventId> {
 /// What a process tells that ends after each of these readings, or goes on: what it told is on the bus, what it remembers is stored
 /// only now and then.
 fn told_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> {
-    let mut book = Book::default();
+    let mut book = RunStore::default();
     let mut disk = Vec::new();
     let mut ids = BTreeSet::new();
     for (at, text) in readings.iter().enumerate() {
@@ -205,8 +205,8 @@ fn told_over_crashes(readings: &[String], stored: &[bool]) -> BTreeSet<EventId> 
             disk = serde_json::to_vec(&runs.collect::<Vec<_>>()).unwrap();
         }
         // Every process begins with what the one before has stored.
-        book = Book::default();
-        let runs: Vec<(String, Tracked)> = match &disk[..] {
+        book = RunStore::default();
+        let runs: Vec<(String, RunState)> = match &disk[..] {
             [] => Vec::new(),
             disk => serde_json::from_slice(disk).unwrap(),
         };

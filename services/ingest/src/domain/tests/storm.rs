@@ -4,9 +4,9 @@ use mesh_events::EventType;
 use proptest::prelude::*;
 use slurm_types::Reason;
 
-use super::reading::{apply, step};
-use crate::domain::Book;
-use crate::domain::waiting::{APART, AT_ONCE};
+use super::observation::{apply, step};
+use crate::domain::RunStore;
+use crate::domain::pending_reason::{APART, AT_ONCE};
 
 /// Reasons of different classes.
 const REASONS: [&str; 4] = [
@@ -19,7 +19,11 @@ const REASONS: [&str; 4] = [
 const EVERY: i64 = 5;
 
 /// The times at which a change of class is told, in seconds, if sweeps show these reasons; and the book after them.
-fn told(book: &mut Book, began: i64, reasons: impl IntoIterator<Item = &'static str>) -> Vec<i64> {
+fn told(
+    book: &mut RunStore,
+    began: i64,
+    reasons: impl IntoIterator<Item = &'static str>,
+) -> Vec<i64> {
     let mut times = Vec::new();
     for (sweep, reason) in (began..).zip(reasons) {
         let at = sweep * EVERY;
@@ -40,7 +44,7 @@ proptest! {
         lengths in prop::collection::vec((0..REASONS.len(), 1_usize..6), 1..100),
         last in 0..REASONS.len(),
     ) {
-        let mut book = Book::default();
+        let mut book = RunStore::default();
         let reasons = lengths.iter().flat_map(|(reason, sweeps)| std::iter::repeat_n(REASONS[*reason], *sweeps));
         let reasons: Vec<&str> = reasons.collect();
         let mut times = told(&mut book, 1, reasons.iter().copied());
@@ -63,7 +67,7 @@ proptest! {
 fn fifty_thousand_flapping_jobs_are_bounded() {
     // Each class for two sweeps: what would be told every ten seconds.
     let flaps = (0..4 * 3_600 / EVERY).map(|sweep| REASONS[usize::from(sweep % 4 < 2)]);
-    let times = told(&mut Book::default(), 1, flaps);
+    let times = told(&mut RunStore::default(), 1, flaps);
     let at_once = usize::try_from(AT_ONCE).unwrap();
     assert!(times[at_once - 1] <= 6 * EVERY, "{times:?}");
     // Of each job one in ten minutes, so of all of them five thousand a minute.
@@ -75,10 +79,10 @@ fn fifty_thousand_flapping_jobs_are_bounded() {
 
 #[test]
 fn a_run_that_is_quiet_is_not_read_again_and_again() {
-    let mut book = Book::default();
+    let mut book = RunStore::default();
     let flaps = (0..12).map(|sweep| REASONS[usize::from(sweep % 4 < 2)]);
     assert_eq!(told(&mut book, 1, flaps).len(), 3);
-    let now = 12 * EVERY + super::reading::EPOCH + 100_000;
+    let now = 12 * EVERY + super::observation::EPOCH + 100_000;
     let (_, tracked) = book.iter().next().unwrap();
     let awaited = [now, now + APART].map(|now| tracked.unsettled(now));
     assert!(tracked.candidate.is_some());

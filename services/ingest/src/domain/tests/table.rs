@@ -1,7 +1,7 @@
 //! Runs every row of the normative table, so that page and code cannot drift apart.
 
-use super::reading::{Step, apply, step, word};
-use crate::domain::{Book, run_of};
+use super::observation::{Step, apply, step, word};
+use crate::domain::{RunStore, run_of};
 
 const PAGE: &str = include_str!("../../../../../docs/reference/job-events.md");
 
@@ -33,7 +33,7 @@ fn rows() -> Vec<[String; 3]> {
 }
 
 fn events(readings: &str) -> String {
-    let mut book = Book::default();
+    let mut book = RunStore::default();
     let mut words = Vec::new();
     for (sweep, text) in readings.split(';').enumerate() {
         let facts = apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap()));
@@ -68,7 +68,7 @@ fn every_row_of_the_table_holds() {
 #[test]
 fn events_of_a_run_are_counted_upwards_from_one() {
     for [what, readings, _] in rows() {
-        let mut book = Book::default();
+        let mut book = RunStore::default();
         let mut last = std::collections::HashMap::new();
         for (sweep, text) in readings.split(';').enumerate() {
             for fact in apply(&mut book, step(text.trim(), u64::try_from(sweep).unwrap())) {
@@ -82,7 +82,7 @@ fn events_of_a_run_are_counted_upwards_from_one() {
 /// What was seen of one attempt must not fill the record of another: exit codes would be another's.
 #[test]
 fn accounting_tells_of_the_attempt_that_began_then() {
-    let mut book = Book::default();
+    let mut book = RunStore::default();
     for (sweep, text) in [
         "sacct: NODE_FAIL n1 start=10 end=20",
         "RUNNING n2 start=30 restarts=1",
@@ -97,9 +97,9 @@ fn accounting_tells_of_the_attempt_that_began_then() {
         ("sacct: NODE_FAIL n1 start=10 end=20", 0),
         ("sacct: COMPLETED n2 start=30 end=40", 1),
     ] {
-        let Step::See(sightings, _) = step(text, 9) else {
+        let Step::See(observations, _) = step(text, 9) else {
             panic!("{text} is a reading");
         };
-        assert_eq!(run_of(&book, &sightings[0]).attempt, attempt, "{text}");
+        assert_eq!(run_of(&book, &observations[0]).attempt, attempt, "{text}");
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::users::access::everybody;
 
 /// Reads `account NAME …`, `user NAME ACCOUNT[:PARTITION] …` and `login NAME …`, separated by `;`. Words are `qos=a,b`, `LIMIT=value`.
-fn reading(text: &str) -> Everybody {
+fn reading(text: &str) -> AccessByEntity {
     let mut records = AccessRecords::default();
     for line in text
         .split(';')
@@ -182,7 +182,7 @@ fn levels_defaults_and_coordination() {
     );
 }
 
-fn readings() -> impl Strategy<Value = Everybody> {
+fn readings() -> impl Strategy<Value = AccessByEntity> {
     let line = prop_oneof![
         ("[ab]", "[nhl]", 0..3_u8).prop_map(|(a, q, n)| format!("account {a} qos={q} MaxJobs={n}")),
         ("[xy]", "[ab]", "[nhl]", 0..3_u8)
@@ -208,7 +208,7 @@ proptest! {
     /// Where memberships differ, each is told, in both directions.
     #[test]
     fn every_membership_that_differs_is_told(one in readings(), other in readings()) {
-        let memberships = |of: &Everybody| -> BTreeSet<(Entity, String)> {
+        let memberships = |of: &AccessByEntity| -> BTreeSet<(Entity, String)> {
             of.iter().flat_map(|(entity, access)| {
                 access.associations.iter().map(|one| (entity.clone(), one.account.clone()))
             }).collect()

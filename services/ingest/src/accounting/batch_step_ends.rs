@@ -1,0 +1,97 @@
+//! Ends that accounting has written over: its row of a finished job that was requeued says REQUEUED (22.05 and 24.11). Whether a row is of
+//! such a run its steps show; how that ended its doorbell tells, which may be on its way: it is waited for, since an end is told once.
+
+use std::collections::HashSet;
+
+use slurm_client::Slurm;
+use slurm_types::{JobId, JobRef};
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::accounting::exit_codes::{CompletedRuns, in_order};
+use crate::accounting::rate_limit::AccountingRateLimit;
+use crate::collector::Collector;
+use crate::domain::{Observation, run_of, usages};
+use crate::sources::unless_stopped;
+
+/// Asks accounting for the steps of runs that were requeued.
+pub struct BatchStepEnds<'a> {
+    /// Slurm.
+    pub slurm: &'a Slurm,
+    /// The books.
+    pub collector: &'a Collector,
+    /// Whose turn it is to ask accounting, for who has to wait for one.
+    pub turns: Option<&'a AccountingRateLimit>,
+    /// Stop.
+    pub shutdown: &'a CancellationToken,
+    /// Also of ends that were told: they are told again.
+    pub again: bool,
+}
+
+impl BatchStepEnds<'_> {
+    /// Completes runs with their own ends. `told` are ends that doorbells told. Whose doorbell may come yet is open, with what its steps show.
+    ///
+    /// # Errors
+    /// If told to stop.
+    pub async fn complete(
+        &self,
+        completed: CompletedRuns,
+        told: &[Observation],
+    ) -> Result<CompletedRuns, Error> {
+        let CompletedRuns { runs, mut open } = completed;
+        let (doubtful, mut runs): (Vec<Observation>, Vec<Observation>) = {
+            let core = self.collector.core().await;
+            let is_told = |run: &Observation| {
+                let known = core.book.get(&run_of(&core.book, run));
+                !self.again && known.is_some_and(|known| known.over())
+            };
+            runs.into_iter().partition(|run| {
+                run.requeued && run.base.is_none() && run.allocated && !is_told(run)
+            })
+        };
+        let jobs: HashSet<JobRef> = doubtful.iter().filter_map(job_of).collect();
+        if jobs.is_empty() {
+            runs.extend(doubtful);
+            return Ok(in_order(runs, open));
+        }
+        let jobs: Vec<JobRef> = jobs.into_iter().collect();
+        let ask = async {
+            let _turn = match self.turns {
+                Some(turns) => Some(turns.next().await),
+                None => None,
+            };
+            self.slurm.usage(&jobs).await
+        };
+        // Who does not answer is noticed, and told, by those who asked for the runs.
+        let Ok(records) = unless_stopped(self.shutdown, ask).await? else {
+            open.extend(doubtful);
+            return Ok(in_order(runs, open));
+        };
+        let steps = usages(&self.collector.cluster, &records);
+        for run in doubtful {
+            let shown = steps.iter().map(|settled| &settled.observation);
+            let own = shown
+                .filter(|shown| shown.run == run.run)
+                .find_map(|shown| shown.own_end);
+            let end = own.and_then(|own| told.iter().find(|end| own.bears_out(&run, end)));
+            match (own, end) {
+                (_, Some(end)) => runs.push(run.completed_by(end, false)),
+                (Some(own), None) if own.is_before_requeue(&run) => open.push(Observation {
+                    own_end: Some(own),
+                    ..run
+                }),
+                _ => runs.push(run),
+            }
+        }
+        Ok(in_order(runs, open))
+    }
+}
+
+/// The job of a run, as accounting is asked for its steps.
+fn job_of(run: &Observation) -> Option<JobRef> {
+    let id = JobId::new(run.raw_id)?;
+    Some(match run.run.task_id {
+        Some(task) if run.raw_id == run.run.job_id => JobRef::ArrayTask { array: id, task },
+        _ => JobRef::Job(id),
+    })
+}

@@ -1,0 +1,120 @@
+//! Jobs that no sweep has shown: their ids are missing between two that were seen.
+//!
+//! A job that is held, or waits for another job, never becomes eligible, and accounting does not list what never became eligible by time
+//! (`sacct -S`, 22.05 to 26.05). Asked by its id it tells of it, once it has ended. An id without any record is no fault: a
+//! submission that is only tested (`sbatch --test-only`) uses one up (22.05).
+
+use std::collections::BTreeSet;
+
+use slurm_client::{AccountingQuery, AccountingRecord, Drift, UsageRecord};
+use slurm_types::{JobId, JobRef};
+
+use super::{APART, BACKLOG, CatchUp};
+use crate::collector::{TracedObservation, Unseen};
+use crate::domain::{fold, provisional};
+use crate::envelope::Cause;
+use crate::sources::{RequestCost, backoff, unless_stopped};
+use crate::{Error, metrics};
+
+/// Ids in one question.
+pub(crate) const AT_ONCE: usize = 1_000;
+/// How often it is asked about an id that no sweep has shown and that by accounting is not over: its end may be on its way.
+const ASKED: u32 = 4;
+
+impl CatchUp {
+    /// Asks accounting about every id of the range that is still not known.
+    pub(super) async fn look_up(&self, range: Unseen) -> Result<(), Error> {
+        let ids: Vec<u32> = self.collector.unknown_of(range).await;
+        let (mut found, mut open) = self.look_up_once(&ids).await?;
+        for _ in 1..ASKED {
+            if open.is_empty() {
+                break;
+            }
+            self.pause(BACKLOG).await?;
+            let mut unknown = self.collector.unknown_of(range).await;
+            unknown.retain(|id| open.contains(id));
+            let more;
+            (more, open) = self.look_up_once(&unknown).await?;
+            found += more;
+        }
+        if !ids.is_empty() {
+            tracing::info!(
+                ids = ids.len(),
+                found,
+                "ids that no sweep has shown were looked up"
+            );
+            metrics::unseen(ids.len());
+        }
+        self.collector.looked_up(range).await;
+        self.collector.flush().await
+    }
+
+    /// Returns how many ends were found, and the ids that by accounting are not over.
+    async fn look_up_once(&self, ids: &[u32]) -> Result<(usize, BTreeSet<u32>), Error> {
+        let (mut found, mut open) = (0, BTreeSet::new());
+        let capture_since = self.collector.core().await.meta.capture_since;
+        for some in ids.chunks(AT_ONCE) {
+            let rows = self.rows_of(some).await?;
+            for job_id in provisional(&rows) {
+                self.questions.ask(job_id).await;
+            }
+            let (ended, alive): (Vec<_>, Vec<_>) = fold(&self.collector.cluster, &rows)
+                .into_iter()
+                .partition(|run| run.end_kind().is_some());
+            open.extend(alive.iter().map(|run| run.raw_id));
+            found += ended.len();
+            let ended = ended
+                .into_iter()
+                .filter(|run| run.end.is_some_and(|end| end >= capture_since));
+            let ended = self.with_codes(ended.collect(), false).await?;
+            let readings = ended.into_iter().map(TracedObservation::new).collect();
+            self.collector.absorb(&Cause::Accounting, readings).await?;
+            self.pause(APART).await?;
+        }
+        Ok((found, open))
+    }
+
+    pub(crate) async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
+        let query = AccountingQuery::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
+        let rows = self.answered(|| self.slurm.accounting(&query)).await?;
+        self.collector
+            .drifted(rows.iter().flat_map(Drift::of_row))
+            .await?;
+        Ok(rows)
+    }
+
+    pub(crate) async fn usage_of(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
+        let used = self.answered(|| self.slurm.usage(jobs)).await?;
+        let rows = used.iter().map(|used| &used.record);
+        self.collector.drifted(rows.flat_map(Drift::of_row)).await?;
+        Ok(used)
+    }
+
+    /// Asks accounting until it answers.
+    async fn answered<T, PendingArrayLookup>(
+        &self,
+        ask: impl Fn() -> PendingArrayLookup,
+    ) -> Result<T, Error>
+    where
+        PendingArrayLookup: Future<Output = Result<T, slurm_client::Error>>,
+    {
+        let (mut failures, mut away) = (0, false);
+        loop {
+            match unless_stopped(&self.shutdown, ask()).await? {
+                Ok(_) if std::mem::take(&mut away) => {
+                    self.slurmdbd.up(RequestCost::Heavy).await?;
+                    self.pause(BACKLOG).await?;
+                }
+                Ok(answer) => {
+                    self.slurmdbd.up(RequestCost::Heavy).await?;
+                    return Ok(answer);
+                }
+                Err(error) => {
+                    self.slurmdbd.down(RequestCost::Heavy, &error).await?;
+                    (away, failures) = (true, failures + 1);
+                    self.pause(backoff(failures)).await?;
+                }
+            }
+        }
+    }
+}

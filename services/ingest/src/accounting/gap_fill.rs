@@ -1,0 +1,194 @@
+//! A ledger has found that messages were gone from the public bus before it had them: what Slurm has recorded of that time is told again.
+//!
+//! The ledger's `capture.gap_opened` is answered only after everything is stored again, so whoever leads next does it if this one dies. It is
+//! told with the same ids, whatever is remembered of having told it: the ledger keeps what it lacks. The message ids differ, as JetStream
+//! remembers those of what was published within ten minutes although it has lost it.
+
+use chrono::{DateTime, Utc};
+use mesh_bus::{Bus, Handler, Message, Outcome};
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, IdSource, Source};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+
+use crate::Error;
+use crate::accounting::catch_up::{AT_ONCE, CatchUp, ROWS_AT_ONCE};
+use crate::collector::{Window, without_usage};
+use crate::domain::{RunStore, fold, parts_of_jobs, usages};
+
+/// Facts are published soon after they happen. What was published later than that is not looked for.
+const MARGIN: i64 = 3_600;
+/// After something went wrong.
+const AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// While accounting has not heard yet of everything that has just ended.
+const SOON: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Whether everything is told again.
+enum GapFillOutcome {
+    Done,
+    /// Accounting lacks ends that were told.
+    NotYet,
+}
+
+/// Answers the ledger's holes.
+pub struct GapFiller {
+    /// Accounting, and the books.
+    pub catch_up: CatchUp,
+    /// Where it is told.
+    pub bus: Bus,
+}
+
+impl Handler for GapFiller {
+    async fn handle(&self, message: &Message) -> Outcome {
+        let event = match message.event() {
+            Ok(event) => event,
+            Err(error) => {
+                return Outcome::Reject {
+                    reason: error.to_string(),
+                };
+            }
+        };
+        let (Some(Payload::Capture(hole)), Ok(opened)) = (&event.payload, event.id.parse()) else {
+            return Outcome::Reject {
+                reason: "not an event of a hole".to_owned(),
+            };
+        };
+        match self.fill(&event, hole, opened).await {
+            Ok(GapFillOutcome::Done) => Outcome::Done,
+            Ok(GapFillOutcome::NotYet) => Outcome::Retry { after: SOON },
+            Err(error) => {
+                if !error.is_shutdown() {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        event.id = event.id,
+                        "tell again what a ledger lacks, trying again"
+                    );
+                }
+                Outcome::Retry { after: AGAIN }
+            }
+        }
+    }
+}
+
+impl GapFiller {
+    async fn fill(
+        &self,
+        event: &Event,
+        hole: &CaptureEvent,
+        opened: EventId,
+    ) -> Result<GapFillOutcome, Error> {
+        let seconds =
+            |time: &Option<pbjson_types::Timestamp>| time.as_ref().map(|time| time.seconds);
+        let now = Utc::now();
+        let from = seconds(&hole.from).unwrap_or_default() - MARGIN;
+        let window = Window {
+            from: from.max(self.catch_up.collector.core().await.meta.capture_since),
+            // Its second may have been a part of the hole.
+            to: seconds(&hole.to).unwrap_or(now.timestamp()) + 1,
+        };
+        let patience = self.catch_up.collector.config.settle_within;
+        let patience = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX / 2);
+        let gap = event.id.as_str();
+        let mut told = 0;
+        let accounting = self.catch_up.collector.config.accounting;
+        if accounting {
+            let mut book = RunStore::default();
+            let mut parts = self.catch_up.parts(window.from, window.to);
+            let collector = &self.catch_up.collector;
+            while let Some(rows) = parts.next().await? {
+                for some in parts_of_jobs(&rows, ROWS_AT_ONCE) {
+                    let runs = fold(&collector.cluster, some);
+                    let runs = self.catch_up.with_codes(runs, true).await?;
+                    let events = collector.recorded_again(&mut book, &runs, window);
+                    told += self.tell(&events, gap).await?;
+                }
+            }
+            let mut ids = collector.ended_but_not_in(&book, window).await;
+            ids.extend(collector.alive_but_not_in(&book, window).await);
+            for some in ids.chunks(AT_ONCE) {
+                let rows = self.catch_up.rows_of(some).await?;
+                let runs = fold(&collector.cluster, &rows);
+                let runs = self.catch_up.with_codes(runs, true).await?;
+                let events = collector.recorded_again(&mut book, &runs, window);
+                told += self.tell(&events, gap).await?;
+            }
+            let missing = collector.ended_but_not_in(&book, window).await.len();
+            if missing > 0 && now.timestamp() < window.to + patience {
+                return Ok(GapFillOutcome::NotYet);
+            }
+            for some in without_usage(&book, window).chunks(AT_ONCE) {
+                let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
+                let runs = collector.told_of(used).await;
+                let events = collector.recorded_again(&mut book, &runs, window);
+                told += self.tell(&events, gap).await?;
+            }
+        }
+        let living = self.catch_up.collector.living_again(window).await;
+        told += self.tell(&living, gap).await?;
+        tracing::info!(told, event.id = gap, "told again what a ledger lacks");
+        let closed = closed(event, hole, opened, told, accounting, now);
+        self.bus.publish(&closed).await?;
+        Ok(GapFillOutcome::Done)
+    }
+
+    async fn tell(&self, events: &[Event], gap: &str) -> Result<u64, Error> {
+        for event in events {
+            if self.catch_up.shutdown.is_cancelled() {
+                return Err(Error::Stopped);
+            }
+            self.bus.publish_again(event, gap).await?;
+        }
+        Ok(events.len() as u64)
+    }
+}
+
+/// Its id follows from that of the beginning: told twice it is one.
+fn closed(
+    event: &Event,
+    hole: &CaptureEvent,
+    opened: EventId,
+    told: u64,
+    accounting: bool,
+    now: DateTime<Utc>,
+) -> Event {
+    let lost = "what Slurm does not record (reasons, holds, limits, suspensions, nodes, access, logins), what was published more than an hour \
+                after it happened, and what other services concluded (costs, explanations)";
+    let lost = match accounting {
+        true => lost.to_owned(),
+        false => format!(
+            "what happened to jobs that are over, or were not read since ingest was started, as there is no accounting (ingest.accounting); {lost}"
+        ),
+    };
+    let what = CaptureEvent {
+        message: format!(
+            "told again what Slurm has recorded: {told} facts, of which those that were lost are kept"
+        ),
+        recovered: told,
+        not_recoverable: lost,
+        ..hole.clone()
+    };
+    Event {
+        id: EventId::derived(opened, EventType::CaptureGapClosed, 0).to_string(),
+        id_source: IdSource::derived(opened, 0),
+        cluster: event.cluster.clone(),
+        r#type: EventType::CaptureGapClosed.to_string(),
+        occurred_at: Some(timestamp(now)),
+        observed_at: Some(timestamp(now)),
+        source: Source::Derived.into(),
+        confidence: Confidence::Observed.into(),
+        correlation: Some(Correlation {
+            event_ids: vec![event.id.clone()],
+            entities: Vec::new(),
+        }),
+        entity: event.entity.clone().or_else(|| {
+            Some(Entity {
+                kind: "cluster".to_owned(),
+                key: "capture/stream".to_owned(),
+            })
+        }),
+        schema_version: SCHEMA_VERSION,
+        payload: Some(Payload::Capture(what)),
+        ..Event::default()
+    }
+}

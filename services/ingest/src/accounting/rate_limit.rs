@@ -1,0 +1,61 @@
+//! One question to accounting at a time, with pauses between: a question costs slurmdbd of 22.05 up to a second.
+
+use std::time::Duration;
+
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep_until};
+
+/// From one question to the next.
+const APART: Duration = Duration::from_secs(1);
+/// At least this long without a question after an answer.
+const REST: Duration = Duration::from_millis(500);
+
+/// Whose turn it is to ask accounting.
+#[derive(Debug, Default)]
+pub struct AccountingRateLimit {
+    not_before: Mutex<Option<Instant>>,
+}
+
+/// The right to ask one question.
+pub struct AccountingPermit<'a> {
+    began: Instant,
+    not_before: MutexGuard<'a, Option<Instant>>,
+}
+
+impl AccountingRateLimit {
+    /// Waits for the next turn; who waits longest has it.
+    pub async fn next(&self) -> AccountingPermit<'_> {
+        let not_before = self.not_before.lock().await;
+        if let Some(time) = *not_before {
+            sleep_until(time).await;
+        }
+        AccountingPermit {
+            began: Instant::now(),
+            not_before,
+        }
+    }
+}
+
+impl Drop for AccountingPermit<'_> {
+    fn drop(&mut self) {
+        *self.not_before = Some((self.began + APART).max(Instant::now() + REST));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_are_apart_and_a_slow_answer_is_rested_after() {
+        let turns = AccountingRateLimit::default();
+        let began = Instant::now();
+        drop(turns.next().await);
+        let second = turns.next().await;
+        assert_eq!(began.elapsed(), APART);
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        drop(second);
+        drop(turns.next().await);
+        assert_eq!(began.elapsed(), APART + Duration::from_secs(7) + REST);
+    }
+}

@@ -1,0 +1,300 @@
+//! Asks accounting for what the controller does not tell: the end of a run whose job is in another run already, or that
+//! the controller has forgotten.
+//!
+//! One question at a time, at most one per second, for all jobs together. The end that a doorbell tells, and that neither the controller
+//! nor accounting has, is told as inferred in the end; but not of a run that no record of Slurm knows although accounting answers.
+
+mod lookup_queue;
+mod verdict;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use slurm_client::{AccountingQuery, Drift, Slurm};
+use slurm_types::JobId;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+pub use self::lookup_queue::LookupQueue;
+use self::lookup_queue::{LookupRequest, OpenRequest, note};
+use self::verdict::{EndVerdict, MAX_ANSWERS, Records, is_same_run, judge};
+use crate::accounting::batch_step_ends::BatchStepEnds;
+use crate::accounting::exit_codes::{CompletedRuns, ExitCodeReader};
+use crate::accounting::rate_limit::{AccountingPermit, AccountingRateLimit};
+use crate::collector::{Collector, TracedObservation};
+use crate::domain::{Observation, fold, provisional, run_of};
+use crate::doorbells::{JobReadRequest, finish, postpone, refuse};
+use crate::envelope::Cause;
+use crate::sources::{RequestCost, SlurmSource, unless_stopped};
+use crate::{Error, metrics};
+
+/// What became of doorbells that only accounting could answer.
+const AWAY: &str = "accounting_away";
+
+/// What a dead letter says of the end of a run that only its doorbell knows.
+const NOBODY_KNOWS: &str = "no record of Slurm knows this run, neither slurmctld's nor accounting's: forged, or of another cluster";
+
+/// Asks accounting.
+pub struct AccountingResolver {
+    /// Slurm.
+    pub slurm: Slurm,
+    /// The books.
+    pub collector: Collector,
+    /// Accounting's health.
+    pub slurmdbd: Arc<SlurmSource>,
+    /// Whose turn it is to ask accounting.
+    pub turns: Arc<AccountingRateLimit>,
+    /// Looks at the controller again after an answer.
+    pub looks: mpsc::Sender<JobReadRequest>,
+    /// Stop.
+    pub shutdown: CancellationToken,
+}
+
+impl AccountingResolver {
+    /// Answers questions until told to stop.
+    ///
+    /// # Errors
+    /// If another ingest took over.
+    pub async fn run(self, mut questions: mpsc::Receiver<LookupRequest>) -> Result<(), Error> {
+        let mut open: BTreeMap<u32, OpenRequest> = BTreeMap::new();
+        let mut not_before = Instant::now();
+        loop {
+            let away = not_before > Instant::now();
+            if open.is_empty() || away {
+                tokio::select! {
+                    () = self.shutdown.cancelled() => return Ok(()),
+                    () = sleep_until(not_before), if away => {}
+                    question = questions.recv() => match question {
+                        Some(question) if away && !question.look => {
+                            postpone(question.rings, AWAY);
+                        }
+                        Some(question) => note(&mut open, question),
+                        None => return Ok(()),
+                    },
+                }
+                continue;
+            }
+            let turn = tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                turn = self.turns.next() => turn,
+            };
+            while let Ok(question) = questions.try_recv() {
+                note(&mut open, question);
+            }
+            not_before = match self.ask(&mut open, turn).await {
+                Ok(pause) => Instant::now() + pause,
+                Err(error) if error.is_shutdown() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    async fn ask(
+        &self,
+        open: &mut BTreeMap<u32, OpenRequest>,
+        turn: AccountingPermit<'_>,
+    ) -> Result<Duration, Error> {
+        let ids: Vec<JobId> = open.keys().filter_map(|id| JobId::new(*id)).collect();
+        let rows = if self.collector.config.accounting {
+            let query = AccountingQuery::Jobs(ids);
+            let answer = unless_stopped(&self.shutdown, self.slurm.accounting(&query)).await?;
+            drop(turn);
+            match answer {
+                Ok(rows) => {
+                    self.slurmdbd.up(RequestCost::Light).await?;
+                    rows
+                }
+                Err(error) => {
+                    // Nothing is proven. Doorbells that wait would keep all others from being heard; unproven jobs are settled by
+                    // their deadline, and what is not known is owed by catching up.
+                    for question in std::mem::take(open).into_values() {
+                        postpone(question.rings, AWAY);
+                    }
+                    return self.slurmdbd.down(RequestCost::Light, &error).await;
+                }
+            }
+        } else {
+            Vec::new()
+        };
+        self.collector
+            .drifted(rows.iter().flat_map(Drift::of_row))
+            .await?;
+        let mut observations = fold(&self.collector.cluster, &rows);
+        let stand_ins = provisional(&rows);
+        metrics::provisional(stand_ins.len());
+        // A stand-in is no answer.
+        let asked: BTreeSet<u32> = open
+            .keys()
+            .copied()
+            .filter(|job_id| !stand_ins.contains(job_id))
+            .collect();
+        let alive = observations
+            .iter()
+            .filter(|run| run.end_kind().is_none())
+            .map(|run| run.run.clone())
+            .collect();
+        self.collector.accounting_answered(&asked, &alive).await;
+        let told: Vec<Observation> = open
+            .values()
+            .flat_map(|question| question.evidence.iter().cloned())
+            .collect();
+        let mut readings = Vec::new();
+        let mut answered = Vec::new();
+        for (job_id, question) in open.iter_mut() {
+            question.asked += 1;
+            for end in &question.evidence {
+                let same = observations.iter_mut().filter(|row| is_same_run(row, end));
+                same.filter(|row| row.end == end.end)
+                    .for_each(|row| row.take_code(end));
+            }
+            readings.extend(
+                self.judged(*job_id, question, &observations, &stand_ins)
+                    .await,
+            );
+            let ask_again = stand_ins.contains(job_id) && question.asked < MAX_ANSWERS;
+            if question.evidence.is_empty() && !ask_again {
+                answered.push(*job_id);
+            }
+        }
+        // What accounting says of runs that live is no news, and of 22.05 a second old.
+        let known = observations
+            .into_iter()
+            .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
+        let known = self.complete(known.collect(), &told, open).await?;
+        answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
+        let known = self.wanted(known).await;
+        self.collector.absorb(&Cause::Accounting, known).await?;
+        self.collector
+            .absorb(&Cause::Hook("JobComp".to_owned()), readings)
+            .await?;
+        for job_id in answered {
+            if let Some(question) = open.remove(&job_id) {
+                finish(question.rings, "answered");
+                // A newer run that waited for this proof can be told now.
+                if question.look && self.looks.try_send(JobReadRequest::look(job_id)).is_err() {
+                    metrics::drift("look_dropped");
+                }
+            }
+        }
+        Ok(Duration::ZERO)
+    }
+
+    /// What is to be told of the ends that doorbells brought along, as inferred. Those that may still be recorded stay.
+    async fn judged(
+        &self,
+        job_id: u32,
+        question: &mut OpenRequest,
+        rows: &[Observation],
+        stand_ins: &BTreeSet<u32>,
+    ) -> Vec<TracedObservation> {
+        let core = self.collector.core().await;
+        let mut readings = Vec::new();
+        for end in std::mem::take(&mut question.evidence) {
+            let run = run_of(&core.book, &end);
+            let known = core.book.get(&run);
+            let records = Records {
+                rows: self.collector.config.accounting.then_some(rows),
+                has_stand_in: stand_ins.contains(&job_id),
+                was_shown: known.is_some_and(|run| !run.hook_only),
+                is_disputed: question.is_disputed(&end.run),
+                answers: question.asked,
+                now: Utc::now().timestamp(),
+            };
+            match judge(&end, records) {
+                EndVerdict::Recorded => {}
+                EndVerdict::Open => question.evidence.push(end),
+                EndVerdict::Inferred(mut end) => {
+                    // Whose it is was seen.
+                    if let Some(owner) = core.owner_of(&run) {
+                        end.owner = owner;
+                    }
+                    tracing::info!(
+                        run = end.run.entity_key(),
+                        "job end reported by hook is in no record of Slurm, emitted as inferred"
+                    );
+                    let rings = question.rings.iter();
+                    readings.push(TracedObservation {
+                        inferred: true,
+                        links: rings.map(|ring| ring.span.clone()).collect(),
+                        ..TracedObservation::new(*end)
+                    });
+                }
+                EndVerdict::Refused => {
+                    tracing::warn!(
+                        run = end.run.entity_key(),
+                        "job end reported by hook is of a run that no record of Slurm knows, sent to dead letters"
+                    );
+                    refuse(question.take_rings_of(&end.run), "unknown", NOBODY_KNOWS);
+                }
+            }
+        }
+        readings
+    }
+
+    /// Completes ends with what accounting has lost. What slurmctld or a doorbell may still tell is waited for, for a while.
+    async fn complete(
+        &self,
+        known: Vec<Observation>,
+        told_by_hooks: &[Observation],
+        open: &mut BTreeMap<u32, OpenRequest>,
+    ) -> Result<Vec<Observation>, Error> {
+        let codes = ExitCodeReader {
+            slurm: &self.slurm,
+            collector: &self.collector,
+            shutdown: &self.shutdown,
+            again: false,
+        };
+        let own_ends = BatchStepEnds {
+            slurm: &self.slurm,
+            collector: &self.collector,
+            turns: Some(&self.turns),
+            shutdown: &self.shutdown,
+            again: false,
+        };
+        let CompletedRuns {
+            runs: mut told,
+            open: waiting,
+        } = own_ends
+            .complete(codes.complete(known).await?, told_by_hooks)
+            .await?;
+        let now = Instant::now();
+        // The next run waits for an end that a requeue has overwritten, and is published without it after `proof_patience`.
+        let patience = |run: &Observation| match run.own_end {
+            Some(_) => self.collector.config.proof_patience / 2,
+            None => self.collector.config.proof_patience,
+        };
+        let since: BTreeMap<u32, Instant> = waiting
+            .iter()
+            .map(|run| run.raw_id)
+            .filter_map(|id| Some((id, open.get(&id)?.incomplete.unwrap_or(now))))
+            .collect();
+        let (wait, give_up): (Vec<Observation>, Vec<Observation>) =
+            waiting.into_iter().partition(|run| {
+                let since = since.get(&run.raw_id);
+                since.is_some_and(|since| now - *since < patience(run))
+            });
+        told.extend(give_up.into_iter().map(Observation::with_own_end));
+        told.sort_by_key(|run| (run.raw_id, run.run.submit_time));
+        let wait: BTreeSet<u32> = wait.iter().map(|run| run.raw_id).collect();
+        for (job_id, question) in open {
+            let waits = wait.contains(job_id);
+            question.incomplete = since.get(job_id).copied().filter(|_| waits);
+        }
+        Ok(told)
+    }
+
+    /// Runs that ended before capture began are not told.
+    async fn wanted(&self, runs: Vec<Observation>) -> Vec<TracedObservation> {
+        let core = self.collector.core().await;
+        let since = core.meta.capture_since;
+        runs.into_iter()
+            .filter(|run| {
+                core.book.get(&run.run).is_some() || run.end.is_some_and(|end| end >= since)
+            })
+            .map(TracedObservation::new)
+            .collect()
+    }
+}

@@ -1,0 +1,180 @@
+//! What becomes of an end that only a doorbell tells, once accounting has answered.
+
+use crate::domain::{Observation, snapshot, without_names};
+
+/// Answers of accounting without a record before it is certain that it has none: slurmctld tells slurmdbd within a second or two.
+pub(super) const MAX_ANSWERS: u32 = 4;
+
+/// How far the clock of slurmctld's host may be ahead of ours.
+const CLOCK_SKEW_SECONDS: i64 = 60;
+
+/// What the records say of it.
+#[derive(Debug)]
+pub(super) enum EndVerdict {
+    /// Accounting has an end of this run: that one is told.
+    Recorded,
+    /// Accounting may have it soon.
+    Open,
+    /// A record knows the run, and none has its end; or there is no accounting to ask. To be told as inferred.
+    Inferred(Box<Observation>),
+    /// No record knows the run.
+    Refused,
+}
+
+/// What is known of a run beside what its doorbell tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Records<'a> {
+    /// Accounting's rows; `None` if there is no accounting.
+    pub(super) rows: Option<&'a [Observation]>,
+    /// Whether accounting has a stand-in for the job.
+    pub(super) has_stand_in: bool,
+    /// Whether a record has shown the run.
+    pub(super) was_shown: bool,
+    /// Whether other doorbells tell another end of it.
+    pub(super) is_disputed: bool,
+    /// Answers of accounting so far.
+    pub(super) answers: u32,
+    /// Now, in Unix seconds.
+    pub(super) now: i64,
+}
+
+/// Decides about an end.
+pub(super) fn judge(end: &Observation, records: Records<'_>) -> EndVerdict {
+    let row = records.rows.and_then(|rows| {
+        let mut same = rows.iter().filter(|row| is_same_run(row, end));
+        same.next()
+    });
+    if row.is_some_and(|row| row.end_kind().is_some()) {
+        return EndVerdict::Recorded;
+    }
+    if records.rows.is_some() && records.answers < MAX_ANSWERS {
+        return EndVerdict::Open;
+    }
+    let mut end = end.clone();
+    match row {
+        _ if records.is_disputed => EndVerdict::Refused,
+        Some(row) => {
+            end = without_names(end);
+            end.owner = row.owner.clone();
+            snapshot::fill(&mut end.job, &row.job);
+            EndVerdict::Inferred(Box::new(end))
+        }
+        // What is told of a run that no record has shown must not be taken for one that comes.
+        None if end
+            .end
+            .is_some_and(|at| at > records.now + CLOCK_SKEW_SECONDS) =>
+        {
+            EndVerdict::Refused
+        }
+        None if records.was_shown => EndVerdict::Inferred(Box::new(end)),
+        None if records.has_stand_in || records.rows.is_none() => {
+            EndVerdict::Inferred(Box::new(without_names(end)))
+        }
+        None => EndVerdict::Refused,
+    }
+}
+
+/// Whether a row is of the run that a doorbell tells of.
+pub(super) fn is_same_run(row: &Observation, end: &Observation) -> bool {
+    let key = |run: &Observation| (run.run.job_id, run.run.task_id, run.run.submit_time);
+    key(row) == key(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_client::{AccountingRecord, CompletionRecord};
+    use slurm_types::{JobId, JobState, UnixTime};
+
+    use super::*;
+    use crate::domain::Evidence;
+    use mesh_events::proto::mesh::hook::v1::Doorbell;
+
+    fn row(state: &str, submit: i64, end: Option<i64>) -> Observation {
+        let row = AccountingRecord {
+            job_id: JobId::new(7),
+            submit: Some(UnixTime::from_secs(submit)),
+            start: Some(UnixTime::from_secs(submit + 10)),
+            end: end.map(UnixTime::from_secs),
+            nodes: "n1".to_owned(),
+            user: "alice".to_owned(),
+            account: "physics".to_owned(),
+            state: JobState::parse(state),
+            ..AccountingRecord::default()
+        };
+        Observation::from_accounting("c", &row).unwrap()
+    }
+
+    fn told() -> Observation {
+        let fields = [
+            ("JOBID", "7"),
+            ("JOBSTATE", "FAILED"),
+            ("SUBMIT", "100"),
+            ("START", "110"),
+            ("END", "120"),
+            ("NODES", "n1"),
+            ("USERNAME", "bob"),
+            ("ACCOUNT", "ml"),
+        ];
+        let environment = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let bell = Doorbell {
+            hook: "JobComp".to_owned(),
+            cluster: "c".to_owned(),
+            job_id: 7,
+            environment: environment.into(),
+            ..Doorbell::default()
+        };
+        assert!(CompletionRecord::from_env(&bell.environment).is_ok());
+        *Evidence::read("c", &bell).unwrap().end.unwrap()
+    }
+
+    /// The verdict, and whom an inferred end names.
+    fn check(records: Records<'_>) -> String {
+        match judge(&told(), records) {
+            EndVerdict::Inferred(end) => format!("inferred {}", end.owner.user),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+
+    #[test]
+    fn what_no_record_knows_is_refused_and_names_nobody() {
+        let (ended, alive) = (
+            [row("COMPLETED", 100, Some(130))],
+            [row("RUNNING", 100, None)],
+        );
+        let another = [row("COMPLETED", 500, Some(530))];
+        let records = |rows, answers| Records {
+            rows,
+            has_stand_in: false,
+            was_shown: false,
+            is_disputed: false,
+            answers,
+            now: 1_000,
+        };
+        let shown = |records| Records {
+            was_shown: true,
+            ..records
+        };
+        assert_eq!(check(records(Some(&ended), 1)), "recorded");
+        assert_eq!(check(records(Some(&alive), 3)), "open");
+        assert_eq!(check(records(Some(&alive), 4)), "inferred alice");
+        assert_eq!(check(records(Some(&another), 3)), "open");
+        assert_eq!(check(records(Some(&another), 4)), "refused");
+        assert_eq!(check(shown(records(Some(&another), 4))), "inferred bob");
+        assert_eq!(check(records(None, 1)), "inferred ");
+        let disputed = Records {
+            is_disputed: true,
+            ..shown(records(Some(&alive), 4))
+        };
+        assert_eq!(check(disputed), "refused");
+        let has_stand_in = Records {
+            has_stand_in: true,
+            ..records(Some(&[]), 4)
+        };
+        assert_eq!(check(has_stand_in), "inferred ");
+        let early = Records {
+            now: 50,
+            ..records(None, 1)
+        };
+        assert_eq!(check(early), "refused");
+    }
+}

@@ -1,0 +1,278 @@
+//! Time that accounting must still be asked about. It is stored with the watermark, so no restart forgets it.
+//!
+//! A clock may run ahead and come back, and then what was stored lies in the future: nothing would be owed until that is reached, and
+//! accounting refuses to be asked about it. So a step back moves what was stored along, and after a restart what was stored while the clock
+//! was ahead counts for nothing.
+
+use std::time::Instant;
+
+use super::{Collector, Core};
+use crate::adapters::store::Meta;
+use crate::config::Config;
+
+/// Less is no step: clocks are slewed, and answers take their time.
+const STEP: i64 = 30;
+/// A clock that has run ahead for so long will not come back.
+const DAY: i64 = 86_400;
+
+/// The clock of the day, looked at beside one that is never set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    looked: Instant,
+    showed: i64,
+}
+
+impl Clock {
+    pub(super) const fn new(looked: Instant, showed: i64) -> Self {
+        Self { looked, showed }
+    }
+
+    /// Seconds by which it was set since the last look.
+    fn step(&mut self, now: Instant, shows: i64) -> i64 {
+        let passed = now.saturating_duration_since(self.looked);
+        let passed = i64::try_from(passed.as_secs()).unwrap_or(i64::MAX);
+        let step = shows.saturating_sub(self.showed).saturating_sub(passed);
+        *self = Self::new(now, shows);
+        if step.abs() > STEP { step } else { 0 }
+    }
+}
+
+/// Moves what is remembered along with a clock that was set. Returns whether it went back.
+fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
+    if step > 0 {
+        let before = meta.watermark;
+        meta.ahead_from = Some(meta.ahead_from.map_or(before, |from| from.min(before)));
+    }
+    if step < 0 {
+        meta.watermark = meta.watermark.saturating_add(step);
+        meta.owed_from = meta.owed_from.map(|from| from.saturating_add(step));
+        meta.capture_since = meta.capture_since.min(now);
+        meta.ahead_from = None;
+    }
+    let is_past = |from: &mut i64| now.saturating_sub(*from) > DAY;
+    meta.ahead_from.take_if(is_past);
+    step < 0
+}
+
+/// Time that is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BacklogWindow {
+    /// Its begin, in Unix seconds.
+    pub from: i64,
+    /// Counts what was added since the process began.
+    number: u64,
+}
+
+/// What a process owes when it begins: the time since the last sweep that was told, at a first start the history that is asked for, and
+/// what the process before could not catch up with.
+///
+/// `newest` is the newest time of a run that is not in the future.
+pub(super) fn at_start(
+    meta: &mut Meta,
+    config: &Config,
+    now: i64,
+    newest: Option<i64>,
+) -> Option<i64> {
+    meta.capture_since = meta.capture_since.min(now);
+    if meta.watermark > now {
+        meta.watermark = newest.unwrap_or(meta.capture_since).min(now);
+        tracing::warn!(
+            now,
+            since = meta.watermark,
+            "the clock was ahead when the last sweep was noted, accounting is asked about the time since the newest record"
+        );
+    }
+    if let Some(from) = meta.ahead_from.take() {
+        meta.watermark = meta.watermark.min(from);
+    }
+    let absence = if meta.baseline_done {
+        Some(meta.watermark.saturating_sub(config.overlap_secs()))
+    } else {
+        let history = config.history_since().ok().flatten();
+        history.map(|time| time.timestamp())
+    };
+    let owed = meta.owed_from.into_iter().chain(absence).min();
+    owed.map(|from| from.min(now))
+}
+
+/// What is owed after a sweep. A job that began and ended between two sweeps is seen only if Slurm still had it in memory.
+fn after_sweep(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
+    let limit = i64::try_from(config.absent_after.as_secs()).unwrap_or(i64::MAX);
+    (now.saturating_sub(meta.watermark) > limit).then(|| {
+        let from = meta.watermark.saturating_sub(config.overlap_secs());
+        meta.owed_from.map_or(from, |owed| owed.min(from))
+    })
+}
+
+impl Collector {
+    /// What is owed.
+    pub async fn debt(&self) -> Option<BacklogWindow> {
+        let core = self.core.lock().await;
+        let (number, now) = (core.debts, chrono::Utc::now().timestamp());
+        let from = core.meta.owed_from?.min(now);
+        Some(BacklogWindow { from, number })
+    }
+
+    /// What the clock shows. Notes whether it was set.
+    pub async fn clock(&self) -> i64 {
+        let mut core = self.core.lock().await;
+        self.look_at_clock(&mut core)
+    }
+
+    fn look_at_clock(&self, core: &mut Core) -> i64 {
+        let now = chrono::Utc::now().timestamp();
+        let seconds = core.clock.step(Instant::now(), now);
+        if step(&mut core.meta, seconds, now) {
+            tracing::warn!(seconds, "the clock was set back");
+            core.debts += 1;
+            self.owing.notify_one();
+        }
+        now
+    }
+
+    /// Waits until more is owed.
+    pub async fn owing(&self) {
+        self.owing.notified().await;
+    }
+
+    /// Notes a sweep that was told completely.
+    pub async fn swept(&self, number: u64, began: Instant) {
+        let mut core = self.core.lock().await;
+        // By the clock as it is now: it may have been set while the sweep was told.
+        let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
+        let now = self.look_at_clock(&mut core);
+        let began = now.saturating_sub(took);
+        if let Some(from) = after_sweep(&core.meta, &self.config, began) {
+            tracing::info!(
+                last = core.meta.watermark,
+                now = began,
+                "nobody looked for a while, accounting is asked about it"
+            );
+            core.meta.owed_from = Some(from);
+            core.debts += 1;
+            self.owing.notify_one();
+        }
+        if core.note_unseen(self.config.accounting, now) {
+            self.owing.notify_one();
+        }
+        core.meta.sweep = number;
+        core.meta.watermark = began;
+        core.meta.baseline_done = true;
+    }
+
+    /// Notes that accounting has told everything until then, or until now. Nothing is noted if more was added meanwhile.
+    pub async fn paid(&self, debt: &BacklogWindow, until: Option<i64>) {
+        let mut core = self.core.lock().await;
+        if core.debts == debt.number {
+            core.meta.owed_from = until;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn meta(watermark: i64, owed_from: Option<i64>) -> Meta {
+        Meta {
+            watermark,
+            owed_from,
+            baseline_done: true,
+            ..Meta::default()
+        }
+    }
+
+    #[test]
+    fn a_restart_owes_the_absence_and_what_was_owed_before() {
+        let config = Config::default();
+        let owed = |mut meta: Meta| at_start(&mut meta, &config, 20_000, None);
+        assert_eq!(owed(meta(10_000, None)), Some(9_400));
+        assert_eq!(owed(meta(10_000, Some(500))), Some(500));
+        assert_eq!(owed(meta(10_000, Some(9_900))), Some(9_400));
+    }
+
+    #[test]
+    fn what_was_stored_while_the_clock_was_ahead_does_not_keep_a_restart_from_asking() {
+        let config = Config::default();
+        let owed = |stored: &Meta, newest| {
+            let mut meta = stored.clone();
+            let owed = at_start(&mut meta, &config, 20_000, newest);
+            assert!(meta.watermark <= 20_000 && meta.ahead_from.is_none());
+            // Told from the first sweep on.
+            assert_eq!(after_sweep(&meta, &config, meta.watermark + 121), owed);
+            owed
+        };
+        let mut stored = meta(23_600, None);
+        stored.capture_since = 1_000;
+        assert_eq!(owed(&stored, Some(19_990)), Some(19_390));
+        assert_eq!(owed(&stored, None), Some(400));
+        stored.ahead_from = Some(15_000);
+        assert_eq!(owed(&stored, Some(19_990)), Some(14_400));
+        // It was reached meanwhile.
+        stored.watermark = 18_600;
+        assert_eq!(owed(&stored, None), Some(14_400));
+    }
+
+    #[test]
+    fn a_clock_that_comes_back_takes_what_is_owed_along() {
+        let (at, mut stored) = (Instant::now(), meta(10_000, None));
+        let mut clock = Clock::new(at, 10_000);
+        let mut looks = |meta: &mut Meta, passed: u64, now: i64| {
+            let seconds = clock.step(at + Duration::from_secs(passed), now);
+            (step(meta, seconds, now), seconds)
+        };
+        assert_eq!(looks(&mut stored, 5, 10_006), (false, 0));
+        assert_eq!(looks(&mut stored, 10, 13_611), (false, 3_600));
+        assert_eq!(stored.ahead_from, Some(10_000));
+        (stored.watermark, stored.owed_from) = (13_611, Some(13_000));
+        stored.capture_since = 13_000;
+        assert_eq!(looks(&mut stored, 15, 10_016), (true, -3_600));
+        let expected = Meta {
+            capture_since: 10_016,
+            ..meta(10_011, Some(9_400))
+        };
+        assert_eq!(stored, expected);
+        // One that was put right, and stays so.
+        looks(&mut stored, 20, 13_621);
+        assert_eq!(stored.ahead_from, Some(10_011));
+        looks(&mut stored, 20 + 90_000, 103_621);
+        assert_eq!(stored.ahead_from, None);
+    }
+
+    #[test]
+    fn a_first_start_owes_the_history_that_is_asked_for() {
+        let first = Meta::default;
+        let history = Config {
+            history_since: "1970-01-01T00:01:40Z".into(),
+            ..Config::default()
+        };
+        let owed = |mut meta: Meta, config: &Config| at_start(&mut meta, config, 20_000, None);
+        assert_eq!(owed(first(), &Config::default()), None);
+        assert_eq!(owed(first(), &history), Some(100));
+        // Told once; a later start owes the absence only.
+        assert_eq!(owed(meta(10_000, None), &history), Some(9_400));
+    }
+
+    #[test]
+    fn sweeps_far_apart_owe_the_time_between() {
+        let config = Config::default();
+        assert_eq!(after_sweep(&meta(10_000, None), &config, 10_120), None);
+        assert_eq!(
+            after_sweep(&meta(10_000, None), &config, 10_121),
+            Some(9_400)
+        );
+        assert_eq!(
+            after_sweep(&meta(10_000, Some(7)), &config, 10_121),
+            Some(7)
+        );
+    }
+
+    #[test]
+    fn what_an_older_ingest_stored_owes_nothing_more() {
+        let stored = r#"{"version":1,"capture_since":5,"watermark":9,"sweep":3,"baseline_done":true,"counts":{}}"#;
+        let meta: Meta = serde_json::from_str(stored).unwrap();
+        assert_eq!((meta.watermark, meta.owed_from), (9, None));
+    }
+}

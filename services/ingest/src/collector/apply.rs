@@ -1,0 +1,255 @@
+//! From readings to facts: what is new by the books, what must be asked, what is remembered.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::job::v1::ExitCode;
+use mesh_events::{EventType, RunKey};
+
+use super::gaps::lost;
+use super::open_lookups::OpenLookup;
+use super::outbox::{OutboxEvent, PreviousRunStates};
+use super::{Collector, Core, FollowUpLookups, TracedObservation};
+use crate::adapters::store::Store;
+use crate::domain::{
+    self, EndLookup, LookupTarget, Observation, ObservationContext, Record, Resolution, observe,
+    run_of, snapshot,
+};
+use crate::envelope::{Cause, EventContext, other_run};
+use crate::{Error, metrics};
+
+/// An outbox must fit into a value of a bucket, together with the runs of its shard: 1 MiB.
+const MOST_IN_OUTBOX: usize = 256 * 1_024;
+/// All outboxes together, as long as they are in memory only.
+const MOST_IN_OUTBOXES: usize = 16 << 20;
+
+/// What readings told, before it is published.
+#[derive(Default)]
+struct EventBatch {
+    told: Vec<OutboxEvent>,
+    /// What the books had of runs of which something is told that must be stored first.
+    before: PreviousRunStates,
+    /// What goes through outboxes, by shard.
+    outbox_bytes: HashMap<u32, usize>,
+    /// The same in all of them.
+    outboxes_bytes: usize,
+    /// The same in the fullest.
+    fullest_bytes: usize,
+}
+
+impl EventBatch {
+    /// Whether it must be told before more is taken in.
+    const fn is_full(&self) -> bool {
+        self.outboxes_bytes > MOST_IN_OUTBOXES || self.fullest_bytes > MOST_IN_OUTBOX
+    }
+}
+
+impl Collector {
+    /// Takes readings in: decides, publishes, remembers. Returns when all facts are stored by JetStream.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn absorb(
+        &self,
+        cause: &Cause,
+        readings: Vec<TracedObservation>,
+    ) -> Result<FollowUpLookups, Error> {
+        for reading in &readings {
+            let observation = &reading.observation;
+            if let Some(uid) = observation.cancelled_by
+                && observation.owner.uid != Some(uid)
+            {
+                self.identities.actors().look_up(uid).await;
+            }
+        }
+        let mut core = self.core.lock().await;
+        let now = Utc::now();
+        let mut asks = FollowUpLookups::default();
+        let mut batch = EventBatch::default();
+        for reading in readings {
+            self.take_in(&mut core, cause, now, reading, &mut asks, &mut batch);
+            if batch.is_full() {
+                let full = std::mem::take(&mut batch);
+                self.publish(&mut core, full.told, full.before).await?;
+            }
+        }
+        metrics::unproven(core.questions.len() + core.task_questions.len());
+        self.publish(&mut core, batch.told, batch.before).await?;
+        Ok(asks)
+    }
+
+    /// What all events of a reading have in common.
+    pub(super) fn frame<'a>(&'a self, now: DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
+        EventContext {
+            now,
+            cause,
+            over_rest: self.over_rest,
+            late_after: self.late_after(),
+            usage_after: self.usage_after(),
+            identities: &self.identities,
+        }
+    }
+
+    fn take_in(
+        &self,
+        core: &mut Core,
+        cause: &Cause,
+        now: DateTime<Utc>,
+        reading: TracedObservation,
+        asks: &mut FollowUpLookups,
+        batch: &mut EventBatch,
+    ) {
+        let TracedObservation {
+            mut observation,
+            digest,
+            inferred,
+            links,
+        } = reading;
+        let run = run_of(&core.book, &observation);
+        if let Some((last, owner)) = core.last.get(&run) {
+            // The controller's record is complete while the job runs; what the others leave open was seen before.
+            if observation.record != Record::Controller {
+                snapshot::fill(&mut observation.job, &last);
+                if observation.owner.user.is_empty() {
+                    observation.owner = owner;
+                }
+            } else if observation.completing {
+                snapshot::keep_allocation(&mut observation, &last);
+            }
+        }
+        if let Some(told) = core.book.get(&run)
+            && observation.end_kind().is_some()
+        {
+            // Also where what was seen last is not remembered any more.
+            let code = told
+                .exit_code
+                .map(|(code, signal)| ExitCode { code, signal });
+            observation.job.exit_code = observation.job.exit_code.or(code);
+        }
+        let sweep = if let Cause::Sweep(number) = cause {
+            Some(*number)
+        } else {
+            None
+        };
+        if sweep.is_some() {
+            core.note_id(&observation);
+        }
+        let open = core.questions.get(&observation.raw_id);
+        let accounting = self.accounting_says(open);
+        let look = ObservationContext {
+            now: now.timestamp(),
+            sweep,
+            // What was submitted since then is told in full, also by the very first sweep.
+            first_start: !core.meta.baseline_done
+                && sweep.is_some()
+                && observation.run.submit_time < core.meta.capture_since,
+            given_up: !matches!(
+                self.settled(EndLookup::EarlierEnd, open),
+                Resolution::Open { .. }
+            ),
+            inferred,
+        };
+        let decision = observe(&core.book, &observation, &look);
+        if decision.asks.contains(&LookupTarget::Accounting) {
+            asks.accounting.insert(observation.raw_id);
+            core.questions
+                .entry(observation.raw_id)
+                .or_insert_with(OpenLookup::now);
+            core.store_question(observation.raw_id);
+        } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
+            core.questions.remove(&observation.raw_id);
+        }
+        if decision.asks.contains(&LookupTarget::Again) {
+            asks.again.insert(observation.raw_id);
+        }
+        let frame = self.frame(now, cause);
+        let before = batch.told.len();
+        for run in &decision.again {
+            // In one write with the run.
+            if let Some(gap) = self.runs_again(core, run, &observation) {
+                batch.told.push(OutboxEvent::capture(run.clone(), gap));
+            }
+        }
+        let started = |fact: &&domain::Fact| fact.kind == EventType::JobStarted;
+        asks.starts += decision.facts.iter().filter(started).count();
+        for fact in &decision.facts {
+            let own = fact.run == observation.run
+                || (fact.run.attempt > 0 && fact.run.submit_time == observation.run.submit_time);
+            let (job, owner) = if own {
+                (observation.job.clone(), observation.owner.clone())
+            } else {
+                let last = core.last.get(&fact.run);
+                last.unwrap_or_else(|| (other_run(fact, &observation), observation.owner.clone()))
+            };
+            batch.told.push(OutboxEvent::new(
+                fact,
+                frame.event(fact, &observation, job, &owner),
+                observation.raw_id,
+                &links,
+            ));
+        }
+        for run in &decision.lost {
+            let message = format!(
+                "{} is over, its id belongs to another job, and {accounting}",
+                run.entity_key()
+            );
+            // In one write with the run, which the books have as over.
+            let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
+            batch.told.push(OutboxEvent::capture(run.clone(), gap));
+        }
+        let new = &batch.told[before..];
+        if new.iter().any(OutboxEvent::is_stored_first) {
+            let bytes = new.iter().map(OutboxEvent::outbox_bytes).sum::<usize>();
+            batch.outboxes_bytes += bytes;
+            let shard = Store::shard_of_record(observation.raw_id);
+            let in_shard = batch.outbox_bytes.entry(shard).or_default();
+            *in_shard += bytes;
+            batch.fullest_bytes = batch.fullest_bytes.max(*in_shard);
+        }
+        for (changed, mut tracked) in decision.changes {
+            batch
+                .before
+                .entry(changed.clone())
+                .or_insert_with(|| core.book.get(&changed).cloned());
+            if let Some(digest) = digest.filter(|_| {
+                changed.job_id == observation.run.job_id
+                    && changed.task_id == observation.run.task_id
+            }) {
+                tracked.digest = digest;
+            }
+            tracked.ask_submitted &= self.config.accounting;
+            if !tracked.is_array && !core.questions.contains_key(&tracked.raw_id) {
+                tracked.question = None;
+            }
+            if tracked.over() {
+                core.questions.remove(&tracked.raw_id);
+            }
+            if tracked.closed() {
+                core.last.remove(&changed);
+                core.task_questions.remove(&changed);
+            } else if changed == run
+                && !tracked.hook_only
+                && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &observation))
+            {
+                // Accounting knows less of a run than was seen of it.
+                core.last
+                    .insert(&changed, &observation.job, &observation.owner);
+            }
+            core.dirty.insert(Store::shard_of(&tracked));
+            if self.config.accounting {
+                core.owing
+                    .note(&changed, &tracked, now.timestamp(), &self.config);
+            }
+            if self.config.accounting {
+                core.unasked.note(&changed, &tracked);
+            }
+            core.book.put(changed, tracked);
+        }
+    }
+}
+
+/// Whether accounting, which has told the end of a run, will tell what it used no less completely than all that was seen of it.
+fn is_known_to_accounting_only(core: &Core, run: &RunKey, observation: &Observation) -> bool {
+    let over = observation.record == Record::Accounting && observation.end_kind().is_some();
+    over && !core.last.has(run)
+}

@@ -1,0 +1,158 @@
+//! What no reading shows: tasks that vanished from an array, and what may be forgotten.
+
+use std::collections::BTreeSet;
+
+use chrono::Utc;
+use mesh_events::RunKey;
+
+use super::gaps::{not_shown, whose};
+use super::open_lookups::{OpenLookup, OpenTaskLookup};
+use super::outbox::{OutboxEvent, PreviousRunStates};
+use super::{Collector, TracedObservation};
+use crate::adapters::store::Store;
+use crate::domain::{self, DepartedTasks, EndLookup, Resolution, settle_remainder};
+use crate::envelope::Cause;
+use crate::{Error, metrics};
+
+impl Collector {
+    /// How many of these runs were not known, or not known to be over.
+    pub async fn count_new(&self, readings: &[TracedObservation]) -> u64 {
+        let core = self.core.lock().await;
+        let new = readings.iter().filter(|reading| {
+            !core
+                .book
+                .get(&reading.observation.run)
+                .is_some_and(domain::RunState::over)
+        });
+        u64::try_from(new.count()).unwrap_or(u64::MAX)
+    }
+
+    /// Settles the tasks that left an array's record without turning up. Returns whether the array must be asked for.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn settle_array(
+        &self,
+        cause: &Cause,
+        array: &RunKey,
+        record_gone: bool,
+    ) -> Result<bool, Error> {
+        let mut core = self.core.lock().await;
+        core.must_not_be_ahead()?;
+        let waiting = core.task_questions.get(array);
+        let question = EndLookup::Tasks { record_gone };
+        let settlement = self.settled(question, waiting.map(|waiting| &waiting.open));
+        let accounting = self.accounting_says(waiting.map(|waiting| &waiting.open));
+        let given_up = waiting
+            .filter(|_| !matches!(settlement, Resolution::Open { .. }))
+            .map(|waiting| waiting.tasks.clone());
+        let now = Utc::now();
+        let settled = settle_remainder(
+            &core.book,
+            array,
+            record_gone,
+            given_up.as_ref(),
+            now.timestamp(),
+        );
+        let before = (array.clone(), core.book.get(array).cloned());
+        let (mut next, fact) = match settled {
+            None => {
+                core.task_questions.remove(array);
+                return Ok(false);
+            }
+            Some(DepartedTasks::RunUsage(next)) => (*next, None),
+            Some(DepartedTasks::Missing(next)) => {
+                // Who was waited for has turned up: the others' wait begins now.
+                let of_others = given_up.is_some();
+                let tasks = next.left_tasks().unwrap_or_default();
+                if of_others || !core.task_questions.contains_key(array) {
+                    let open = OpenLookup::now();
+                    core.task_questions
+                        .insert(array.clone(), OpenTaskLookup { open, tasks });
+                }
+                core.dirty.insert(Store::shard_of(&next));
+                core.book.put(array.clone(), *next);
+                core.store_task_question(array);
+                return Ok(of_others || settlement == Resolution::Open { ask: true });
+            }
+            Some(DepartedTasks::Cancelled(next, fact)) => (*next, Some(*fact)),
+        };
+        core.task_questions.remove(array);
+        next.question = None;
+        core.dirty.insert(Store::shard_of(&next));
+        core.book.put(array.clone(), next);
+        let Some(fact) = fact else { return Ok(false) };
+        let last = core.last.get(array);
+        match last.filter(|_| settlement == Resolution::Absent) {
+            Some((job, owner)) => {
+                let frame = self.frame(now, cause);
+                let event = frame.event_without_reading(&fact, job, &owner);
+                let told = vec![OutboxEvent::new(&fact, event, array.job_id, &[])];
+                self.publish(&mut core, told, PreviousRunStates::from([before]))
+                    .await?;
+                Ok(false)
+            }
+            // What was seen of it is not remembered, or Slurm contradicts itself.
+            None => {
+                let owner = core.owner_then(array).unwrap_or_default();
+                let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
+                let message = format!(
+                    "{tasks}{} are gone from the controller, and {accounting}",
+                    whose(&owner)
+                );
+                let not_recoverable = format!("whether {tasks} were cancelled, and when");
+                let what = not_shown(message, not_recoverable);
+                let before = PreviousRunStates::from([before]);
+                Ok(!self.gap(&mut core, array, what, before).await?)
+            }
+        }
+    }
+
+    /// Notes that Slurm still knows these records.
+    pub async fn touch(&self, raw_ids: &BTreeSet<u32>, now: i64) {
+        let mut core = self.core.lock().await;
+        core.book.touch(raw_ids, now);
+    }
+
+    /// Forgets runs that ended long ago and that Slurm has forgotten, too.
+    pub async fn forget(&self) {
+        let mut core = self.core.lock().await;
+        // What accounting will be asked about must be known to have been told.
+        let told = core.meta.watermark;
+        let oldest = core.meta.owed_from.map_or(told, |owed| owed.min(told))
+            - i64::try_from(self.config.forget_after.as_secs()).unwrap_or(i64::MAX);
+        let live_arrays: BTreeSet<u32> = core
+            .book
+            .iter()
+            .filter(|(_, tracked)| !tracked.over() && tracked.is_task)
+            .map(|(run, _)| run.job_id)
+            .collect();
+        let old: Vec<RunKey> = core
+            .book
+            .iter()
+            .filter(|(run, tracked)| {
+                let ended = match &tracked.end {
+                    Some(end) => {
+                        end.at < oldest && !(self.config.accounting && tracked.owes_accounting())
+                    }
+                    // An array has no end of its own once its last task has become a job.
+                    None => {
+                        tracked.is_array
+                            && tracked.remaining.is_none()
+                            && tracked.left.is_none()
+                            && !live_arrays.contains(&run.job_id)
+                    }
+                };
+                ended && tracked.last_seen < oldest
+            })
+            .map(|(run, _)| run.clone())
+            .collect();
+        for run in old {
+            if let Some(tracked) = core.book.remove(&run) {
+                core.dirty.insert(Store::shard_of(&tracked));
+                core.last.remove(&run);
+            }
+        }
+        metrics::runs(core.book.len());
+    }
+}

@@ -1,0 +1,223 @@
+//! Open questions: how long they are open, what accounting answered, and what of that survives a restart.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mesh_events::RunKey;
+use mesh_events::proto::mesh::job::v1::Job;
+use prost::Message as _;
+use slurm_types::TaskSet;
+
+use super::{Collector, Core};
+use crate::adapters::store::Store;
+use crate::domain::{
+    EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
+};
+
+/// How much longer a question is open before that is stored again: a restart begins the wait anew by so much at most.
+const STORED_EVERY: Duration = Duration::from_secs(30);
+
+/// A question that is open.
+pub(super) struct OpenLookup {
+    /// When this ingest began to wait. Not the time of day: a clock that is set would end the wait, or not let it end.
+    since: Instant,
+    /// How long others had waited before.
+    before: Duration,
+    answers: LookupAnswers,
+}
+
+impl OpenLookup {
+    pub(super) fn now() -> Self {
+        Self {
+            since: Instant::now(),
+            before: Duration::ZERO,
+            answers: LookupAnswers::default(),
+        }
+    }
+
+    /// What the last answer had as alive may not be so any more.
+    fn of(stored: &StoredLookup) -> Self {
+        Self {
+            before: Duration::from_secs(stored.waited),
+            answers: LookupAnswers {
+                count: stored.answers,
+                alive: false,
+            },
+            ..Self::now()
+        }
+    }
+
+    fn waited(&self) -> Duration {
+        self.before + self.since.elapsed()
+    }
+
+    pub(super) const fn answered(&mut self, alive: bool) {
+        self.answers = LookupAnswers {
+            count: self.answers.count.saturating_add(1),
+            alive,
+        };
+    }
+
+    fn stored(&self) -> StoredLookup {
+        StoredLookup {
+            waited: self.waited().as_secs(),
+            answers: self.answers.count,
+            ..StoredLookup::default()
+        }
+    }
+}
+
+/// What became of tasks that left an array's record.
+pub(super) struct OpenTaskLookup {
+    pub(super) open: OpenLookup,
+    /// Those that were missing when the wait began. Later ones wait for themselves.
+    pub(super) tasks: TaskSet,
+}
+
+impl Collector {
+    /// What follows from how long a question is open and what was answered; nothing if it is none.
+    pub(super) fn settled(&self, question: EndLookup, open: Option<&OpenLookup>) -> Resolution {
+        let limits = LookupLimits {
+            patience: self.config.proof_patience,
+            within: self.config.settle_within,
+            accounting: self.config.accounting,
+        };
+        open.map_or(Resolution::Open { ask: true }, |open| {
+            settle(question, open.waited(), open.answers, limits)
+        })
+    }
+
+    /// What accounting says of something that was waited for in vain.
+    pub(super) fn accounting_says(&self, open: Option<&OpenLookup>) -> &'static str {
+        let answers = open.map(|open| open.answers).unwrap_or_default();
+        if !self.config.accounting {
+            "there is no accounting to ask (ingest.accounting)"
+        } else if answers.alive {
+            "accounting has it as alive"
+        } else if answers.count > 0 {
+            "accounting does not have its end"
+        } else {
+            "accounting did not answer"
+        }
+    }
+
+    /// Notes an answer of accounting about these jobs, and which of their runs it has as alive.
+    pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
+        let mut core = self.core.lock().await;
+        for (array, question) in &mut core.task_questions {
+            if ids.contains(&array.job_id) {
+                question.open.answered(alive.contains(array));
+            }
+        }
+        let Core {
+            book, questions, ..
+        } = &mut *core;
+        for id in ids {
+            if let Some(open) = questions.get_mut(id) {
+                open.answered(book.by_raw_id(*id).iter().any(|known| {
+                    alive.iter().any(|run| {
+                        (run.job_id, run.task_id, run.submit_time)
+                            == (known.job_id, known.task_id, known.submit_time)
+                    })
+                }));
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Goes on with the questions that were open when the last ingest ended.
+    pub(super) fn ask_on(&mut self) {
+        for (run, tracked) in self.book.iter() {
+            let Some(stored) = &tracked.question else {
+                continue;
+            };
+            let open = OpenLookup::of(stored);
+            if tracked.is_array {
+                let tasks = stored.tasks.parse().unwrap_or_default();
+                self.task_questions
+                    .insert(run.clone(), OpenTaskLookup { open, tasks });
+                if let Some(job) = unpack(&stored.job) {
+                    self.last.insert(&run, &job, &stored.owner);
+                }
+            } else if !tracked.over() {
+                self.questions.insert(tracked.raw_id, open);
+            }
+        }
+    }
+
+    /// Keeps with their runs how long it is open how they ended.
+    pub(super) fn store_question(&mut self, raw_id: u32) {
+        let Some(stored) = self.questions.get(&raw_id).map(OpenLookup::stored) else {
+            return;
+        };
+        for run in self.book.by_raw_id(raw_id) {
+            let owner = self.owner_of(&run);
+            let Some(tracked) = self.book.get_mut(&run) else {
+                continue;
+            };
+            if tracked.over() || tracked.is_array || !is_news(tracked.question.as_deref(), &stored)
+            {
+                continue;
+            }
+            let known = tracked.question.take().map(|known| known.owner);
+            tracked.question = Some(Box::new(StoredLookup {
+                owner: owner.or(known).unwrap_or_default(),
+                ..stored.clone()
+            }));
+            self.dirty.insert(Store::shard_of(tracked));
+        }
+    }
+
+    /// Keeps with an array how long it is open what became of its tasks, and what was seen of it last.
+    pub(super) fn store_task_question(&mut self, array: &RunKey) {
+        let Some(question) = self.task_questions.get(array) else {
+            return;
+        };
+        let stored = StoredLookup {
+            tasks: question.tasks.to_string(),
+            ..question.open.stored()
+        };
+        let last = self.last.get(array);
+        let Some(tracked) = self.book.get_mut(array) else {
+            return;
+        };
+        if is_news(tracked.question.as_deref(), &stored) {
+            let (job, owner) = last.unwrap_or_default();
+            tracked.question = Some(Box::new(StoredLookup {
+                job: pack(&job),
+                owner,
+                ..stored
+            }));
+            self.dirty.insert(Store::shard_of(tracked));
+        }
+    }
+
+    /// Whose a run is: as it was seen, or as it was stored with a question about it.
+    pub(super) fn owner_then(&self, run: &RunKey) -> Option<Owner> {
+        let stored = || Some(self.book.get(run)?.question.as_ref()?.owner.clone());
+        self.owner_of(run).or_else(stored)
+    }
+}
+
+fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
+    known.is_none_or(|known| {
+        known.tasks != stored.tasks
+            || stored.waited < known.waited
+            || stored.waited - known.waited >= STORED_EVERY.as_secs()
+    })
+}
+
+fn pack(job: &Job) -> String {
+    STANDARD.encode(job.encode_to_vec())
+}
+
+fn unpack(text: &str) -> Option<Job> {
+    let bytes = STANDARD
+        .decode(text)
+        .ok()
+        .filter(|bytes| !bytes.is_empty())?;
+    Job::decode(&*bytes).ok()
+}

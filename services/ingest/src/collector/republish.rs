@@ -1,0 +1,232 @@
+//! What Slurm has recorded, told again whatever was told before: for who has lost it. The ids are the same, so it harms nobody else.
+
+use chrono::Utc;
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{Event, EventType, RunKey, Slot};
+use slurm_types::JobRef;
+
+use super::Collector;
+use super::outbox::is_found_again;
+use super::usage_backlog::job_of;
+use crate::domain::{
+    self, Fact, FactId, Observation, ObservationContext, RunState, RunStore, RunUsage, observe,
+    run_of,
+};
+use crate::envelope::{Cause, EventContext, other_run};
+
+/// Seconds since 1970, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// From here.
+    pub from: i64,
+    /// Up to here.
+    pub to: i64,
+}
+
+impl Window {
+    fn has(self, fact: &Fact) -> bool {
+        let again = match fact.id {
+            FactId::Recorded(Slot::Resized(_)) => true,
+            FactId::Recorded(_) => is_found_again(fact.id),
+            FactId::Sampled(_) | FactId::Correction(..) => false,
+        };
+        again && fact.at.is_some_and(|at| self.has_time(at))
+    }
+
+    fn has_time(self, at: i64) -> bool {
+        (self.from..=self.to).contains(&at)
+    }
+}
+
+impl Collector {
+    /// The recorded facts of a time that accounting's runs show, oldest run of each job first. The book is one of its own: nothing was told.
+    pub fn recorded_again(
+        &self,
+        book: &mut RunStore,
+        runs: &[Observation],
+        window: Window,
+    ) -> Vec<Event> {
+        let now = Utc::now();
+        let look = ObservationContext {
+            now: now.timestamp(),
+            // Accounting is what would be asked.
+            given_up: true,
+            ..ObservationContext::default()
+        };
+        let mut events = Vec::new();
+        for observation in runs {
+            let decision = observe(book, observation, &look);
+            for (run, tracked) in decision.changes {
+                book.put(run, tracked);
+            }
+            for fact in decision.facts.iter().filter(|fact| window.has(fact)) {
+                let own = fact.run.submit_time == observation.run.submit_time
+                    && fact.run.task_id == observation.run.task_id;
+                let job = match own {
+                    true => observation.job.clone(),
+                    false => other_run(fact, observation),
+                };
+                let frame = self.frame_at(now, &Cause::Accounting);
+                events.push(frame.event(fact, observation, job, &observation.owner));
+            }
+        }
+        events
+    }
+
+    /// The recorded facts of a time about runs that are not over, of which accounting may not know.
+    pub async fn living_again(&self, window: Window) -> Vec<Event> {
+        let core = self.core.lock().await;
+        let now = Utc::now();
+        let cause = Cause::ObservationContext;
+        let frame = self.frame_at(now, &cause);
+        let mut events = Vec::new();
+        for (run, tracked) in core.book.iter().filter(|(_, tracked)| !tracked.over()) {
+            let facts = facts_of(&run, tracked);
+            let mut facts = facts.into_iter().filter(|fact| window.has(fact)).peekable();
+            if facts.peek().is_none() {
+                continue;
+            }
+            let Some((job, owner)): Option<(Job, domain::Owner)> = core.last.get(&run) else {
+                continue;
+            };
+            events
+                .extend(facts.map(|fact| frame.event_without_reading(&fact, job.clone(), &owner)));
+        }
+        events
+    }
+
+    /// Runs that ended within a time and whose end a book does not have, by Slurm's ids: accounting does not list by time what never became
+    /// eligible, and hears of an end some seconds after the controller told it.
+    pub async fn ended_but_not_in(&self, book: &RunStore, window: Window) -> Vec<u32> {
+        let core = self.core.lock().await;
+        let ended = |tracked: &&RunState| {
+            let end = tracked.end.as_ref();
+            end.is_some_and(|end| window.has_time(end.at))
+        };
+        let runs = core.book.iter().map(|(_, tracked)| tracked);
+        runs.filter(ended)
+            .map(|tracked| tracked.raw_id)
+            .filter(|raw_id| {
+                let runs = book.by_raw_id(*raw_id);
+                !runs
+                    .iter()
+                    .any(|run| book.get(run).is_some_and(RunState::over))
+            })
+            .collect()
+    }
+
+    /// Runs that are not over, have facts of a time, and were not read since this ingest leads, by Slurm's ids; but for those that a book has.
+    /// Accounting does not list by time what never became eligible.
+    pub async fn alive_but_not_in(&self, book: &RunStore, window: Window) -> Vec<u32> {
+        let core = self.core.lock().await;
+        let runs = core.book.iter().filter(|(run, tracked)| {
+            !tracked.over() && !core.last.has(run) && book.get(run).is_none()
+        });
+        runs.filter(|(run, tracked)| facts_of(run, tracked).iter().any(|fact| window.has(fact)))
+            .map(|(_, tracked)| tracked.raw_id)
+            .collect()
+    }
+
+    /// Of what runs used, as accounting tells it, what was told already: the rest is told when it is settled.
+    pub async fn told_of(&self, used: Vec<RunUsage>) -> Vec<Observation> {
+        let core = self.core.lock().await;
+        let observations = used.into_iter().map(|settled| settled.observation);
+        observations
+            .filter(|observation| {
+                let tracked = core.book.get(&run_of(&core.book, observation));
+                tracked.is_none_or(|tracked| !tracked.owes_usage)
+            })
+            .collect()
+    }
+
+    fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
+        EventContext {
+            // It is not told for the first time.
+            late_after: -1,
+            usage_after: 0,
+            ..self.frame(now, cause)
+        }
+    }
+}
+
+/// Jobs of a book with runs that ended within a time and used something, which its readings did not tell.
+pub fn without_usage(book: &RunStore, window: Window) -> Vec<JobRef> {
+    let owes = |tracked: &RunState| {
+        let end = tracked.end.as_ref();
+        tracked.owes_usage && end.is_some_and(|end| window.has_time(end.at))
+    };
+    let runs = book.iter().filter(|(_, tracked)| owes(tracked));
+    runs.filter_map(|(run, tracked)| job_of(&run, tracked))
+        .collect()
+}
+
+fn facts_of(run: &RunKey, tracked: &RunState) -> Vec<Fact> {
+    let fact = |kind, slot, at| Fact {
+        run: run.clone(),
+        kind,
+        id: FactId::Recorded(slot),
+        at: Some(at),
+        seq: 0,
+        inferred: false,
+        previous_state: String::new(),
+        restart_count: tracked.restart_count,
+        continues: None,
+        array_tasks: String::new(),
+    };
+    let mut facts = Vec::new();
+    if tracked.submitted && (tracked.waits || tracked.is_array) {
+        facts.push(fact(
+            EventType::JobSubmitted,
+            Slot::Submitted,
+            run.submit_time,
+        ));
+    }
+    if let Some(at) = tracked.started {
+        facts.push(fact(EventType::JobStarted, Slot::Started, at));
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_recorded_within_the_time_is_told_again() {
+        let window = Window { from: 100, to: 200 };
+        let fact = |id, at| Fact {
+            run: RunKey {
+                cluster: "c".into(),
+                job_id: 1,
+                task_id: None,
+                submit_time: 100,
+                attempt: 0,
+            },
+            kind: EventType::JobStarted,
+            id,
+            at,
+            seq: 1,
+            inferred: false,
+            previous_state: String::new(),
+            restart_count: None,
+            continues: None,
+            array_tasks: String::new(),
+        };
+        for (id, at, again) in [
+            (FactId::Recorded(Slot::Started), Some(100), true),
+            (FactId::Recorded(Slot::End), Some(200), true),
+            (FactId::Recorded(Slot::Resized(150)), Some(150), true),
+            (FactId::Recorded(Slot::Started), Some(99), false),
+            (FactId::Recorded(Slot::Started), Some(201), false),
+            (FactId::Recorded(Slot::Started), None, false),
+            (
+                FactId::Recorded(Slot::TasksCancelled(150)),
+                Some(150),
+                false,
+            ),
+            (FactId::Sampled(1), Some(150), false),
+        ] {
+            assert_eq!(window.has(&fact(id, at)), again, "{id:?} {at:?}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Ended runs of which accounting has not told yet what they used: when to ask, and when to stop asking.
+//!
+//! The debt itself is in the runs' stored memory; this is when it is due.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use chrono::Utc;
+use mesh_events::RunKey;
+use slurm_types::{JobId, JobRef};
+use tokio::time::Instant;
+
+use super::gaps::not_shown;
+use super::outbox::PreviousRunStates;
+use super::{Collector, Core, TracedObservation};
+use crate::adapters::store::Store;
+use crate::config::Config;
+use crate::domain::{RunState, RunStore, RunUsage};
+use crate::envelope::Cause;
+use crate::{Error, metrics};
+
+/// Shortest pause between two questions about one run.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
+/// Longest pause between two questions about one run.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How much longer is waited before that is stored again: a restart begins the wait anew by so much at most.
+const STORED_EVERY: Duration = Duration::from_secs(10);
+/// Runs named in a message.
+const NAMED: usize = 5;
+
+/// A run to be asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueUsageLookup {
+    /// The run.
+    pub run: RunKey,
+    /// As accounting knows its job.
+    pub job: JobRef,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UsageBacklogEntry {
+    due: Instant,
+    /// The first answer without the use that this ingest got.
+    answered: Option<Instant>,
+    /// How long others had waited before.
+    before: Duration,
+    answers: u32,
+}
+
+/// What is owed, by when it is due.
+#[derive(Debug, Default)]
+pub(super) struct UsageBacklog {
+    runs: HashMap<RunKey, UsageBacklogEntry>,
+    by_due: BTreeSet<(Instant, RunKey)>,
+}
+
+impl UsageBacklog {
+    /// What the stored runs owe.
+    pub(super) fn of(book: &RunStore, now: i64, config: &Config) -> Self {
+        let mut owing = Self::default();
+        if config.accounting {
+            for (run, tracked) in book.iter() {
+                owing.note(&run, tracked, now, config);
+            }
+        }
+        owing
+    }
+
+    /// Notes what a run owes now.
+    pub(super) fn note(&mut self, run: &RunKey, tracked: &RunState, now: i64, config: &Config) {
+        if !tracked.owes_accounting() {
+            if let Some(owed) = self.runs.remove(run) {
+                self.by_due.remove(&(owed.due, run.clone()));
+            }
+        } else if !self.runs.contains_key(run) {
+            // Slurm's clock and ours may differ: never sooner than now, never later than from now on.
+            let since = now.saturating_sub(tracked.end.as_ref().map_or(now, |end| end.at));
+            let since = Duration::from_secs(u64::try_from(since).unwrap_or_default());
+            let owed = UsageBacklogEntry {
+                due: Instant::now() + config.usage_after.saturating_sub(since),
+                answered: None,
+                before: Duration::from_secs(tracked.waited_for_accounting),
+                answers: 0,
+            };
+            self.put(run.clone(), owed);
+        }
+    }
+
+    fn put(&mut self, run: RunKey, owed: UsageBacklogEntry) {
+        if let Some(before) = self.runs.insert(run.clone(), owed) {
+            self.by_due.remove(&(before.due, run.clone()));
+        }
+        self.by_due.insert((owed.due, run));
+    }
+
+    fn due(&self, now: Instant) -> impl Iterator<Item = &RunKey> {
+        let due = self.by_due.iter().take_while(move |(due, _)| *due <= now);
+        due.map(|(_, run)| run)
+    }
+
+    /// How long a run's use was waited for since accounting answered first; `None` if nothing is owed.
+    fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
+        let owed = self.runs.get(run)?;
+        let since = owed.answered.map_or(Duration::ZERO, |since| now - since);
+        Some(owed.before + since)
+    }
+
+    /// Notes an answer without the use. It is not waited longer than `within`.
+    fn postpone(&mut self, run: &RunKey, now: Instant, within: Duration) {
+        let left = within.saturating_sub(self.waited(run, now).unwrap_or_default());
+        if let Some(owed) = self.runs.get(run).copied() {
+            let pause = Duration::from_secs(2 << owed.answers.min(5)).min(LONGEST_PAUSE);
+            let pause = pause.min(left.max(SHORTEST_PAUSE));
+            let owed = UsageBacklogEntry {
+                due: now + pause,
+                answered: Some(owed.answered.unwrap_or(now)),
+                before: owed.before,
+                answers: owed.answers.saturating_add(1),
+            };
+            self.put(run.clone(), owed);
+        }
+    }
+}
+
+impl Collector {
+    /// How many runs accounting must still be asked about.
+    pub async fn usage_owed(&self) -> usize {
+        self.core.lock().await.owing.runs.len()
+    }
+
+    /// Runs to ask accounting about now.
+    pub async fn usage_due(&self, most: usize) -> Vec<DueUsageLookup> {
+        let core = self.core.lock().await;
+        let due = core.owing.due(Instant::now()).take(most);
+        due.filter_map(|run| {
+            let job = job_of(run, core.book.get(run)?)?;
+            let run = run.clone();
+            Some(DueUsageLookup { run, job })
+        })
+        .collect()
+    }
+
+    /// Takes in what accounting says of runs that were due.
+    ///
+    /// # Errors
+    /// If told to stop, or if another ingest took over.
+    pub async fn usage_answered(
+        &self,
+        due: &[DueUsageLookup],
+        answer: Vec<RunUsage>,
+    ) -> Result<(), Error> {
+        let readings = {
+            let (core, now) = (self.core.lock().await, Instant::now());
+            let usable = |settled: &RunUsage| {
+                let runs = core.book.runs_of(&settled.observation.run);
+                let waited = runs
+                    .filter(|(run, _)| run.submit_time == settled.observation.run.submit_time)
+                    .filter_map(|(run, _)| core.owing.waited(&run, now))
+                    .max();
+                waited
+                    .is_some_and(|waited| settled.complete || waited >= self.config.proof_patience)
+            };
+            let ended = answer
+                .into_iter()
+                .filter(|settled| settled.observation.end_kind().is_some() && usable(settled));
+            ended
+                .map(|settled| TracedObservation::new(settled.observation))
+                .collect()
+        };
+        self.absorb(&Cause::Accounting, readings).await?;
+        let mut core = self.core.lock().await;
+        let now = Instant::now();
+        let mut given_up = Vec::new();
+        for DueUsageLookup { run, .. } in due {
+            match core.owing.waited(run, now) {
+                Some(waited) if waited >= self.config.settle_within => given_up.push(run.clone()),
+                Some(waited) => {
+                    core.owing.postpone(run, now, self.config.settle_within);
+                    core.store_wait(run, waited);
+                }
+                None => {}
+            }
+        }
+        self.without_usage(&mut core, &given_up).await?;
+        drop(core);
+        self.flush().await
+    }
+
+    /// Tells that accounting does not have the use of these runs.
+    async fn without_usage(&self, core: &mut Core, runs: &[RunKey]) -> Result<(), Error> {
+        // Who cancelled a run that never started is no use that is lost: the event says that Slurm does not say it.
+        let now = Utc::now().timestamp();
+        let mut lost = Vec::new();
+        for run in runs {
+            let Some(tracked) = core.book.get_mut(run) else {
+                continue;
+            };
+            core.dirty.insert(Store::shard_of(tracked));
+            tracked.owes_canceller = false;
+            if tracked.owes_usage {
+                lost.push(run.clone());
+            } else {
+                let tracked = tracked.clone();
+                core.owing.note(run, &tracked, now, &self.config);
+                core.last.remove(run);
+            }
+        }
+        let runs = lost.as_slice();
+        let Some(first) = runs.first() else {
+            return Ok(());
+        };
+        let mut before = PreviousRunStates::new();
+        for run in runs {
+            if let Some(tracked) = core.book.get_mut(run) {
+                before.insert(run.clone(), Some(tracked.clone()));
+                tracked.owes_usage = false;
+                core.dirty.insert(Store::shard_of(tracked));
+            }
+        }
+        let mut named: Vec<String> = runs.iter().take(NAMED).map(RunKey::entity_key).collect();
+        if runs.len() > NAMED {
+            named.push(format!("{} more", runs.len() - NAMED));
+        }
+        let named = named.join(", ");
+        let message = format!("accounting has no ended record of {named}");
+        let not_recoverable = format!("what {named} used");
+        let what = not_shown(message, not_recoverable);
+        let told = self.gap(core, first, what, before).await?;
+        for run in runs {
+            if !told {
+                core.owing
+                    .postpone(run, Instant::now(), self.config.settle_within);
+            } else if let Some(tracked) = core.book.get(run) {
+                core.owing.note(run, tracked, now, &self.config);
+                core.last.remove(run);
+            }
+        }
+        if told {
+            metrics::usage_lost(runs.len());
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Keeps with a run how long accounting was waited for.
+    fn store_wait(&mut self, run: &RunKey, waited: Duration) {
+        let Some(tracked) = self.book.get_mut(run) else {
+            return;
+        };
+        let stored = Duration::from_secs(tracked.waited_for_accounting);
+        if waited >= stored + STORED_EVERY {
+            tracked.waited_for_accounting = waited.as_secs();
+            self.dirty.insert(Store::shard_of(tracked));
+        }
+    }
+}
+
+/// The job of a run, as accounting is asked what it used.
+pub(super) fn job_of(run: &RunKey, tracked: &RunState) -> Option<JobRef> {
+    let id = JobId::new(tracked.raw_id)?;
+    // The last task has the array's own id, by which accounting would tell of every task.
+    Some(match run.task_id {
+        Some(task) if tracked.raw_id == run.job_id => JobRef::ArrayTask { array: id, task },
+        _ => JobRef::Job(id),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::End;
+
+    fn run(job_id: u32) -> RunKey {
+        RunKey {
+            cluster: "c".to_owned(),
+            job_id,
+            task_id: None,
+            submit_time: 100,
+            attempt: 0,
+        }
+    }
+
+    fn ended(at: i64) -> RunState {
+        RunState {
+            owes_usage: true,
+            end: Some(End {
+                event: "completed".to_owned(),
+                at,
+                inferred: false,
+            }),
+            ..RunState::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_owed_is_due_a_while_after_the_end_and_then_less_and_less_often() {
+        let config = Config::default();
+        let (began, mut owing) = (Instant::now(), UsageBacklog::default());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        owing.note(&run(1), &ended(1_000), 1_000, &config);
+        // Long ago, and in the future by a clock that is wrong.
+        owing.note(&run(2), &ended(5), 1_000, &config);
+        owing.note(&run(3), &ended(9_000), 1_000, &config);
+        let due =
+            |owing: &UsageBacklog, seconds| owing.due(at(seconds)).cloned().collect::<Vec<_>>();
+        assert_eq!(due(&owing, 0), [run(2)]);
+        assert_eq!(due(&owing, 10), [run(2), run(1), run(3)]);
+        let within = config.settle_within;
+        owing.postpone(&run(2), at(10), within);
+        owing.postpone(&run(2), at(12), within);
+        assert_eq!(due(&owing, 15), [run(1), run(3)]);
+        assert_eq!(owing.waited(&run(2), at(16)), Some(Duration::from_secs(6)));
+        let told = RunState {
+            owes_usage: false,
+            ..ended(1_000)
+        };
+        owing.note(&run(1), &told, 1_000, &config);
+        owing.note(&run(3), &told, 1_000, &config);
+        // Nothing is asked for the second time because of another reading.
+        owing.note(&run(2), &ended(5), 1_000, &config);
+        assert_eq!(due(&owing, 16), [run(2)]);
+        assert_eq!((owing.runs.len(), owing.by_due.len()), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_goes_on_with_the_wait() {
+        let config = Config::default();
+        let (began, mut owing) = (Instant::now(), UsageBacklog::default());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let waited = RunState {
+            waited_for_accounting: 590,
+            ..ended(5)
+        };
+        owing.note(&run(1), &waited, 1_000, &config);
+        assert_eq!(
+            owing.waited(&run(1), at(100)),
+            Some(Duration::from_secs(590))
+        );
+        owing.postpone(&run(1), at(100), config.settle_within);
+        owing.postpone(&run(1), at(107), config.settle_within);
+        // Not later than it is given up.
+        assert_eq!(owing.due(at(109)).next(), None);
+        assert_eq!(owing.due(at(110)).next(), Some(&run(1)));
+        assert_eq!(
+            owing.waited(&run(1), at(110)),
+            Some(Duration::from_secs(600))
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! The end of a finished job that was requeued: accounting's row says REQUEUED, with the time of the requeue (22.05 and 24.11; 26.05 keeps
+//! the row). Its batch step ended before, and says when, and how as far as a step knows; that of a run that was requeued while it ran
+//! ends with the requeue or after it. Both times are slurmctld's.
+
+use slurm_client::{AccountingRecord, StepUsage};
+use slurm_types::{JobBaseState, JobFlag};
+
+use super::observation::Observation;
+use super::snapshot;
+
+/// slurmctld may note the end of a batch step and that of its run in two seconds.
+const ROUNDING_SECONDS: i64 = 1;
+/// What sacct of 22.05 takes from exit codes above 127.
+const LOST_OF_CODES: u8 = 128;
+
+/// How a run ended by its batch step, if its row says only that it was requeued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchStepEnd {
+    /// Its state, where the step's says it: a step that was stopped does not say why.
+    base: Option<JobBaseState>,
+    /// When, in Unix seconds.
+    at: i64,
+}
+
+impl BatchStepEnd {
+    /// Of a row that says REQUEUED, if its batch step ended by then.
+    pub(super) fn of(row: &AccountingRecord, steps: &[StepUsage]) -> Option<Self> {
+        let is_requeued =
+            row.ended() && row.state.base.is_none() && row.state.has(JobFlag::Requeued);
+        let batch = steps.iter().find(|step| step.id == "batch")?;
+        let at = batch.end.filter(|at| is_requeued && Some(*at) <= row.end)?;
+        let is_known = |base: &JobBaseState| {
+            matches!(
+                base,
+                JobBaseState::Completed | JobBaseState::Failed | JobBaseState::OutOfMemory
+            )
+        };
+        Some(Self {
+            base: batch.state.filter(is_known),
+            at: at.as_secs(),
+        })
+    }
+
+    /// Whether the run was certainly over before it was requeued.
+    pub fn is_before_requeue(&self, row: &Observation) -> bool {
+        self.seconds_before(row.end) > 0
+    }
+
+    /// How long the run was over when it was requeued; 0 if that is not certain.
+    pub(super) fn seconds_before(&self, requeued: Option<i64>) -> u64 {
+        let seconds = requeued.map_or(0, |requeued| requeued - self.at);
+        let seconds = Some(seconds).filter(|seconds| *seconds > ROUNDING_SECONDS);
+        u64::try_from(seconds.unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// Whether row and step bear out the end that jobcomp tells of the run.
+    pub fn bears_out(&self, row: &Observation, end: &Observation) -> bool {
+        let same_run = (&end.run, end.start) == (&row.run, row.start);
+        let same_user =
+            end.owner.uid.is_none() || row.owner.uid.is_none() || end.owner.uid == row.owner.uid;
+        // A step does not know why it was stopped.
+        let same_state = match self.base {
+            Some(base) => end.base == Some(base) || end.base == Some(JobBaseState::Timeout),
+            None => true,
+        };
+        let codes = row.job.exit_code.as_ref().zip(end.exit_code);
+        let same_code = codes.is_none_or(|(row, end)| {
+            let lost = end.exit.checked_sub(LOST_OF_CODES);
+            [Some(end.exit), lost].contains(&u8::try_from(row.code).ok())
+        });
+        let in_time = end
+            .end
+            .is_some_and(|at| self.at <= at + ROUNDING_SECONDS && Some(at) <= row.end);
+        let is_end = !end.requeued && end.end_kind().is_some();
+        is_end && same_run && same_user && same_state && same_code && in_time
+    }
+}
+
+impl Observation {
+    /// The run with the end that its batch step shows, if its row has lost it. How it ended the step may not say: then it is told as
+    /// requeued, at the time at which it was over.
+    pub fn with_own_end(mut self) -> Self {
+        let Some(own) = self.own_end.take() else {
+            return self;
+        };
+        if let Some(base) = own.base {
+            self.base = Some(base);
+            self.requeued = false;
+            base.name().clone_into(&mut self.job.state);
+        }
+        self.end = Some(own.at);
+        self.job.end_time = Some(snapshot::seconds(own.at));
+        (self.end_is_inferred, self.ended_by_hook) = (true, true);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_types::{JobId, JobState, UnixTime};
+
+    use super::*;
+
+    fn row(state: &str, end: i64) -> AccountingRecord {
+        AccountingRecord {
+            job_id: JobId::new(9),
+            state: JobState::parse(state),
+            submit: Some(UnixTime::from_secs(100)),
+            start: Some(UnixTime::from_secs(110)),
+            end: Some(UnixTime::from_secs(end)),
+            nodes: "n1".to_owned(),
+            exit_code: "72:0".parse().ok(),
+            uid: Some(7),
+            ..AccountingRecord::default()
+        }
+    }
+
+    fn batch(state: JobBaseState, end: i64) -> [StepUsage; 1] {
+        [StepUsage {
+            id: "batch".to_owned(),
+            end: Some(UnixTime::from_secs(end)),
+            state: Some(state),
+            ..StepUsage::default()
+        }]
+    }
+
+    /// Rows as 22.05.8, 24.11.5 and 26.05 printed them of jobs that were requeued while they ran: one that dies of it, one that ends by
+    /// itself meanwhile, one that must be killed.
+    #[test]
+    fn a_run_that_was_requeued_while_it_ran_has_no_end_of_its_own() {
+        let row = row("REQUEUED", 130);
+        let observation = Observation::from_accounting("c", &row).unwrap();
+        for (state, end) in [
+            (JobBaseState::Cancelled, 130),
+            (JobBaseState::Failed, 130),
+            (JobBaseState::Cancelled, 135),
+        ] {
+            let own = BatchStepEnd::of(&row, &batch(state, end));
+            assert!(
+                !own.is_some_and(|own| own.is_before_requeue(&observation)),
+                "{state:?} {end}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_over_before_it_was_requeued_has_the_end_of_its_step() {
+        let row = row("REQUEUED", 130);
+        let observation = Observation::from_accounting("c", &row).unwrap();
+        for (state, told) in [
+            (JobBaseState::Failed, "job.failed"),
+            (JobBaseState::Completed, "job.completed"),
+            (JobBaseState::Cancelled, "job.requeued"),
+        ] {
+            let own = BatchStepEnd::of(&row, &batch(state, 120)).unwrap();
+            assert!(own.is_before_requeue(&observation));
+            let ended = Observation {
+                own_end: Some(own),
+                ..observation.clone()
+            };
+            let ended = ended.with_own_end();
+            assert_eq!(ended.end_kind().unwrap().to_string(), told);
+            assert_eq!((ended.end, ended.end_is_inferred), (Some(120), true));
+        }
+        assert_eq!(
+            BatchStepEnd::of(&self::row("FAILED", 130), &batch(JobBaseState::Failed, 120)),
+            None
+        );
+    }
+
+    #[test]
+    fn jobcomp_tells_the_end_as_far_as_row_and_step_bear_it_out() {
+        let row = row("REQUEUED", 130);
+        let observation = Observation::from_accounting("c", &row).unwrap();
+        let own = BatchStepEnd::of(&row, &batch(JobBaseState::Failed, 120)).unwrap();
+        let end = Observation {
+            base: Some(JobBaseState::Failed),
+            requeued: false,
+            end: Some(120),
+            exit_code: "200:0".parse().ok(),
+            ..observation.clone()
+        };
+        assert!(own.bears_out(&observation, &end));
+        type Change = fn(&mut Observation);
+        let lies: [Change; 6] = [
+            |end| end.base = Some(JobBaseState::Completed),
+            |end| end.exit_code = "0:0".parse().ok(),
+            |end| end.end = Some(115),
+            |end| end.end = Some(131),
+            |end| end.start = Some(111),
+            |end| end.owner.uid = Some(8),
+        ];
+        for (number, lie) in lies.into_iter().enumerate() {
+            let mut end = end.clone();
+            lie(&mut end);
+            assert!(!own.bears_out(&observation, &end), "lie {number}");
+        }
+    }
+}

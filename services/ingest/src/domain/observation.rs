@@ -1,0 +1,342 @@
+//! What one reading says about one run, whichever source it came from.
+
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::{EventType, RunKey};
+use serde::{Deserialize, Serialize};
+use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
+use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
+
+use super::batch_step_end::BatchStepEnd;
+use super::snapshot;
+
+/// What kind of thing a run belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntityKind {
+    /// An ordinary job, or a component of a heterogeneous one.
+    Job,
+    /// One task of an array.
+    Task,
+    /// The array itself: the tasks that have not become jobs of their own.
+    Array,
+}
+
+/// Where a observation comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// slurmctld's record.
+    Controller,
+    /// A row of slurmdbd.
+    Accounting,
+    /// What slurmctld handed to `jobcomp/script`.
+    JobComp,
+}
+
+/// Whom a job belongs to, as Slurm prints it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User name.
+    #[serde(rename = "u")]
+    pub user: String,
+    /// Uid, where the source tells it.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Account.
+    #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
+    pub account: String,
+}
+
+/// One reading of one run.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// The run. Its attempt is 0 here; [`super::observe`] finds the attempt.
+    pub run: RunKey,
+    /// Slurm's id of the record.
+    pub raw_id: u32,
+    /// What it is about.
+    pub entity: EntityKind,
+    /// The tasks of an array's own record.
+    pub tasks: Option<TaskSet>,
+    /// Source.
+    pub record: Record,
+    /// Base state, where the source tells it. 22.05 hides it behind `COMPLETING`.
+    pub base: Option<JobBaseState>,
+    /// Epilogs still run; of a pending job: of the run before.
+    pub completing: bool,
+    /// A sibling of the federation runs instead.
+    pub revoked: bool,
+    /// Accounting's and jobcomp's way to say that the run ended by a requeue.
+    pub requeued: bool,
+    /// Whether nodes were ever allocated: the only proof of a start.
+    pub allocated: bool,
+    /// Whether its nodes are those of its end, by jobcomp's word, and not those whose epilogs still run.
+    pub nodes_at_end: bool,
+    /// Whether how it ended is the word of jobcomp or of its batch step.
+    pub ended_by_hook: bool,
+    /// Whether its end follows from what is around it, and from no record of it.
+    pub end_is_inferred: bool,
+    /// The end by its steps, of a row that a requeue has written over.
+    pub own_end: Option<BatchStepEnd>,
+    /// Exit code, which the controller's record has also while it hides the state.
+    pub exit_code: Option<ExitCode>,
+    /// Start in Unix seconds; meaningful with `allocated` only.
+    pub start: Option<i64>,
+    /// End in Unix seconds; of a running job the latest possible one.
+    pub end: Option<i64>,
+    /// Last suspend or resume.
+    pub suspend_time: Option<i64>,
+    /// Seconds it ran before the last suspend.
+    pub pre_suspend: Option<i64>,
+    /// When its size changed.
+    pub resizes: Vec<i64>,
+    /// Count of restarts, where the source tells it.
+    pub restarts: Option<u32>,
+    /// Priority 0 while pending.
+    pub held: bool,
+    /// Class of the reason.
+    pub class: ReasonClass,
+    /// Uid of who cancelled it, where the source tells it.
+    pub cancelled_by: Option<u32>,
+    /// Whom it belongs to.
+    pub owner: Owner,
+    /// The snapshot for the event.
+    pub job: Job,
+}
+
+impl Observation {
+    /// From the controller's record; `None` if it lacks an id or its submit time, which no record of Slurm does.
+    pub fn from_controller(cluster: &str, record: &JobRecord) -> Option<Self> {
+        let raw_id = record.job_id?.get();
+        let submit_time = record.submit?.as_secs();
+        let allocated = record.was_allocated();
+        let pending = record.state.is(JobBaseState::Pending);
+        // While the last nodes of a run are cleaned up its record may name none (22.05).
+        let completing = record.state.has(JobFlag::Completing);
+        let never_ran = !allocated && !completing && record.restarts == 0;
+        let tasks = record.array_tasks.as_ref();
+        let position = record.array_job_id.map(|id| (id.get(), tasks));
+        let place = RunIdentity::of(raw_id, position, never_ran);
+        let run = RunKey {
+            cluster: cluster.to_owned(),
+            job_id: place.root,
+            task_id: place.task,
+            submit_time,
+            attempt: 0,
+        };
+        let reason = Reason::lookup(&record.reason);
+        let job = snapshot::from_controller(record, &run, &place.tasks);
+        Some(Self {
+            run,
+            raw_id,
+            entity: place.entity,
+            tasks: place.tasks,
+            record: Record::Controller,
+            base: record.state.base,
+            completing,
+            revoked: record.state.has(JobFlag::Revoked),
+            requeued: false,
+            allocated,
+            nodes_at_end: false,
+            ended_by_hook: false,
+            end_is_inferred: false,
+            own_end: None,
+            exit_code: record.exit_code,
+            start: record.start.map(slurm_types::UnixTime::as_secs),
+            end: record.end.map(slurm_types::UnixTime::as_secs),
+            suspend_time: record.suspend_time.map(slurm_types::UnixTime::as_secs),
+            pre_suspend: record
+                .pre_suspend_secs
+                .and_then(|secs| i64::try_from(secs).ok()),
+            // One from before the start would be of an earlier run.
+            resizes: record
+                .resize_time
+                .filter(|at| allocated && !pending && Some(*at) >= record.start)
+                .map(slurm_types::UnixTime::as_secs)
+                .into_iter()
+                .collect(),
+            restarts: Some(record.restarts),
+            // A suspended job has priority 0 too (seen on 22.05), so it counts while pending only.
+            held: pending && record.priority == Some(0),
+            class: reason.class(),
+            cancelled_by: None,
+            owner: Owner {
+                user: record.user.clone(),
+                uid: record.uid,
+                account: record.account.clone(),
+            },
+            job,
+        })
+    }
+
+    /// From a row of accounting; `None` if it lacks an id or its submit time.
+    pub fn from_accounting(cluster: &str, row: &AccountingRecord) -> Option<Self> {
+        let raw_id = row.job_id?.get();
+        let submit_time = row.submit?.as_secs();
+        let allocated = row.was_allocated();
+        let position = row
+            .array
+            .as_ref()
+            .map(|array| (array.array_job_id.get(), Some(&array.tasks)));
+        let place = RunIdentity::of(raw_id, position, !allocated);
+        let run = RunKey {
+            cluster: cluster.to_owned(),
+            job_id: place.root,
+            task_id: place.task,
+            submit_time,
+            attempt: 0,
+        };
+        let job = snapshot::from_accounting(row, &run, &place.tasks);
+        // A finished state without its time is not the end yet.
+        let ended = row.ended();
+        Some(Self {
+            run,
+            raw_id,
+            entity: place.entity,
+            tasks: place.tasks,
+            record: Record::Accounting,
+            base: row
+                .state
+                .base
+                .filter(|base| (ended || !base.finished()) && !row.put_back()),
+            completing: false,
+            revoked: row.state.has(JobFlag::Revoked) && row.end.is_some(),
+            requeued: ended && (row.state.base.is_none() || row.put_back()),
+            allocated,
+            nodes_at_end: false,
+            ended_by_hook: false,
+            end_is_inferred: false,
+            own_end: None,
+            exit_code: None,
+            start: row.start.map(slurm_types::UnixTime::as_secs),
+            end: row.end.map(slurm_types::UnixTime::as_secs),
+            suspend_time: None,
+            pre_suspend: None,
+            resizes: Vec::new(),
+            restarts: None,
+            held: false,
+            class: Reason::lookup(&row.reason).class(),
+            cancelled_by: row.cancelled_by,
+            owner: Owner {
+                user: row.user.clone(),
+                uid: row.uid,
+                account: row.account.clone(),
+            },
+            job,
+        })
+    }
+
+    /// The event of the run's end, if this reading proves it.
+    pub fn end_kind(&self) -> Option<EventType> {
+        if self.revoked {
+            return Some(EventType::JobRevoked);
+        }
+        match self.base {
+            Some(base) => end_of(base),
+            None => self.requeued.then_some(EventType::JobRequeued),
+        }
+    }
+
+    /// Whether it waits in the queue: pending, and nothing of an earlier run is left to clean up.
+    pub fn waiting(&self) -> bool {
+        self.base == Some(JobBaseState::Pending) && !self.completing && !self.revoked
+    }
+
+    /// Whether the run got its allocation.
+    pub fn started(&self) -> bool {
+        self.allocated && self.start.is_some() && !self.waiting()
+    }
+
+    /// Whether the state is about to change by itself, and what it changes to is not known yet.
+    pub fn in_flux(&self) -> bool {
+        self.completing && self.end_kind().is_none()
+    }
+
+    /// Slurm's word for the state.
+    pub fn state_word(&self) -> &'static str {
+        if self.in_flux() {
+            "COMPLETING"
+        } else {
+            self.base.map_or("COMPLETING", JobBaseState::name)
+        }
+    }
+
+    /// Takes the exit code that another source tells of the same run's end, where this one has none.
+    pub fn take_code(&mut self, other: &Self) {
+        if self.job.exit_code.is_none() && self.end_kind() == other.end_kind() {
+            self.job.exit_code = other.job.exit_code;
+            self.job.derived_exit_code = other.job.derived_exit_code;
+        }
+    }
+
+    /// This reading of the controller with the end that jobcomp tells of the same run.
+    pub fn completed_by(mut self, evidence: &Self, nodes_agree: bool) -> Self {
+        self.base = evidence.base;
+        self.requeued = evidence.requeued;
+        self.ended_by_hook = true;
+        self.end = evidence.end.or(self.end);
+        if evidence.allocated {
+            // Of a run whose nodes are all free again the controller's record has none, and of a requeued one a later start.
+            self.allocated = true;
+            self.nodes_at_end = nodes_agree;
+            self.start = evidence.start.or(self.start);
+        }
+        snapshot::complete(&mut self.job, evidence, nodes_agree);
+        self
+    }
+}
+
+/// The event of an end state.
+fn end_of(base: JobBaseState) -> Option<EventType> {
+    match base {
+        JobBaseState::Pending | JobBaseState::Running | JobBaseState::Suspended => None,
+        JobBaseState::Completed => Some(EventType::JobCompleted),
+        JobBaseState::Cancelled => Some(EventType::JobCancelled),
+        JobBaseState::Failed => Some(EventType::JobFailed),
+        JobBaseState::Timeout => Some(EventType::JobTimeout),
+        JobBaseState::NodeFail => Some(EventType::JobNodeFail),
+        JobBaseState::Preempted => Some(EventType::JobPreempted),
+        JobBaseState::BootFail => Some(EventType::JobBootFail),
+        JobBaseState::Deadline => Some(EventType::JobDeadline),
+        JobBaseState::OutOfMemory => Some(EventType::JobOutOfMemory),
+    }
+}
+
+/// Where a record belongs.
+pub(super) struct RunIdentity {
+    pub root: u32,
+    pub task: Option<u32>,
+    pub entity: EntityKind,
+    pub tasks: Option<TaskSet>,
+}
+
+impl RunIdentity {
+    /// The last task of an array keeps the array's own id, and Slurm prints a remainder of one task like a task (22.05). As long as it
+    /// never ran, a record with the array's id is the array.
+    pub(super) fn of(
+        raw_id: u32,
+        array: Option<(u32, Option<&ArrayTasks>)>,
+        never_ran: bool,
+    ) -> Self {
+        let Some((root, tasks)) = array else {
+            return Self {
+                root: raw_id,
+                task: None,
+                entity: EntityKind::Job,
+                tasks: None,
+            };
+        };
+        match tasks {
+            Some(ArrayTasks::Task(task)) if !(raw_id == root && never_ran) => Self {
+                root,
+                task: Some(*task),
+                entity: EntityKind::Task,
+                tasks: None,
+            },
+            tasks => Self {
+                root,
+                task: None,
+                entity: EntityKind::Array,
+                tasks: tasks.and_then(ArrayTasks::set),
+            },
+        }
+    }
+}

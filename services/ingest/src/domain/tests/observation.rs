@@ -1,0 +1,292 @@
+//! The little language of `docs/reference/job-events.md`: a reading as text.
+
+use mesh_events::RunKey;
+use slurm_client::{
+    AccountingRecord, ArrayPosition, ArrayTasks, JobRecord, StepUsage, UsageRecord,
+};
+use slurm_types::{JobId, JobState, TaskSet, UnixTime};
+
+use super::super::{
+    Evidence, Fact, FactId, Observation, ObservationContext, RunStore, fold, usages,
+};
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+
+/// One step of a row.
+pub enum Step {
+    /// Readings to observe, in order.
+    See(Vec<Observation>, ObservationContext),
+    /// Settle the tasks that left the array.
+    Settle {
+        gone: bool,
+        given_up: Option<TaskSet>,
+    },
+}
+
+#[derive(Default)]
+struct Words<'a>(Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    fn has(&self, word: &str) -> bool {
+        self.0.contains(&word)
+    }
+
+    fn value(&self, key: &str) -> Option<&'a str> {
+        self.0
+            .iter()
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn number(&self, key: &str) -> Option<i64> {
+        self.value(key).map(|value| {
+            value
+                .parse()
+                .unwrap_or_else(|_| panic!("{key}={value} is no number"))
+        })
+    }
+
+    fn nodes(&self) -> String {
+        self.0
+            .iter()
+            .find(|word| word.starts_with('n') && word[1..].parse::<u32>().is_ok())
+            .map_or_else(String::new, ToString::to_string)
+    }
+}
+
+/// Times count from here, so that none is 0, which Slurm uses for "not set".
+pub const EPOCH: i64 = 1_000_000;
+
+pub fn step(text: &str, sweep: u64) -> Step {
+    let (source, body) = match text.split_once(": ") {
+        Some((source, body)) => (source.trim(), body),
+        None => ("controller", text),
+    };
+    let all = Words(body.split_ascii_whitespace().collect());
+    if all.has("settle") {
+        return Step::Settle {
+            gone: all.has("gone"),
+            given_up: all.value("given-up").map(|tasks| tasks.parse().unwrap()),
+        };
+    }
+    let seconds = i64::try_from(sweep).unwrap() + all.number("later").unwrap_or(0);
+    let look = ObservationContext {
+        now: EPOCH + 100_000 + seconds,
+        sweep: (source == "controller").then_some(sweep),
+        first_start: all.has("first"),
+        given_up: all.has("given-up"),
+        inferred: false,
+    };
+    let observations = match source {
+        "sacct" => accounted(body),
+        "jobcomp" => vec![*Evidence::read("c", &doorbell(&all)).unwrap().end.unwrap()],
+        "controller" | "bell" => {
+            vec![Observation::from_controller("c", &controller(&all)).unwrap()]
+        }
+        other => panic!("unknown source {other}"),
+    };
+    Step::See(observations, look)
+}
+
+/// Accounting's answer: with the steps of every row, if one says so.
+fn accounted(body: &str) -> Vec<Observation> {
+    let rows: Vec<Words<'_>> = body
+        .split('&')
+        .map(|row| Words(row.split_ascii_whitespace().collect()))
+        .collect();
+    let batch = |row: &Words<'_>| {
+        let (state, end) = row.value("batch")?.split_once('@')?;
+        Some(StepUsage {
+            id: "batch".to_owned(),
+            state: JobState::parse(state).base,
+            end: Some(UnixTime::from_secs(EPOCH + end.parse::<i64>().unwrap())),
+            ..StepUsage::default()
+        })
+    };
+    let has_batch = rows.iter().any(|row| batch(row).is_some());
+    if !has_batch && !rows.iter().any(|row| row.has("used")) {
+        let rows: Vec<AccountingRecord> = rows.iter().map(accounting).collect();
+        return fold("c", &rows);
+    }
+    let record = |row: &Words<'_>| UsageRecord {
+        record: accounting(row),
+        steps: vec![batch(row).unwrap_or_default()],
+        ..UsageRecord::default()
+    };
+    let rows: Vec<UsageRecord> = rows.iter().map(record).collect();
+    let settled = usages("c", &rows).into_iter();
+    let runs = settled.map(|settled| settled.observation);
+    if !has_batch {
+        return runs.collect();
+    }
+    // Asked for how it ended, not for what it used, and nobody else has told it in time.
+    runs.map(|mut run| {
+        run.job.usage = None;
+        match run.own_end {
+            Some(own) if own.is_before_requeue(&run) => run.with_own_end(),
+            _ => run,
+        }
+    })
+    .collect()
+}
+
+fn time(words: &Words<'_>, key: &str) -> Option<UnixTime> {
+    words
+        .number(key)
+        .map(|secs| UnixTime::from_secs(EPOCH + secs))
+}
+
+fn start(words: &Words<'_>) -> Option<UnixTime> {
+    let has_one = !words.nodes().is_empty() && !words.has("no-start");
+    let default = has_one.then(|| UnixTime::from_secs(EPOCH + 10));
+    time(words, "start").or(default)
+}
+
+fn submit(words: &Words<'_>) -> Option<UnixTime> {
+    Some(UnixTime::from_secs(
+        EPOCH + words.number("submit").unwrap_or(0),
+    ))
+}
+
+fn id(words: &Words<'_>) -> Option<JobId> {
+    JobId::new(u32::try_from(words.number("id").unwrap_or(9)).unwrap())
+}
+
+fn tasks(words: &Words<'_>) -> Option<ArrayTasks> {
+    words
+        .value("task")
+        .or(words.value("tasks"))
+        .and_then(ArrayTasks::parse)
+}
+
+fn controller(words: &Words<'_>) -> JobRecord {
+    let tasks = tasks(words);
+    JobRecord {
+        job_id: id(words),
+        array_job_id: tasks.is_some().then(|| JobId::new(9).unwrap()),
+        array_tasks: tasks,
+        state: JobState::parse(words.0[0]),
+        reason: words.value("reason").unwrap_or("None").to_owned(),
+        priority: Some(u32::from(!words.has("held"))),
+        restarts: u32::try_from(words.number("restarts").unwrap_or(0)).unwrap(),
+        submit: submit(words),
+        start: start(words),
+        end: time(words, "end"),
+        suspend_time: time(words, "suspend"),
+        resize_time: time(words, "resize"),
+        pre_suspend_secs: words.number("ran").map(|ran| u64::try_from(ran).unwrap()),
+        nodes: words.nodes(),
+        ..JobRecord::default()
+    }
+}
+
+fn accounting(words: &Words<'_>) -> AccountingRecord {
+    AccountingRecord {
+        job_id: id(words),
+        array: tasks(words).map(|tasks| ArrayPosition {
+            array_job_id: JobId::new(9).unwrap(),
+            tasks,
+        }),
+        state: JobState::parse(words.0[0]),
+        submit: submit(words),
+        start: start(words),
+        end: time(words, "end"),
+        nodes: words.nodes(),
+        provisional: words.has("provisional"),
+        ..AccountingRecord::default()
+    }
+}
+
+fn doorbell(words: &Words<'_>) -> Doorbell {
+    let text =
+        |time: Option<UnixTime>| time.map_or_else(|| "0".to_owned(), |time| time.to_string());
+    let task = words
+        .value("task")
+        .map_or_else(|| "4294967294".to_owned(), str::to_owned);
+    let array = if words.value("task").is_some() {
+        "9"
+    } else {
+        "0"
+    };
+    let id = id(words).unwrap();
+    let environment = [
+        ("JOBID", id.to_string()),
+        ("JOBSTATE", words.0[0].to_owned()),
+        ("ARRAYJOBID", array.to_owned()),
+        ("ARRAYTASKID", task),
+        ("SUBMIT", text(submit(words))),
+        ("START", text(start(words))),
+        ("END", text(time(words, "end"))),
+        ("NODES", words.nodes()),
+    ];
+    Doorbell {
+        hook: "JobComp".to_owned(),
+        cluster: "c".to_owned(),
+        job_id: id.get(),
+        environment: environment
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+        ..Doorbell::default()
+    }
+}
+
+/// A fact in the table's words.
+pub fn word(fact: &Fact) -> String {
+    let RunKey {
+        task_id,
+        submit_time,
+        attempt,
+        ..
+    } = &fact.run;
+    let mut text = task_id.map(|task| format!("{task}:")).unwrap_or_default();
+    text.push_str(if fact.inferred { "~" } else { "" });
+    text.push_str(fact.kind.event());
+    if !matches!(fact.id, FactId::Correction(..)) && (*submit_time != EPOCH || *attempt > 0) {
+        text.push_str(&format!("@{}", submit_time - EPOCH));
+        if *attempt > 0 {
+            text.push_str(&format!("/{attempt}"));
+        }
+    }
+    if !fact.array_tasks.is_empty() {
+        text.push_str(&format!("[{}]", fact.array_tasks));
+    }
+    if let Some(continues) = &fact.continues {
+        text.push_str(&format!("<{}", continues.cause));
+    }
+    text
+}
+
+/// Applies a step and returns its facts.
+pub fn apply(book: &mut RunStore, step: Step) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    match step {
+        Step::See(observations, look) => {
+            for observation in observations {
+                let decision = super::super::observe(book, &observation, &look);
+                for (run, tracked) in decision.changes {
+                    book.put(run, tracked);
+                }
+                facts.extend(decision.facts);
+            }
+        }
+        Step::Settle { gone, given_up } => {
+            let array = book
+                .iter()
+                .find(|(_, tracked)| tracked.is_array)
+                .map(|(run, _)| run.clone())
+                .unwrap();
+            use super::super::DepartedTasks;
+            match super::super::settle_remainder(book, &array, gone, given_up.as_ref(), EPOCH + 999)
+            {
+                Some(DepartedTasks::RunUsage(next) | DepartedTasks::Missing(next)) => {
+                    book.put(array, *next)
+                }
+                Some(DepartedTasks::Cancelled(next, fact)) => {
+                    book.put(array, *next);
+                    facts.push(*fact);
+                }
+                None => {}
+            }
+        }
+    }
+    facts
+}

@@ -1,0 +1,312 @@
+//! Reads jobs from the controller on demand: many rings, few questions.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_events::RunKey;
+use slurm_client::{Drift, JobLookup, Slurm};
+use slurm_types::JobId;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::pending_reads::{PendingRead, is_settled, merge, next, note};
+use super::{JobReadRequest, NEW_JOBS, UnknownJobLimiter, finish, postpone};
+use crate::accounting::resolver::LookupQueue;
+use crate::collector::{Collector, TracedObservation};
+use crate::domain::Observation;
+use crate::envelope::Cause;
+use crate::sources::{RequestCost, SlurmSource, unless_stopped};
+use crate::sweep::HookHealth;
+use crate::{Error, metrics};
+
+/// More jobs that nobody has heard of than this are not asked for by their ids if a list of all jobs leaves them out.
+const FEW: usize = 4;
+/// A job that is still about to change after this many looks is left to the sweeps: 50 ms … 6.4 s, 13 s in all.
+const LOOKS: u32 = 8;
+
+/// Reads jobs from the controller on demand.
+pub struct JobReader {
+    /// Slurm.
+    pub slurm: Slurm,
+    /// The books.
+    pub collector: Collector,
+    /// The controller's health.
+    pub slurmctld: Arc<SlurmSource>,
+    /// Questions for accounting.
+    pub questions: LookupQueue,
+    /// Bounds the jobs that nobody has heard of.
+    pub strangers: UnknownJobLimiter,
+    /// Whether hooks ring.
+    pub hooks: Arc<HookHealth>,
+    /// Asks for a sweep, soon.
+    pub nudge: Arc<Notify>,
+    /// Stop.
+    pub shutdown: CancellationToken,
+}
+
+impl JobReader {
+    /// Answers rings until told to stop.
+    ///
+    /// # Errors
+    /// If another ingest took over.
+    pub async fn run(mut self, mut rings: mpsc::Receiver<JobReadRequest>) -> Result<(), Error> {
+        let mut waiting: HashMap<u32, PendingRead> = HashMap::new();
+        let mut not_before = Instant::now();
+        let mut ends_have_waited = false;
+        loop {
+            let due = waiting
+                .values()
+                .map(|job| job.due)
+                .min()
+                .map(|due| due.max(not_before));
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                ring = rings.recv() => match ring {
+                    Some(ring) => { note(&mut waiting, ring); continue }
+                    None => return Ok(()),
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            }
+            // What has rung in the meantime joins this question.
+            while let Ok(ring) = rings.try_recv() {
+                note(&mut waiting, ring);
+            }
+            let ids = next(&waiting, Instant::now(), &mut ends_have_waited);
+            let ids = self.admit(ids, &mut waiting).await;
+            if ids.is_empty() {
+                continue;
+            }
+            let pause = match self.look(&ids, &mut waiting).await {
+                Ok(pause) => pause,
+                Err(error) if error.is_shutdown() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            not_before = Instant::now() + pause;
+        }
+    }
+
+    /// Sends away who rings for a job that nobody has heard of, if there are too many of those. The sweep finds what is true of it.
+    async fn admit(&mut self, ids: Vec<u32>, waiting: &mut HashMap<u32, PendingRead>) -> Vec<u32> {
+        let core = self.collector.core().await;
+        let now = Instant::now();
+        let mut refused = false;
+        let mut admitted = Vec::with_capacity(ids.len());
+        for id in ids {
+            if id == NEW_JOBS {
+                self.nudge.notify_one();
+                if let Some(job) = waiting.remove(&id) {
+                    finish(job.rings, "left_to_sweep");
+                }
+                continue;
+            }
+            let Some(job) = waiting.get_mut(&id) else {
+                continue;
+            };
+            if is_settled(job, &core.book) {
+                if let Some(job) = waiting.remove(&id) {
+                    finish(job.rings, "answered");
+                }
+                continue;
+            }
+            // Once for every wait, however often it is looked at.
+            let is_admitted = job.stranger.is_some();
+            let stranger = *job.stranger.get_or_insert_with(|| !core.book.knows(id));
+            if stranger && !is_admitted {
+                let mut arrays = job.rings.iter().filter_map(|ring| ring.array);
+                job.vouched_by = arrays
+                    .find(|array| core.book.knows(*array))
+                    .filter(|array| self.strangers.vouched(*array, now));
+            }
+            let is_welcome = is_admitted || !stranger || job.vouched_by.is_some();
+            if is_welcome || self.strangers.admit(now) {
+                admitted.push(id);
+            } else if let Some(job) = waiting.remove(&id) {
+                refused = true;
+                postpone(job.rings, "limited");
+            }
+        }
+        if refused {
+            self.nudge.notify_one();
+        }
+        admitted
+    }
+
+    /// Asks once for some jobs. Returns how long to wait before the next question.
+    async fn look(
+        &mut self,
+        ids: &[u32],
+        waiting: &mut HashMap<u32, PendingRead>,
+    ) -> Result<Duration, Error> {
+        let jobs: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
+        let is_stranger = |id: &&u32| {
+            waiting
+                .get(id)
+                .is_some_and(|job| job.stranger == Some(true))
+        };
+        let began = Instant::now();
+        let crowd = ids.iter().filter(is_stranger).count() > FEW;
+        let question = async {
+            match crowd {
+                true => self.slurm.jobs_from_list(&jobs).await,
+                false => self.slurm.jobs(&jobs).await,
+            }
+        };
+        let answer = match unless_stopped(&self.shutdown, question).await? {
+            Ok(answer) => {
+                self.slurmctld.up(RequestCost::Light).await?;
+                answer
+            }
+            Err(error) => return self.slurmctld.down(RequestCost::Light, &error).await,
+        };
+        let asked = began.elapsed();
+        let (missing, unlisted): (Vec<JobId>, Vec<JobId>) = {
+            let stranger = |id: &JobId| {
+                let job = waiting.get(&id.get());
+                job.is_some_and(|job| job.stranger == Some(true))
+            };
+            // Of a job that nobody has heard of nothing follows from its absence, so that needs no second question.
+            let (mut missing, unlisted) = answer.unlisted.iter().partition(|id| stranger(id));
+            Vec::extend(&mut missing, &answer.missing);
+            (missing, unlisted)
+        };
+        let unclear = answer.unclear.iter().map(|(unclear, _)| unclear);
+        let unclear: BTreeSet<u32> = unclear.chain(&unlisted).map(|id| id.get()).collect();
+        let mut again = BTreeSet::new();
+        let mut readings: Vec<TracedObservation> = Vec::new();
+        let mut hook = None;
+        let mut rang = 0;
+        let mut unknown = Vec::new();
+        let collector = self.collector.clone();
+        collector
+            .drifted(answer.found.iter().flat_map(Drift::of_record))
+            .await?;
+        let core = collector.core().await;
+        for id in ids {
+            let Some(job) = waiting.get_mut(id) else {
+                continue;
+            };
+            hook = hook.or_else(|| job.rings.iter().find_map(|ring| ring.hook.clone()));
+            let found = self.observations_of(*id, &answer);
+            if !unclear.contains(id)
+                && let Some(array) = job.vouched_by.take()
+            {
+                let is_its_own = found
+                    .iter()
+                    .any(|observation| observation.run.job_id == array);
+                // Slurm may have forgotten a task that is over.
+                let may_be_gone = found.is_empty() && self.strangers.admit(Instant::now());
+                self.judge(array, is_its_own || may_be_gone);
+            }
+            if found.is_empty() {
+                if unclear.contains(id) {
+                    again.insert(*id);
+                }
+                continue;
+            }
+            rang += usize::from(job.rings.iter().any(|ring| ring.hook.is_some()));
+            let merged = merge(job, found, &core);
+            for _ in 0..merged.contradicted {
+                metrics::doorbell("contradicted");
+                tracing::warn!(
+                    job.id = id,
+                    "job end reported by hook contradicts controller record, ignored"
+                );
+            }
+            readings.extend(merged.readings);
+            if !merged.unknown.is_empty() {
+                unknown.push((*id, merged.unknown));
+            }
+        }
+        drop(core);
+        self.hooks.rang(rang);
+        let cause = hook.map_or(Cause::ObservationContext, Cause::Hook);
+        let asks = self.collector.absorb(&cause, readings).await?;
+        tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "looked at jobs that rang");
+        again.extend(asks.again);
+        for id in &asks.accounting {
+            self.questions.ask(*id).await;
+        }
+        for id in missing {
+            // Slurm has forgotten it: accounting knows, or else the evidence is all there is.
+            if let Some(job) = waiting.remove(&id.get()) {
+                // Unless nobody rang: accounting has just been asked then, and its answer led here.
+                if job.rings.iter().all(|ring| ring.hook.is_none()) {
+                    continue;
+                }
+                unknown.push((id.get(), job.rings));
+            }
+        }
+        for (id, rings) in unknown {
+            self.ask_accounting(id, rings).await;
+        }
+        for id in ids {
+            let Some(job) = waiting.get_mut(id) else {
+                continue;
+            };
+            if again.contains(id) && job.looks < LOOKS {
+                job.due = Instant::now() + Duration::from_millis(50 << job.looks);
+                job.looks += 1;
+            } else if let Some(job) = waiting.remove(id) {
+                finish(
+                    job.rings,
+                    if again.contains(id) {
+                        "left_to_sweep"
+                    } else {
+                        "answered"
+                    },
+                );
+            }
+        }
+        Ok(self.collector.config.read_interval)
+    }
+
+    /// Asks accounting about runs that the controller does not show. Of those that no record has shown so far only so many per minute.
+    async fn ask_accounting(&mut self, job_id: u32, rings: Vec<JobReadRequest>) {
+        let is_unheard_of: Vec<bool> = {
+            let core = self.collector.core().await;
+            let shown = |run: &RunKey| core.book.get(run).is_some_and(|run| !run.hook_only);
+            // Who rings for a job that nobody has heard of was let in already.
+            let is_limited =
+                |ring: &JobReadRequest| ring.ended_run.as_ref().is_some_and(|run| !shown(run));
+            let known = core.book.knows(job_id);
+            rings.iter().map(|ring| known && is_limited(ring)).collect()
+        };
+        let now = Instant::now();
+        let (mut admitted, mut limited) = (Vec::new(), Vec::new());
+        for (ring, is_unheard_of) in rings.into_iter().zip(is_unheard_of) {
+            match is_unheard_of && !self.strangers.admit(now) {
+                true => limited.push(ring),
+                false => admitted.push(ring),
+            }
+        }
+        postpone(limited, "limited");
+        if !admitted.is_empty() {
+            self.questions.ask_for(job_id, admitted);
+        }
+    }
+
+    /// Notes whether a job that was asked for as a task of an array is one.
+    fn judge(&mut self, array: u32, is_its_own: bool) {
+        if !is_its_own {
+            metrics::doorbell("contradicted");
+        }
+        if self.strangers.looked_at(array, is_its_own, Instant::now()) {
+            tracing::warn!(
+                job.id = array,
+                "a hook rings for tasks of this array that Slurm does not have; its tasks are asked for like jobs that nobody knows"
+            );
+        }
+    }
+
+    /// The records of one id. An array's id also finds its tasks; those that have ids of their own ring for themselves.
+    fn observations_of(&self, id: u32, answer: &JobLookup) -> Vec<Observation> {
+        let own = answer
+            .found
+            .iter()
+            .filter(|record| record.job_id.is_some_and(|found| found.get() == id));
+        own.filter_map(|record| Observation::from_controller(&self.collector.cluster, record))
+            .collect()
+    }
+}

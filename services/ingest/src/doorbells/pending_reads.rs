@@ -1,0 +1,201 @@
+//! Jobs that somebody rings for: who waits, and what the hooks' evidence adds to the controller's record.
+
+use std::collections::{BTreeSet, HashMap};
+
+use mesh_events::RunKey;
+use tokio::time::Instant;
+
+use super::JobReadRequest;
+use crate::collector::{Core, TracedObservation};
+use crate::domain::{Confirmation, Observation, RunState, RunStore, confirm, contradict};
+
+/// A job somebody waits for.
+pub(super) struct PendingRead {
+    pub(super) rings: Vec<JobReadRequest>,
+    pub(super) due: Instant,
+    pub(super) looks: u32,
+    /// Whether nobody had heard of it; `None` until it is looked up.
+    pub(super) stranger: Option<bool>,
+    /// The array on whose word it is asked for, until it is known whether that is true.
+    pub(super) vouched_by: Option<u32>,
+}
+
+/// Jobs per question; more wait for the next one.
+const MOST_AT_ONCE: usize = 2_000;
+/// Of these, jobs that nothing is urgent about: what starts meanwhile waits until all of them are told.
+const ENDS_AT_ONCE: usize = 500;
+
+impl PendingRead {
+    /// Whether somebody rings for something else than an end.
+    fn is_urgent(&self) -> bool {
+        let hooks = self.rings.iter().filter_map(|ring| ring.hook.as_deref());
+        hooks.into_iter().any(|hook| !ENDS.contains(&hook))
+    }
+}
+
+/// Hooks that ring when a run is over. Nobody waits for that as for a start.
+const ENDS: [&str; 5] = [
+    "JobComp",
+    "EpilogSlurmctld",
+    "Epilog",
+    "SrunEpilog",
+    "TaskEpilog",
+];
+
+/// The jobs of the next question. If starts are due they have it for themselves, but not twice in a row while ends wait: those are
+/// asked for behind the next ones.
+pub(super) fn next(
+    waiting: &HashMap<u32, PendingRead>,
+    now: Instant,
+    ends_have_waited: &mut bool,
+) -> Vec<u32> {
+    let due = waiting.iter().filter(|(_, job)| job.due <= now);
+    let (starts, ends): (Vec<_>, Vec<_>) = due.partition(|(_, job)| job.is_urgent());
+    let alone = !starts.is_empty() && !ends.is_empty() && !*ends_have_waited;
+    *ends_have_waited = alone;
+    let most = if alone { 0 } else { ENDS_AT_ONCE };
+    let ends = ends.into_iter().take(most);
+    let all = starts.into_iter().chain(ends).map(|(id, _)| *id);
+    all.take(MOST_AT_ONCE).collect()
+}
+
+/// Whether all who ring came again with an end that was told meanwhile.
+pub(super) fn is_settled(job: &PendingRead, book: &RunStore) -> bool {
+    let is_told = |end: &Observation| book.get(&end.run).is_some_and(RunState::over);
+    let settled =
+        |ring: &JobReadRequest| ring.comes_again && ring.end.as_deref().is_some_and(is_told);
+    !job.rings.is_empty() && job.rings.iter().all(settled)
+}
+
+pub(super) fn note(waiting: &mut HashMap<u32, PendingRead>, ring: JobReadRequest) {
+    let job = waiting.entry(ring.job_id).or_insert_with(|| PendingRead {
+        rings: Vec::new(),
+        due: Instant::now(),
+        looks: 0,
+        stranger: None,
+        vouched_by: None,
+    });
+    job.due = Instant::now();
+    job.looks = 0;
+    job.rings.push(ring);
+}
+
+/// What the controller's records and jobcomp's evidence say together.
+#[derive(Default)]
+pub(super) struct MergedRecords {
+    /// Oldest run first.
+    pub(super) readings: Vec<TracedObservation>,
+    /// Ends that the controller's record contradicts.
+    pub(super) contradicted: usize,
+    /// Doorbells with ends of runs that no record at hand knows.
+    pub(super) unknown: Vec<JobReadRequest>,
+}
+
+/// Adds to the controller's records what jobcomp tells of ends, as far as they bear it out. What they leave open is kept for the next look.
+pub(super) fn merge(job: &mut PendingRead, found: Vec<Observation>, core: &Core) -> MergedRecords {
+    let mut merged = MergedRecords::default();
+    let mut observations = found;
+    let ends = job.rings.iter().filter_map(|ring| ring.end.as_deref());
+    let ends: Vec<&Observation> = ends.collect();
+    let disputed: BTreeSet<RunKey> = ends
+        .iter()
+        .filter(|end| ends.iter().any(|other| contradict(end, other)))
+        .map(|end| end.run.clone())
+        .collect();
+    for mut ring in std::mem::take(&mut job.rings) {
+        let Some(end) = ring.end.take() else {
+            job.rings.push(ring);
+            continue;
+        };
+        let owner = |run: &RunKey| core.owner_of(run);
+        match confirm(&core.book, &observations, owner, &end) {
+            Confirmation::Confirmed(_) if disputed.contains(&end.run) => ring.end = Some(end),
+            Confirmation::Confirmed(observation) => {
+                let is_completed = |seen: &Observation| seen.run == end.run && seen.in_flux();
+                observations.retain(|seen| !is_completed(seen));
+                // Before the run that follows under the same submit time.
+                observations.insert(0, *observation);
+            }
+            Confirmation::Known => {}
+            Confirmation::Open => ring.end = Some(end),
+            Confirmation::UnknownRun => {
+                ring.end = Some(end);
+                merged.unknown.push(ring);
+                continue;
+            }
+            Confirmation::Contradicted => merged.contradicted += 1,
+        }
+        job.rings.push(ring);
+    }
+    observations.sort_by_key(|observation| observation.run.submit_time);
+    let links = || job.rings.iter().map(|ring| ring.span.clone()).collect();
+    let readings = observations
+        .into_iter()
+        .map(|observation| TracedObservation {
+            links: links(),
+            ..TracedObservation::new(observation)
+        });
+    merged.readings = readings.collect();
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rung(
+        jobs: impl IntoIterator<Item = u32>,
+        hook: &str,
+        waiting: &mut HashMap<u32, PendingRead>,
+    ) {
+        for job_id in jobs {
+            let hook = Some(hook.to_owned());
+            note(
+                waiting,
+                JobReadRequest {
+                    hook,
+                    ..JobReadRequest::look(job_id)
+                },
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_are_asked_for_before_the_ends_that_rang_first_and_these_have_their_turn() {
+        let mut waiting = HashMap::new();
+        rung(1..=2_000, "JobComp", &mut waiting);
+        rung([3_001, 3_002], "PrologSlurmctld", &mut waiting);
+        // A job that ended at once rings for both.
+        rung([7], "Prolog", &mut waiting);
+        let (now, mut waited) = (Instant::now(), false);
+        let mut first = next(&waiting, now, &mut waited);
+        first.sort_unstable();
+        assert_eq!(first, [7, 3_001, 3_002]);
+        // More starts in the meantime: the first of the next question, but no more for themselves.
+        waiting.retain(|id, _| !first.contains(id));
+        rung([3_003], "PrologSlurmctld", &mut waiting);
+        let second = next(&waiting, now, &mut waited);
+        assert_eq!((second[0], second.len()), (3_003, 1 + ENDS_AT_ONCE));
+        waiting.retain(|id, _| !second.contains(id));
+        rung([3_004], "PrologSlurmctld", &mut waiting);
+        assert_eq!(next(&waiting, now, &mut waited), [3_004]);
+        waiting.remove(&3_004);
+        while !waiting.is_empty() {
+            let ends = next(&waiting, now, &mut waited);
+            assert!((1..=ENDS_AT_ONCE).contains(&ends.len()));
+            waiting.retain(|id, _| !ends.contains(id));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_due_is_not_asked_for() {
+        let mut waiting = HashMap::new();
+        rung([1], "JobComp", &mut waiting);
+        rung([2], "PrologSlurmctld", &mut waiting);
+        let now = Instant::now();
+        for job in waiting.values_mut() {
+            job.due += std::time::Duration::from_secs(1);
+        }
+        assert_eq!(next(&waiting, now, &mut false), [] as [u32; 0]);
+    }
+}

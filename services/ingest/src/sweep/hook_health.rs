@@ -1,0 +1,132 @@
+//! Whether hooks ring, from what they could have told: sweeps that find starts nobody rang for are all that sees them.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::metrics;
+
+/// Starts before anything is concluded; beyond it the past counts half.
+const ENOUGH: u32 = 8;
+
+/// How well hooks ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HookStatus {
+    /// Too little has happened to say.
+    #[default]
+    Unknown,
+    /// They ring for nearly everything.
+    Well,
+    /// They ring for some jobs.
+    Partly,
+    /// They do not ring although jobs start.
+    Silent,
+}
+
+/// What was heard of hooks.
+#[derive(Debug, Default)]
+pub struct HookHealth(Mutex<HookCounts>);
+
+#[derive(Debug, Default)]
+struct HookCounts {
+    /// Jobs that hooks rang for and that Slurm knew.
+    rang: u32,
+    /// Starts that a sweep had to find.
+    found: u32,
+    state: HookStatus,
+}
+
+impl HookHealth {
+    /// Hooks rang for so many jobs that Slurm knows.
+    pub fn rang(&self, jobs: usize) {
+        self.note(jobs, 0);
+    }
+
+    /// A sweep found so many starts.
+    pub fn found_by_sweep(&self, starts: usize) {
+        self.note(0, starts);
+    }
+
+    /// Whether nearly everything is told by hooks, so that sweeps are a safety net only.
+    pub fn ring_well(&self) -> bool {
+        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.state == HookStatus::Well
+    }
+
+    fn note(&self, rang: usize, found: usize) {
+        if rang + found == 0 {
+            return;
+        }
+        let (before, after) = {
+            let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = heard.state;
+            heard.note(rang, found);
+            (before, heard.state)
+        };
+        if before == after {
+            return;
+        }
+        metrics::hooks_silent(after == HookStatus::Silent);
+        match (before, after) {
+            (_, HookStatus::Silent) => tracing::warn!(
+                "jobs start, and no hook rings: starts and ends are found by sweeps, later; \
+                 `smesh hooks print` has the lines for slurm.conf, `smesh doctor` finds what is wrong with them"
+            ),
+            (HookStatus::Silent, _) => tracing::info!("hooks ring again"),
+            _ => tracing::debug!(?before, ?after, "hooks"),
+        }
+    }
+}
+
+impl HookCounts {
+    fn note(&mut self, rang: usize, found: usize) {
+        // One array must not make everything before it forgotten.
+        let count = |number| u32::try_from(number).unwrap_or(u32::MAX).min(4 * ENOUGH);
+        self.rang = self.rang.saturating_add(count(rang));
+        self.found = self.found.saturating_add(count(found));
+        while self.rang.saturating_add(self.found) > 8 * ENOUGH {
+            self.rang /= 2;
+            self.found /= 2;
+        }
+        self.state = match (self.rang, self.found) {
+            (rang, found) if rang.saturating_add(found) < ENOUGH => self.state,
+            (0, _) => HookStatus::Silent,
+            (rang, found) if rang >= found.saturating_mul(3) => HookStatus::Well,
+            _ => HookStatus::Partly,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(steps: &[(usize, usize)]) -> HookStatus {
+        let mut heard = HookCounts::default();
+        for (rang, found) in steps {
+            heard.note(*rang, *found);
+        }
+        heard.state
+    }
+
+    #[test]
+    fn little_proves_nothing() {
+        assert_eq!(after(&[(0, 7)]), HookStatus::Unknown);
+        assert_eq!(after(&[(7, 0)]), HookStatus::Unknown);
+    }
+
+    #[test]
+    fn hooks_that_never_ring_are_silent_and_those_that_mostly_ring_are_well() {
+        assert_eq!(after(&[(0, 8)]), HookStatus::Silent);
+        assert_eq!(after(&[(8, 0)]), HookStatus::Well);
+        assert_eq!(after(&[(30, 10)]), HookStatus::Well);
+        assert_eq!(after(&[(10, 10)]), HookStatus::Partly);
+    }
+
+    #[test]
+    fn the_past_is_outweighed() {
+        let mut steps = vec![(1_000, 0)];
+        steps.extend([(0, 8); 60]);
+        assert_eq!(after(&steps), HookStatus::Silent);
+        steps.extend([(8, 0); 60]);
+        assert_eq!(after(&steps), HookStatus::Well);
+    }
+}

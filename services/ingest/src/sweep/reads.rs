@@ -1,0 +1,188 @@
+//! A closer look at what a sweep showed or did not show: full records, questions by id, and what is left for accounting.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mesh_events::RunKey;
+use slurm_client::{ArrayTasks, Drift, JobLookup, JobRecord, SweepRow};
+use slurm_types::JobId;
+
+use super::Sweeper;
+use super::selection::{ArrayRecord, MISSING_AT_ONCE, OpenArray};
+use crate::Error;
+use crate::collector::TracedObservation;
+use crate::domain::Observation;
+use crate::envelope::Cause;
+use crate::sources::unless_stopped;
+
+/// Records taken in at a time: what follows from them is in memory at once, and doorbells wait meanwhile.
+const READ_AT_ONCE: usize = 500;
+
+/// Digests of rows, by Slurm's id of the record and its submit time.
+struct Digests(Vec<(u32, i64, u64)>);
+
+impl Digests {
+    fn of(rows: &[&SweepRow]) -> Self {
+        let digest = |row: &&SweepRow| Some((row.job_id.get(), row.submit?.as_secs(), row.digest));
+        let mut digests: Vec<_> = rows.iter().filter_map(digest).collect();
+        digests.sort_unstable();
+        Self(digests)
+    }
+
+    fn get(&self, raw_id: u32, submit_time: i64) -> Option<u64> {
+        let place = |(id, submit, _): &(u32, i64, u64)| (*id, *submit);
+        let at = self.0.binary_search_by_key(&(raw_id, submit_time), place);
+        at.ok().map(|at| self.0[at].2)
+    }
+}
+
+impl Sweeper {
+    /// Reads the full records of changed jobs and takes them in. Returns how long to wait if Slurm did not answer.
+    pub(super) async fn read(
+        &self,
+        cause: &Cause,
+        changed: &[&SweepRow],
+    ) -> Result<Option<Duration>, Error> {
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        let mut changed = changed.to_vec();
+        // An array before its tasks, an earlier id before a later one.
+        changed.sort_by_key(|row| {
+            let task = row.array_tasks.as_ref().and_then(ArrayTasks::task);
+            (row.submit, row.array_job_id.unwrap_or(row.job_id), task)
+        });
+        let digests = Digests::of(&changed);
+        let ids: Vec<JobId> = changed.into_iter().map(|row| row.job_id).collect();
+        let mut answer = match unless_stopped(&self.shutdown, self.slurm.job_pages(ids)).await? {
+            Ok(answer) => answer,
+            Err(error) => return self.away(&error).await.map(Some),
+        };
+        for (id, problem) in answer.unclear() {
+            tracing::debug!(
+                job.id = id.get(),
+                problem,
+                "no clear answer, read again at the next sweep"
+            );
+        }
+        loop {
+            let records = match answer.next(READ_AT_ONCE) {
+                Ok(records) if records.is_empty() => return Ok(None),
+                Ok(records) => records,
+                Err(error) => return self.away(&error).await.map(Some),
+            };
+            self.collector
+                .drifted(records.iter().flat_map(Drift::of_record))
+                .await?;
+            let readings = records
+                .iter()
+                .filter_map(|record| self.reading(record, &digests));
+            let asks = self.collector.absorb(cause, readings.collect()).await?;
+            // What happened before this process began tells nothing about hooks.
+            if self.live {
+                self.hooks.found_by_sweep(asks.starts);
+            }
+            for id in asks.accounting {
+                self.questions.ask(id).await;
+            }
+        }
+    }
+
+    /// A record on its way into the books, with the digest of its row.
+    fn reading(&self, record: &JobRecord, digests: &Digests) -> Option<TracedObservation> {
+        let observation = Observation::from_controller(&self.collector.cluster, record)?;
+        Some(TracedObservation {
+            digest: digests.get(observation.raw_id, observation.run.submit_time),
+            ..TracedObservation::new(observation)
+        })
+    }
+
+    /// Proves what became of jobs that are not in the answer.
+    pub(super) async fn look_for(
+        &self,
+        cause: &Cause,
+        missing: &[JobId],
+    ) -> Result<Option<Duration>, Error> {
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(missing)).await? {
+            Ok(answer) => answer,
+            Err(error) => return self.away(&error).await.map(Some),
+        };
+        let found = answer
+            .found
+            .iter()
+            .filter_map(|record| Observation::from_controller(&self.collector.cluster, record));
+        let wanted: BTreeSet<u32> = missing.iter().map(|id| id.get()).collect();
+        let readings = found
+            .filter(|observation| wanted.contains(&observation.raw_id))
+            .map(TracedObservation::new)
+            .collect();
+        self.collector.absorb(cause, readings).await?;
+        // Accounting's record of an end is proof enough; without one they are asked for by id in their turn.
+        for id in answer.unlisted {
+            self.questions.ask(id.get()).await;
+        }
+        for id in answer.missing {
+            if self.collector.missing(id.get()).await? {
+                self.questions.ask(id.get()).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Settles tasks that left their arrays' records. Whether a record that no row shows is gone, the controller is asked by id.
+    pub(super) async fn settle(
+        &self,
+        cause: &Cause,
+        arrays: Vec<OpenArray>,
+    ) -> Result<Option<Duration>, Error> {
+        let absent = arrays
+            .iter()
+            .filter(|array| array.record == ArrayRecord::Absent);
+        let absent: Vec<JobId> = absent
+            .filter_map(|array| JobId::new(array.run.job_id))
+            .take(MISSING_AT_ONCE)
+            .collect();
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
+            Ok(answer) => answer,
+            Err(error) => return self.away(&error).await.map(Some),
+        };
+        for OpenArray { run, record } in arrays {
+            let gone = match record {
+                ArrayRecord::There => Some(false),
+                ArrayRecord::Gone => Some(true),
+                ArrayRecord::Absent => self.gone(&run, &answer),
+            };
+            // What is not clear is asked again at the next sweep.
+            if let Some(gone) = gone
+                && self.collector.settle_array(cause, &run, gone).await?
+            {
+                self.questions.ask(run.job_id).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an array has no record of its own any more; `None` if the answer does not say.
+    fn gone(&self, array: &RunKey, answer: &JobLookup) -> Option<bool> {
+        let of_array = |record: &&JobRecord| {
+            let ids = [record.job_id, record.array_job_id];
+            ids.contains(&JobId::new(array.job_id))
+        };
+        let mut records = answer.found.iter().filter(of_array).peekable();
+        if records.peek().is_none() {
+            let missing = answer.missing.iter();
+            return missing
+                .into_iter()
+                .any(|id| id.get() == array.job_id)
+                .then_some(true);
+        }
+        let own = |record: &JobRecord| {
+            let observation = Observation::from_controller(&self.collector.cluster, record);
+            observation.is_some_and(|observation| observation.run == *array)
+        };
+        Some(!records.any(own))
+    }
+}

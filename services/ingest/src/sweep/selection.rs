@@ -1,0 +1,140 @@
+//! What a sweep has to look at more closely.
+
+use std::collections::{BTreeSet, HashMap};
+
+use mesh_events::RunKey;
+use slurm_client::{Sweep, SweepRow};
+use slurm_types::JobId;
+
+use crate::collector::SKEW;
+use crate::domain::RunStore;
+
+/// Missing jobs asked for by id per sweep; the others wait for the next one.
+pub(super) const MISSING_AT_ONCE: usize = 1_000;
+
+/// Rows whose full record is worth reading.
+pub(super) fn changed<'a>(book: &RunStore, sweep: &'a Sweep) -> Vec<&'a SweepRow> {
+    let unchanged = |row: &SweepRow| {
+        let Some(submit) = row.submit.map(slurm_types::UnixTime::as_secs) else {
+            return false;
+        };
+        let mut known = false;
+        for (_, tracked) in book.submitted_as(row.job_id.get(), submit) {
+            if tracked.unsettled(sweep.started_at.as_secs()) {
+                return false;
+            }
+            known |= tracked.digest == row.digest;
+        }
+        known
+    };
+    sweep.rows.iter().filter(|row| !unchanged(row)).collect()
+}
+
+/// Jobs that are tracked as alive and not in the answer: some of them, after those that were asked for last.
+pub(super) fn missing(
+    book: &RunStore,
+    sweep: &Sweep,
+    rows: &BTreeSet<u32>,
+    asked: u32,
+) -> Vec<JobId> {
+    // Who was submitted after the sweep began may be missing; who was in the far future was so before the clock was set back.
+    let (began, future) = (
+        sweep.started_at.as_secs(),
+        sweep.started_at.as_secs().saturating_add(SKEW),
+    );
+    let alive = book.iter().filter(|(run, tracked)| {
+        !tracked.over()
+            && !tracked.is_array
+            && (run.submit_time < began || run.submit_time > future)
+            && !rows.contains(&tracked.raw_id)
+    });
+    let ids: BTreeSet<JobId> = alive
+        .filter_map(|(_, tracked)| JobId::new(tracked.raw_id))
+        .collect();
+    turn(&ids, asked)
+}
+
+/// The next to be asked for, and then from the smallest on: who is not answered does not keep the others waiting.
+fn turn(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
+    let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= asked);
+    after
+        .into_iter()
+        .chain(before)
+        .take(MISSING_AT_ONCE)
+        .collect()
+}
+
+/// An array with tasks to settle.
+pub(super) struct OpenArray {
+    pub(super) run: RunKey,
+    pub(super) record: ArrayRecord,
+}
+
+/// What a sweep shows of an array's own record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ArrayRecord {
+    /// It is there.
+    There,
+    /// Its last task has it: Slurm gives that task the array's id.
+    Gone,
+    /// Nothing has the array's id, which proves nothing.
+    Absent,
+}
+
+/// Arrays with tasks to settle.
+pub(super) fn arrays(book: &RunStore, sweep: &Sweep) -> Vec<OpenArray> {
+    let open: Vec<RunKey> = book
+        .iter()
+        .filter(|(_, tracked)| {
+            // What left it before it was cancelled is to be settled afterwards, too.
+            tracked.is_array
+                && (tracked.left.is_some() || !tracked.over() && tracked.remaining.is_some())
+        })
+        .map(|(run, _)| run)
+        .collect();
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let mut shown: HashMap<(u32, i64), ArrayRecord> = HashMap::new();
+    for row in &sweep.rows {
+        let (true, Some(submit)) = (row.array_job_id == Some(row.job_id), row.submit) else {
+            continue;
+        };
+        let record = if row.nodes.is_empty() {
+            ArrayRecord::There
+        } else {
+            ArrayRecord::Gone
+        };
+        shown.insert((row.job_id.get(), submit.as_secs()), record);
+    }
+    let record = |run: &RunKey| {
+        let shown = shown.get(&(run.job_id, run.submit_time));
+        shown.copied().unwrap_or(ArrayRecord::Absent)
+    };
+    let left = |run: &RunKey| book.get(run).is_some_and(|tracked| tracked.left.is_some());
+    let open = open.into_iter().map(|run| OpenArray {
+        record: record(&run),
+        run,
+    });
+    open.filter(|open| open.record != ArrayRecord::There || left(&open.run))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_missing_job_gets_its_turn() {
+        let ids: BTreeSet<JobId> = (1..=2_500).filter_map(JobId::new).collect();
+        let mut asked = 0;
+        let mut seen = BTreeSet::new();
+        for _ in 0..3 {
+            let turn = turn(&ids, asked);
+            assert_eq!(turn.len(), MISSING_AT_ONCE);
+            asked = turn.last().map_or(0, |id| id.get());
+            seen.extend(turn);
+        }
+        assert_eq!(seen, ids);
+    }
+}

@@ -1,0 +1,73 @@
+//! A reading that differs from what was told: what changed and why, and what is told of it with one write.
+
+use std::collections::BTreeSet;
+
+use mesh_events::Event;
+use prost::Message as _;
+use slurm_client::Transaction;
+
+use super::access::{AccessByEntity, Entity};
+use super::access_store::AccessStore;
+use super::actor::who_did;
+use super::diff::{Change, Kind, diff};
+
+/// A change, and the entry of the log that explains it.
+pub(super) type AttributedChange<'a> = (Change, Option<&'a Transaction>);
+
+/// A reading that differs from what was told.
+pub(super) struct AccessDiff<'a> {
+    pub(super) now: AccessByEntity,
+    pub(super) changes: Vec<AttributedChange<'a>>,
+}
+
+impl<'a> AccessDiff<'a> {
+    /// The changes with their explanation: from the log before the readings, else from the one after them. At the first start there are
+    /// none: what everybody has by then is not told.
+    pub(super) fn of(
+        memory: &AccessStore,
+        now: AccessByEntity,
+        log: &'a [Transaction],
+        later: &'a [Transaction],
+    ) -> Self {
+        let changes = if memory.meta.access_known {
+            diff(&memory.told(), &now)
+        } else {
+            Vec::new()
+        };
+        let explained = |change: Change| {
+            let by = who_did(&change, log).or_else(|| who_did(&change, later));
+            (change, by)
+        };
+        Self {
+            now,
+            changes: changes.into_iter().map(explained).collect(),
+        }
+    }
+
+    /// Who is missing, or has lost a role, and the log does not say why. slurmdbd logs every such change.
+    pub(super) fn doubtful(&self) -> BTreeSet<Entity> {
+        let logged = ["Account", "AdminLevel", "Coordinator"];
+        let doubtful = self.changes.iter().filter(|(change, by)| {
+            by.is_none()
+                && change.kind == Kind::Revoked
+                && logged.contains(&change.attribute.as_str())
+        });
+        doubtful.map(|(change, _)| change.entity.clone()).collect()
+    }
+}
+
+/// What is told with one write.
+#[derive(Default)]
+pub(super) struct AccessEventBatch {
+    pub(super) entities: BTreeSet<Entity>,
+    pub(super) events: Vec<(Entity, Event)>,
+    pub(super) bytes: usize,
+}
+
+impl AccessEventBatch {
+    pub(super) fn add(&mut self, entity: &Entity, event: Event) {
+        // Base64 makes 4 of 3.
+        self.bytes += event.encoded_len() * 4 / 3;
+        self.events.push((entity.clone(), event));
+    }
+}

@@ -1,0 +1,188 @@
+//! Tells what the watcher has found, and remembers it: changes of access, and who people are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use chrono::Utc;
+use slurm_client::Transaction;
+
+use super::AccessWatcher;
+use super::access::{Access, Entity};
+use super::access_changes::{AccessDiff, AccessEventBatch, AttributedChange};
+use super::access_events::AccessEventContext;
+use super::access_store::AccessStore;
+use super::watch::OVERLAP;
+use crate::identity::Person;
+use crate::{Error, metrics};
+
+/// Events per write: an outbox must fit into a value of a bucket (1 MiB), together with what is remembered.
+const MOST_IN_OUTBOX: usize = 256 * 1_024;
+
+impl AccessWatcher {
+    /// Tells what changed, and remembers it.
+    pub(super) async fn changed(
+        &self,
+        memory: &mut AccessStore,
+        news: AccessDiff<'_>,
+    ) -> Result<(), Error> {
+        let AccessDiff { now, changes } = news;
+        let before = memory.told();
+        let is_baseline = !memory.meta.access_known;
+        let mut of_entity: BTreeMap<Entity, Vec<AttributedChange<'_>>> = BTreeMap::new();
+        for explained in changes {
+            let entity = explained.0.entity.clone();
+            of_entity.entry(entity).or_default().push(explained);
+        }
+        let frame = self.frame();
+        let everyone: BTreeSet<&Entity> = before.keys().chain(now.keys()).collect();
+        let mut batch = AccessEventBatch::default();
+        for entity in everyone {
+            let access = now.get(entity).cloned().unwrap_or_default();
+            if before.get(entity) == Some(&access) {
+                continue;
+            }
+            let known = memory.known.entry(entity.clone()).or_default();
+            known.access = access;
+            for (change, by) in of_entity.remove(entity).unwrap_or_default() {
+                known.seq += 1;
+                batch.add(entity, frame.access(&change, by, known.seq));
+            }
+            batch.entities.insert(entity.clone());
+            if batch.bytes > MOST_IN_OUTBOX {
+                self.tell(memory, std::mem::take(&mut batch)).await?;
+            }
+        }
+        self.tell(memory, batch).await?;
+        if is_baseline {
+            tracing::info!(
+                known = memory.known.len(),
+                "access of everybody is known; from now on changes are told"
+            );
+            memory.meta.access_known = true;
+        }
+        Ok(())
+    }
+
+    /// Remembers which entries of the log are told.
+    pub(super) async fn settle(
+        &self,
+        memory: &mut AccessStore,
+        log: Vec<Transaction>,
+    ) -> Result<(), Error> {
+        let before = memory.meta.clone();
+        let meta = &mut memory.meta;
+        for entry in log {
+            let time = entry.time.as_secs();
+            meta.log_time = meta.log_time.max(time);
+            meta.log_told.insert(entry.id, time);
+        }
+        let oldest = meta.log_time - OVERLAP;
+        meta.log_told.retain(|_, time| *time >= oldest);
+        if *meta == before && meta.access_known {
+            return Ok(());
+        }
+        memory.write_meta().await
+    }
+
+    /// Tells whose person became known or changed.
+    pub(super) async fn link(&self, memory: &mut AccessStore) -> Result<(), Error> {
+        if self.config.accounting && !memory.meta.access_known {
+            return Ok(());
+        }
+        // Who may use the cluster, or was known, is looked up; of others is told what jobs and logins made known.
+        let mut users: BTreeMap<String, bool> = self
+            .identities
+            .users()
+            .into_iter()
+            .map(|user| (user, false))
+            .collect();
+        for (entity, known) in &memory.known {
+            let matters = known.access != Access::default() || known.person.is_some();
+            if let Entity::User(user) = entity
+                && matters
+            {
+                users.insert(user.clone(), true);
+            }
+        }
+        let found: Vec<(String, Option<Person>)> = users
+            .into_iter()
+            .filter_map(|(user, matters)| {
+                let person = match matters {
+                    true => self.identities.ask(&user),
+                    false => self.identities.peek(&user),
+                };
+                Some((user, person.ok()?))
+            })
+            .collect();
+        let is_baseline = !memory.meta.people_known;
+        if is_baseline && !self.identities.settled() {
+            return Ok(());
+        }
+        let frame = self.frame();
+        let mut batch = AccessEventBatch::default();
+        for (user, person) in found {
+            let entity = Entity::User(user);
+            let before = memory
+                .known
+                .get(&entity)
+                .and_then(|known| known.person.clone());
+            if before == person {
+                continue;
+            }
+            let known = memory.known.entry(entity.clone()).or_default();
+            known.person.clone_from(&person);
+            if !is_baseline {
+                known.seq += 1;
+                let event =
+                    frame.linked(entity.user(), before.as_ref(), person.as_ref(), known.seq);
+                batch.add(&entity, event);
+            }
+            batch.entities.insert(entity);
+            if batch.bytes > MOST_IN_OUTBOX {
+                self.tell(memory, std::mem::take(&mut batch)).await?;
+            }
+        }
+        self.tell(memory, batch).await?;
+        if is_baseline {
+            memory.meta.people_known = true;
+            memory.write_meta().await?;
+        }
+        Ok(())
+    }
+
+    /// Stores, publishes, and stores again that it is published.
+    async fn tell(&self, memory: &mut AccessStore, batch: AccessEventBatch) -> Result<(), Error> {
+        if batch.entities.is_empty() {
+            return Ok(());
+        }
+        memory.write(&batch.entities, &batch.events).await?;
+        if batch.events.is_empty() {
+            return Ok(());
+        }
+        let traced = batch.events.iter().map(|(_, event)| {
+            if let Ok(kind) = event.r#type.parse() {
+                metrics::fact(kind);
+            }
+            let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type, cluster = event.cluster);
+            (event.clone(), span)
+        });
+        self.bus
+            .publish_all_traced(traced.collect(), &self.shutdown)
+            .await?;
+        memory.write(&batch.entities, &[]).await
+    }
+
+    fn frame(&self) -> AccessEventContext<'_> {
+        let late = self.config.users.interval.saturating_mul(2) + Duration::from_secs(60);
+        AccessEventContext {
+            cluster: &self.cluster,
+            now: Utc::now(),
+            late_after: i64::try_from(late.as_secs()).unwrap_or(i64::MAX),
+            asked: match self.slurm.over_rest() {
+                true => "slurmrestd",
+                false => "sacctmgr",
+            },
+            identities: &self.identities,
+        }
+    }
+}

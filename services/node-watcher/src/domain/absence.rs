@@ -1,0 +1,142 @@
+//! A whole answer of Slurm, against what is known.
+//!
+//! A node that is missing from an answer is not gone yet: it must be missing from [`MISSED_POLLS_BEFORE_DELETED`] answers in a row, and from
+//! [`MISSED_POLLS_IF_MOST_MISSING`] where more than half of the known nodes are missing with it. An empty answer never comes here: the client refuses it.
+//!
+//! - A missing fixed node is `removed`.
+//! - A missing cloud node is `terminated`: Slurm leaves out cloud nodes that are switched off (seen on 22.05).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use mesh_events::EventType;
+use slurm_client::NodeRecord;
+use slurm_types::Lifecycle;
+
+use super::cause::{self, Cause};
+use super::diff::{NodeChange, TrackedNode, diff};
+
+/// Answers in a row a node must be missing from.
+pub const MISSED_POLLS_BEFORE_DELETED: u32 = 2;
+/// The same where more than half of the known nodes are missing.
+pub const MISSED_POLLS_IF_MOST_MISSING: u32 = 5;
+
+/// One node after a look.
+#[derive(Clone, Debug)]
+pub struct ObservedNode {
+    /// Slurm's record; for a node that is missing, what is remembered of it.
+    pub record: NodeRecord,
+    /// What to remember; its number counts the changes.
+    pub after: TrackedNode,
+    /// What happened, oldest first.
+    pub changes: Vec<NodeChange>,
+}
+
+/// Compares an answer with what is known. `first` is the very first look at this cluster: what is there then is `baseline`, not new.
+pub fn confirm_absence(
+    known: &BTreeMap<String, TrackedNode>,
+    first: bool,
+    answer: Vec<NodeRecord>,
+    now: DateTime<Utc>,
+) -> Vec<ObservedNode> {
+    let names: BTreeSet<String> = answer.iter().map(|node| node.name.clone()).collect();
+    let expected = known
+        .iter()
+        .filter(|(name, node)| !node.gone && !may_hide(node) && !names.contains(*name));
+    let missing = expected.clone().count();
+    let present = known.values().filter(|node| !node.gone).count();
+    let proof = if missing * 2 > present {
+        MISSED_POLLS_IF_MOST_MISSING
+    } else {
+        MISSED_POLLS_BEFORE_DELETED
+    };
+    let absent: Vec<ObservedNode> = expected
+        .map(|(name, node)| miss(name, node, proof, now))
+        .collect();
+    answer
+        .into_iter()
+        .map(|record| look(known.get(&record.name), first, record, now))
+        .chain(absent)
+        .collect()
+}
+
+/// A cloud node that is switched off may be left out of the list at any time.
+fn may_hide(node: &TrackedNode) -> bool {
+    node.cloud && node.lifecycle == Lifecycle::Terminated
+}
+
+fn look(
+    known: Option<&TrackedNode>,
+    first: bool,
+    record: NodeRecord,
+    now: DateTime<Utc>,
+) -> ObservedNode {
+    let before = known.filter(|node| !node.gone);
+    let mut after = TrackedNode::after(before, &record);
+    let changes = if first && before.is_none() {
+        vec![NodeChange {
+            kind: EventType::NodeBaseline,
+            previous: None,
+            cause: cause::of(&record, after.lifecycle),
+            at: now,
+        }]
+    } else {
+        diff(before, &record, now)
+    };
+    after.n = known.map_or(0, |node| node.n) + changes.len() as u64;
+    ObservedNode {
+        record,
+        after,
+        changes,
+    }
+}
+
+fn miss(name: &str, node: &TrackedNode, proof: u32, now: DateTime<Utc>) -> ObservedNode {
+    let mut after = TrackedNode {
+        missing: node.missing + 1,
+        ..node.clone()
+    };
+    let mut changes = Vec::new();
+    if after.missing >= proof {
+        let (kind, cause) = if node.cloud {
+            (
+                EventType::NodeTerminated,
+                Cause {
+                    word: "power_saving".to_owned(),
+                    source: "slurm".to_owned(),
+                    actor: None,
+                },
+            )
+        } else {
+            after.gone = true;
+            (EventType::NodeRemoved, Cause::default())
+        };
+        changes.push(NodeChange {
+            kind,
+            previous: Some(node.lifecycle),
+            cause,
+            at: now,
+        });
+        after = TrackedNode {
+            n: node.n + 1,
+            lifecycle: Lifecycle::Terminated,
+            suspect: false,
+            impaired: false,
+            missing: 0,
+            ..after
+        };
+    }
+    let record = NodeRecord {
+        name: name.to_owned(),
+        cpus_effective: node.cpus,
+        real_memory_mib: node.memory_mib,
+        gres: node.gres.clone(),
+        partitions: node.partitions.clone(),
+        ..NodeRecord::default()
+    };
+    ObservedNode {
+        record,
+        after,
+        changes,
+    }
+}

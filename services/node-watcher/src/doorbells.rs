@@ -1,0 +1,77 @@
+//! Doorbells of node hooks: somebody says "look at these nodes now".
+//!
+//! Rings that come together cause one look, and looks have the pauses of [`crate::config::Config::pause_after_ring`], whatever replies. A ring
+//! states nothing: what is told comes from Slurm's own answer. It is acknowledged once that is stored, or left to the next look if
+//! Slurm does not answer.
+
+use std::time::Duration;
+
+use mesh_bus::{Handler, Message, Outcome};
+use mesh_events::hooks;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
+use prost::Message as _;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::metrics;
+
+/// Room for replies; who finds it full waits.
+pub const CHANNEL_CAPACITY: usize = 1_024;
+/// Rings that wait for a look at the same time.
+pub const MAX_WAITING_DOORBELLS: usize = 512;
+
+/// Somebody waits for a look; to be answered with what became of the ring.
+pub type PollReply = oneshot::Sender<&'static str>;
+
+/// Takes doorbells off the bus.
+pub struct Doorbells {
+    /// The cluster whose nodes are watched.
+    pub cluster: String,
+    /// Where they are waited for.
+    pub replies: mpsc::Sender<PollReply>,
+}
+
+impl Handler for Doorbells {
+    async fn handle(&self, message: &Message) -> Outcome {
+        message.link_current_span();
+        let reject = |reason: String| {
+            metrics::doorbell("unusable");
+            Outcome::Reject { reason }
+        };
+        let bell = match Doorbell::decode(message.body.clone()) {
+            Ok(bell) => bell,
+            Err(error) => return reject(format!("decode doorbell: {error}")),
+        };
+        if bell.cluster != self.cluster {
+            return reject(format!(
+                "doorbell of {} is from cluster {:?}, this is {:?}; give each cluster its own mesh.cluster",
+                bell.hook, bell.cluster, self.cluster
+            ));
+        }
+        if bell.probe || bell.hook == hooks::DOCTOR {
+            metrics::doorbell("probe");
+            return Outcome::Done;
+        }
+        tracing::debug!(hook = bell.hook, nodes = bell.nodes, "doorbell");
+        let (ring, answer) = oneshot::channel();
+        let rung = self.replies.send(ring).await.is_ok();
+        match answer.await {
+            Ok(outcome) if rung => {
+                metrics::doorbell(outcome);
+                Outcome::Done
+            }
+            // This one leads no more: the one that does takes it.
+            _ => Outcome::Retry {
+                after: Duration::from_secs(1),
+            },
+        }
+    }
+}
+
+/// Answers replies.
+pub fn answer(replies: &mut Vec<PollReply>, outcome: &'static str) {
+    for ring in replies.drain(..) {
+        if ring.send(outcome).is_err() {
+            tracing::trace!("nobody waits for this doorbell any more");
+        }
+    }
+}

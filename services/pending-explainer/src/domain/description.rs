@@ -1,0 +1,121 @@
+//! Sentences for the free texts Slurm prints in place of a reason.
+
+use slurm_types::reasons::Match;
+
+use super::explain::{PendingJob, ReasonText};
+use super::reason::{reservation_gone, say, with};
+use super::reason_text::{MAX_SUMMARY_CHARS, clip, name, named, nodes, time_limit};
+
+/// ReasonText for a free text; `None` if none was recognised.
+pub fn words(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {
+    let description = found.description?;
+    let captured = |key: &str| name(found.captures.get(key).map_or("", String::as_str));
+    match description.reason {
+        "ReqNodeNotAvail" if found.captures.contains_key("nodes") => {
+            let missing = found.captures.get("nodes").map_or("", |list| list.trim());
+            let which = if missing.is_empty() {
+                "nodes it asks for".to_owned()
+            } else {
+                nodes(missing)
+            };
+            with(
+                say(
+                    format!("It needs nodes that are down, drained or do not respond: {which}."),
+                    "An administrator has to bring them back. If you named the nodes yourself (--nodelist), other nodes may do.",
+                ),
+                (!missing.is_empty())
+                    .then(|| format!("nodes {}", clip(missing, MAX_SUMMARY_CHARS))),
+            )
+        }
+        "ReqNodeNotAvail" if found.text.contains("aintenance") => say(
+            "A maintenance reservation on its nodes begins before it could finish.",
+            format!(
+                "It starts after the maintenance. Its time limit is {}: one that ends before the maintenance may let it start now.",
+                time_limit(waiting.job.time_limit_minutes)
+            ),
+        ),
+        "ReqNodeNotAvail" => say(
+            "Its nodes are up but planned for other jobs.",
+            "Nothing is wrong. A shorter time limit, or not naming nodes (--nodelist), may let it start earlier.",
+        ),
+        "Resources" => say(
+            format!(
+                "Too many nodes of {} are down, drained or kept for partitions of higher priority.",
+                named("partition", &waiting.job.partition)
+            ),
+            "An administrator has to bring nodes back; a smaller request or another partition may start earlier.",
+        ),
+        "JobHeldUser" if found.text.starts_with("launch") => say(
+            "It could not be launched on its nodes, was put back into the queue and held.",
+            "Find the cause (prolog, script, working directory), then: scontrol release JOB.",
+        ),
+        "JobHoldMaxRequeue" => say(
+            "Its launch failed so often (MaxBatchRequeue) that Slurm holds it.",
+            "An administrator should look for the cause on its nodes before it is released.",
+        ),
+        "JobHeldUser" if found.text.starts_with("user") => say(
+            "Your login environment could not be read (--get-user-env), so it was put back into the queue and held.",
+            "Make your login files quick and free of errors, then: scontrol release JOB.",
+        ),
+        "JobHeldUser" if found.text.contains("special") => say(
+            "It ended in a special exit state, was put back into the queue and held.",
+            "Look at its output for the exit code, then: scontrol release JOB.",
+        ),
+        "JobHeldUser" => say(
+            "It was put back into the queue and is held.",
+            "When it is ready to run again: scontrol release JOB.",
+        ),
+        "ReservationDeleted" => reservation_gone(&captured("resv"), "was deleted"),
+        "ReservationInvalid" => reservation_gone(&captured("resv"), "is not valid any more"),
+        "AccountNotAllowed" => {
+            let partition = captured("part");
+            with(
+                say(
+                    format!(
+                        "You are in none of the Unix groups that may use partition {partition}: {}.",
+                        captured("groups")
+                    ),
+                    "Use another partition, or ask to be added to one of these groups.",
+                ),
+                [format!("partition {partition}")],
+            )
+        }
+        "RaisedSignal" => say(
+            format!(
+                "Its script was ended by signal {} ({}).",
+                captured("sig"),
+                captured("name")
+            ),
+            "Look at the end of its output for what it was doing.",
+        ),
+        "TimeLimit" if found.captures.contains_key("tres") => say(
+            format!(
+                "It was stopped: the budget of {} minutes ({}) is used up, {} were counted.",
+                captured("tres"),
+                captured("limit"),
+                captured("used")
+            ),
+            "Ask for more budget, or charge another account or QOS.",
+        ),
+        "TimeLimit" if found.captures.contains_key("resv") => say(
+            format!(
+                "It was stopped because its reservation {} ended.",
+                captured("resv")
+            ),
+            "Submit it again in a longer reservation, with a time limit that fits, or without one.",
+        ),
+        "TimeLimit" => say(
+            "It was stopped: the wall-clock budget of its QOS or association is used up.",
+            "Ask for more budget, or charge another account or QOS.",
+        ),
+        "BurstBufferOperation" => say(
+            format!(
+                "The burst buffer ({}) reports: {}",
+                captured("plugin"),
+                captured("msg")
+            ),
+            "An administrator has to look at the burst buffer; the job stays held until it is released.",
+        ),
+        _ => None,
+    }
+}

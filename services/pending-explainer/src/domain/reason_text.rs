@@ -1,0 +1,207 @@
+//! Small parts of sentences: amounts, durations, lists, and names that come from outside.
+
+use chrono::{DateTime, Utc};
+use slurm_types::HostList;
+
+/// Longest summary, so that it fits a chat message beside everything else.
+pub const MAX_SUMMARY_CHARS: usize = 300;
+
+/// Longest name from outside (partition, reservation, dependency, …) inside a sentence.
+const MAX_NAME_CHARS: usize = 48;
+
+/// Cuts a text to at most `most` characters, marking the cut.
+pub fn clip(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    cut.truncate(cut.trim_end().len());
+    cut.push('…');
+    cut
+}
+
+/// A name from outside as it may stand in a sentence: one line, of bounded length.
+pub fn name(text: &str) -> String {
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    clip(line.trim(), MAX_NAME_CHARS)
+}
+
+/// `QOS small`, or `the QOS` if the record does not name one.
+pub fn named(what: &str, text: &str) -> String {
+    let text = name(text);
+    if text.is_empty() {
+        format!("the {what}")
+    } else {
+        format!("{what} {text}")
+    }
+}
+
+/// `reservation course`, or `reservation`: for use after "its".
+pub fn own(what: &str, text: &str) -> String {
+    format!("{what} {}", name(text)).trim_end().to_owned()
+}
+
+/// With a capital first letter, as a sentence begins.
+pub fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(chars).collect()
+    })
+}
+
+/// `1 CPU`, `4 CPUs`.
+pub fn count(amount: u64, one: &str, many: &str) -> String {
+    format!("{amount} {}", if amount == 1 { one } else { many })
+}
+
+/// Memory from MiB, in the largest unit that stays exact to one decimal.
+pub fn memory(mib: u64) -> String {
+    match mib {
+        0..1024 => format!("{mib} MiB"),
+        1024..1_048_576 => tenths(mib, 1024, "GiB"),
+        _ => tenths(mib, 1_048_576, "TiB"),
+    }
+}
+
+fn tenths(amount: u64, unit: u64, word: &str) -> String {
+    // Rounded up: a request of 1.51 GiB is not met by 1.5.
+    let tenths = amount.saturating_mul(10).div_ceil(unit);
+    if tenths.is_multiple_of(10) {
+        format!("{} {word}", tenths / 10)
+    } else {
+        format!("{}.{} {word}", tenths / 10, tenths % 10)
+    }
+}
+
+/// A duration in its two largest units: `3 d 4 h`, `2 h 5 min`, `45 s`.
+pub fn duration(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let Some(first) = UNITS.iter().position(|(size, _)| seconds >= *size) else {
+        return "0 s".to_owned();
+    };
+    let (size, word) = UNITS[first];
+    let mut text = format!("{} {word}", seconds / size);
+    // Seconds beside minutes would only pretend precision.
+    if let Some((next, word)) = UNITS.get(first + 1).filter(|(next, _)| *next > 1) {
+        let rest = seconds % size / next;
+        if rest > 0 {
+            text.push_str(&format!(" {rest} {word}"));
+        }
+    }
+    text
+}
+
+/// A time limit in minutes, or that there is none.
+pub fn time_limit(minutes: Option<u32>) -> String {
+    minutes.map_or_else(
+        || "no time limit".to_owned(),
+        |minutes| duration(u64::from(minutes) * 60),
+    )
+}
+
+/// A moment and how far away it is: `2026-11-22 03:00 UTC (in 2 h)`.
+pub fn moment(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let stamp = at.format("%Y-%m-%d %H:%M UTC");
+    match u64::try_from((at - now).num_seconds()) {
+        Ok(seconds) if seconds > 0 => format!("{stamp} (in {})", duration(seconds)),
+        _ => stamp.to_string(),
+    }
+}
+
+/// `a`, `a and b`, `a, b and 3 more`.
+pub fn list(items: &[String], most: usize) -> String {
+    let shown = &items[..items.len().min(most)];
+    let hidden = items.len() - shown.len();
+    match (shown, hidden) {
+        ([], _) => String::new(),
+        (shown, 0) => match shown.split_last() {
+            Some((last, [])) => last.clone(),
+            Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+            None => String::new(),
+        },
+        (shown, hidden) => format!("{} and {hidden} more", shown.join(", ")),
+    }
+}
+
+/// A host list for a sentence: as Slurm writes it while short, else its first nodes and how many more.
+pub fn nodes(text: &str) -> String {
+    let text = text.trim();
+    if text.chars().count() <= MAX_NAME_CHARS {
+        return name(text);
+    }
+    match HostList::expand(text) {
+        Ok(nodes) => list(&nodes.iter().map(|node| name(node)).collect::<Vec<_>>(), 3),
+        Err(_) => name(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_show_their_two_largest_units() {
+        let cases = [
+            (0, "0 s"),
+            (45, "45 s"),
+            (60, "1 min"),
+            (119, "1 min"),
+            (7_500, "2 h 5 min"),
+            (7_200, "2 h"),
+            (273_600, "3 d 4 h"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+
+    #[test]
+    fn memory_is_never_rounded_down() {
+        let cases = [
+            (100, "100 MiB"),
+            (1024, "1 GiB"),
+            (1025, "1.1 GiB"),
+            (8192, "8 GiB"),
+            (1_572_864, "1.5 TiB"),
+        ];
+        for (mib, text) in cases {
+            assert_eq!(memory(mib), text);
+        }
+    }
+
+    #[test]
+    fn lists_say_how_many_they_leave_out() {
+        let items = ["a", "b", "c", "d"].map(str::to_owned);
+        assert_eq!(list(&items[..1], 3), "a");
+        assert_eq!(list(&items[..3], 3), "a, b and c");
+        assert_eq!(list(&items, 2), "a, b and 2 more");
+    }
+
+    #[test]
+    fn long_host_lists_are_counted() {
+        assert_eq!(nodes("n[1-400]"), "n[1-400]");
+        let long = "rack1-node[001-099],rack2-node[001-099],rack3-node[001-099]";
+        assert_eq!(
+            nodes(long),
+            "rack1-node001, rack1-node002, rack1-node003 and 294 more"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn clipped_texts_keep_their_bound(text in "\\PC{0,80}", most in 1usize..60) {
+            prop_assert!(clip(&text, most).chars().count() <= most);
+        }
+
+        #[test]
+        fn names_stay_on_one_line(text in ".{0,200}") {
+            let name = name(&text);
+            prop_assert!(name.chars().count() <= MAX_NAME_CHARS && !name.contains(['\n', '\r', '\t']));
+        }
+    }
+}

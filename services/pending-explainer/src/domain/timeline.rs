@@ -1,0 +1,324 @@
+//! What was said about each waiting job, and when to say it again.
+//!
+//! - An event about a waiting job is explained when the *class* of its reason is not the one last said; a reason the scheduler has not
+//!   worked out yet is not worth an event. `held` after a release is news again.
+//! - A snapshot of the queue is worth an event when the expected start first appears, or moves by more than a fifth of the remaining wait,
+//!   at most once per [`MIN_ESTIMATE_EVENT_INTERVAL`] and job.
+//! - An event older than the newest seen of its run changes nothing: messages of one run may be handled out of order.
+//! - Jobs that left the queue are remembered for [`RUN_RETENTION`], so that a message delivered twice says nothing new.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{
+    Confidence, Correlation, Entity, IdSource, Owner, Source,
+};
+use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, from_timestamp, timestamp};
+use serde::{Deserialize, Serialize};
+use slurm_types::ReasonClass;
+
+use super::explain::{self, PendingJob};
+use super::queue::QueuePosition;
+
+/// Least time between two events about the same job's expected start.
+pub const MIN_ESTIMATE_EVENT_INTERVAL: TimeDelta = TimeDelta::minutes(10);
+/// How long a job that left the queue is remembered.
+pub const RUN_RETENTION: TimeDelta = TimeDelta::days(1);
+/// How many explanations of a job are kept.
+const MAX_TIMELINE_ENTRIES: usize = 20;
+
+/// What is known of one run that waits or waited.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Id of the event by which the run became known: later explanations of the snapshot count from it.
+    pub first_cause: String,
+    /// Id of the newest event handled.
+    pub last_cause: String,
+    /// `run_seq` of the newest event handled.
+    pub seq: u64,
+    /// Number of the next explanation that follows from a snapshot.
+    pub next: u64,
+    /// Class last said; `None` before the first explanation and after a release.
+    pub class: Option<ReasonClass>,
+    /// Expected start last said, in Unix seconds.
+    pub start: Option<i64>,
+    /// When something was said last, in Unix seconds.
+    pub said_at: i64,
+    /// When its newest event was handled, in Unix seconds.
+    pub heard_at: i64,
+    /// When it left the queue, in Unix seconds; `None` while it waits.
+    pub left_at: Option<i64>,
+    /// The job as its newest event had it.
+    #[serde(with = "crate::adapters::protobuf")]
+    pub job: Job,
+    /// Its owner.
+    #[serde(with = "crate::adapters::protobuf")]
+    pub owner: Owner,
+    /// What its events are about.
+    #[serde(with = "crate::adapters::protobuf")]
+    pub entity: Entity,
+    /// What was said, oldest first.
+    pub timeline: VecDeque<TimelineEntry>,
+}
+
+/// One explanation of a run's timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineEntry {
+    /// Id of its event.
+    pub id: String,
+    /// When.
+    pub at: DateTime<Utc>,
+    /// Class of the reason.
+    pub class: String,
+    /// The reason.
+    pub reason: String,
+    /// The sentence.
+    pub summary: String,
+    /// Expected start, if there was one.
+    pub expected_start: Option<DateTime<Utc>>,
+}
+
+impl Run {
+    /// The account its job is charged to.
+    pub fn account(&self) -> &str {
+        &self.owner.account
+    }
+
+    /// The explanation as of now.
+    pub fn explain(&self, place: Option<QueuePosition<'_>>, now: DateTime<Utc>) -> Explanation {
+        // A snapshot older than the newest event knows less than the event.
+        let place = place.filter(|place| place.taken_at.timestamp() >= self.heard_at);
+        explain::explain(&PendingJob {
+            job: &self.job,
+            account: self.account(),
+            place,
+            now,
+        })
+    }
+
+    fn say(
+        &mut self,
+        (origin, n): (EventId, u64),
+        cause: &str,
+        explanation: Explanation,
+        now: DateTime<Utc>,
+    ) -> Event {
+        let id = EventId::derived(origin, EventType::QueueExplained, n);
+        let expected_start = explanation.expected_start.as_ref().and_then(from_timestamp);
+        self.start = expected_start.map(|start| start.timestamp());
+        self.said_at = now.timestamp();
+        if self.timeline.len() == MAX_TIMELINE_ENTRIES {
+            self.timeline.pop_front();
+        }
+        self.timeline.push_back(TimelineEntry {
+            id: id.to_string(),
+            at: now,
+            class: explanation.reason_class.clone(),
+            reason: explanation.reason.clone(),
+            summary: explanation.summary.clone(),
+            expected_start,
+        });
+        Event {
+            id: id.to_string(),
+            id_source: IdSource::derived(origin, n),
+            r#type: EventType::QueueExplained.to_string(),
+            occurred_at: Some(timestamp(now)),
+            observed_at: Some(timestamp(now)),
+            source: Source::Derived.into(),
+            source_detail: cause.to_owned(),
+            confidence: Confidence::Observed.into(),
+            correlation: Some(Correlation {
+                event_ids: vec![cause.to_owned()],
+                entities: Vec::new(),
+            }),
+            owner: Some(self.owner.clone()),
+            entity: Some(self.entity.clone()),
+            run_seq: self.seq,
+            schema_version: SCHEMA_VERSION,
+            payload: Some(Payload::Queue(QueueEvent {
+                job: Some(self.job.clone()),
+                explanation: Some(explanation),
+            })),
+            ..Event::default()
+        }
+    }
+}
+
+/// What an event about a job means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunUpdate {
+    /// It waits, or how it waits has changed.
+    Waits,
+    /// It is no longer held.
+    Released,
+    /// It runs, ended, or was never waiting.
+    Left,
+    /// Nothing about waiting.
+    None,
+}
+
+fn news(kind: EventType, job: &Job) -> RunUpdate {
+    match kind {
+        // The snapshot may be newer than the fact: a job that was seen late has perhaps ended by now.
+        EventType::JobSubmitted
+        | EventType::JobPending
+        | EventType::JobHeld
+        | EventType::JobBaseline
+            if job.state == "PENDING" =>
+        {
+            RunUpdate::Waits
+        }
+        EventType::JobReleased => RunUpdate::Released,
+        EventType::JobBaseline | EventType::JobStarted => RunUpdate::Left,
+        kind if kind.is_end() => RunUpdate::Left,
+        // Suspend, resume, resize, usage and corrections come after the start.
+        _ => RunUpdate::None,
+    }
+}
+
+/// What came of an event.
+#[derive(Debug)]
+pub enum UpdateOutcome {
+    /// Nothing has changed.
+    Nothing,
+    /// The state has changed; nothing is to be said.
+    Noted,
+    /// The state has changed and this is to be published.
+    Say(Box<Event>),
+}
+
+/// Takes in an event about a job.
+pub fn heard(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> UpdateOutcome {
+    let (Ok(kind), Some(job), Ok(cause)) = (event.kind(), event.job(), event.id.parse::<EventId>())
+    else {
+        return UpdateOutcome::Nothing;
+    };
+    let news = news(kind, job);
+    let known = runs.get_mut(&job.run);
+    if matches!(&known, Some(run) if run.seq > event.run_seq) {
+        return UpdateOutcome::Nothing;
+    }
+    let run = match (news, known) {
+        (RunUpdate::None, _) | (RunUpdate::Left, None) => return UpdateOutcome::Nothing,
+        (RunUpdate::Left, Some(run)) if run.left_at.is_some() => return UpdateOutcome::Nothing,
+        (RunUpdate::Left, Some(run)) => {
+            run.seq = event.run_seq;
+            run.last_cause.clone_from(&event.id);
+            run.left_at = Some(now.timestamp());
+            return UpdateOutcome::Noted;
+        }
+        (RunUpdate::Waits | RunUpdate::Released, Some(run)) => run,
+        (RunUpdate::Waits | RunUpdate::Released, None) => {
+            runs.entry(job.run.clone()).or_insert_with(|| Run {
+                first_cause: event.id.clone(),
+                last_cause: String::new(),
+                seq: 0,
+                next: 1,
+                class: None,
+                start: None,
+                said_at: 0,
+                heard_at: 0,
+                left_at: None,
+                job: Job::default(),
+                owner: Owner::default(),
+                entity: Entity::default(),
+                timeline: VecDeque::new(),
+            })
+        }
+    };
+    if run.last_cause == event.id || run.left_at.is_some() {
+        return UpdateOutcome::Nothing;
+    }
+    run.seq = event.run_seq;
+    run.last_cause.clone_from(&event.id);
+    run.heard_at = now.timestamp();
+    run.job = job.clone();
+    run.owner = event.owner.clone().unwrap_or_default();
+    run.entity = event.entity.clone().unwrap_or_default();
+    if news == RunUpdate::Released {
+        run.class = None;
+    }
+    let class = explain::recognise(job, None).class();
+    if class == ReasonClass::NotEvaluated || run.class == Some(class) {
+        return UpdateOutcome::Noted;
+    }
+    run.class = Some(class);
+    let explanation = explain::explain(&PendingJob {
+        job,
+        account: run.account(),
+        place: None,
+        now,
+    });
+    let said = run.say((cause, 0), &event.id, explanation, now);
+    // The fact is as old and as sure as the one it follows from.
+    UpdateOutcome::Say(Box::new(Event {
+        cluster: event.cluster.clone(),
+        occurred_at: event.occurred_at,
+        confidence: event.confidence,
+        late: event.late,
+        ..said
+    }))
+}
+
+/// Looks at a waiting run in a new snapshot. Returns what to say about its expected start, if anything.
+pub fn seen(
+    run: &mut Run,
+    cluster: &str,
+    place: QueuePosition<'_>,
+    now: DateTime<Utc>,
+) -> Option<Event> {
+    // Before the first explanation there is nothing to add to; afterwards only the start matters here, classes come as events.
+    if run.left_at.is_some()
+        || run.class.is_none()
+        || now.timestamp() - run.said_at < MIN_ESTIMATE_EVENT_INTERVAL.num_seconds()
+            && run.start.is_some()
+    {
+        return None;
+    }
+    let start = (place.row.expected_start > now.timestamp()).then_some(place.row.expected_start)?;
+    if !moved(run.start, start, now.timestamp()) {
+        return None;
+    }
+    let class = run.class;
+    let explanation = run.explain(Some(place), now);
+    // The scheduler may be on its way to another class: the event for it comes when it has lasted.
+    if explanation.expected_start.is_none()
+        || class.is_some_and(|class| class.as_str() != explanation.reason_class)
+    {
+        return None;
+    }
+    let cause: EventId = run.first_cause.parse().ok()?;
+    let n = run.next;
+    run.next += 1;
+    let first = run.first_cause.clone();
+    let said = run.say((cause, n), &first, explanation, now);
+    Some(Event {
+        cluster: cluster.to_owned(),
+        occurred_at: Some(timestamp(place.taken_at)),
+        ..said
+    })
+}
+
+/// Whether an expected start is news: it first appears, or moves by more than a fifth of the wait that was left.
+fn moved(said: Option<i64>, start: i64, now: i64) -> bool {
+    let Some(said) = said else { return true };
+    let left = (said - now).max(0);
+    (start - said).abs() * 5 > left
+}
+
+/// Forgets runs that left the queue long ago. True if there were any.
+pub fn forget(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
+    let before = runs.len();
+    runs.retain(|_, run| {
+        run.left_at
+            .is_none_or(|left| now.timestamp() - left < RUN_RETENTION.num_seconds())
+    });
+    runs.len() != before
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;

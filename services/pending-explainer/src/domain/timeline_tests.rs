@@ -1,0 +1,234 @@
+//! When something is said.
+
+use mesh_events::proto::mesh::queue::v1::QueuedJob;
+use mesh_testkit::build;
+
+use super::*;
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    build::submit_time() + TimeDelta::seconds(seconds)
+}
+
+fn waiting(kind: EventType, reason: &str, seq: u64) -> Event {
+    let job = Job {
+        state: "PENDING".into(),
+        reason: reason.into(),
+        start_time: None,
+        nodes: String::new(),
+        ..build::job(7)
+    };
+    // Sampled events of a run count upwards, so each has its own id.
+    let id = EventId::sampled(build::CLUSTER, &job.run, kind, seq).to_string();
+    Event {
+        id,
+        run_seq: seq,
+        ..build::job_event(kind, job)
+    }
+}
+
+fn row(expected_start: DateTime<Utc>) -> QueuedJob {
+    QueuedJob {
+        run: build::run(7).entity_key(),
+        partition: "cpu".into(),
+        reason: "Priority".into(),
+        expected_start: expected_start.timestamp(),
+        ..QueuedJob::default()
+    }
+}
+
+fn hear(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> Option<Event> {
+    match heard(runs, event, now) {
+        UpdateOutcome::Say(event) => Some(*event),
+        UpdateOutcome::Nothing | UpdateOutcome::Noted => None,
+    }
+}
+
+fn explanation(event: &Event) -> &Explanation {
+    match &event.payload {
+        Some(Payload::Queue(queue)) => queue.explanation.as_ref().expect("an explanation"),
+        other => panic!("no explanation: {other:?}"),
+    }
+}
+
+fn see(
+    runs: &mut BTreeMap<String, Run>,
+    start: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> Option<Event> {
+    let row = row(start);
+    seen(
+        runs.values_mut().next().expect("a run"),
+        build::CLUSTER,
+        QueuePosition {
+            row: &row,
+            ahead: 0,
+            taken_at: now,
+        },
+        now,
+    )
+}
+
+#[test]
+fn only_a_change_of_class_is_said() {
+    let mut runs = BTreeMap::new();
+    let mut class = |kind, reason, seq| {
+        hear(&mut runs, &waiting(kind, reason, seq), at(0))
+            .map(|said| explanation(&said).reason_class.clone())
+    };
+    assert_eq!(class(EventType::JobSubmitted, "None", 1), None);
+    assert_eq!(
+        class(EventType::JobPending, "Priority", 2).as_deref(),
+        Some("waiting_turn")
+    );
+    assert_eq!(class(EventType::JobPending, "Resources", 3), None);
+    assert_eq!(
+        class(EventType::JobPending, "QOSGrpCpuLimit", 4).as_deref(),
+        Some("limit")
+    );
+    assert_eq!(
+        class(EventType::JobHeld, "JobHeldUser", 5).as_deref(),
+        Some("held")
+    );
+    assert_eq!(class(EventType::JobReleased, "None", 6), None);
+    assert_eq!(
+        class(EventType::JobHeld, "JobHeldUser", 7).as_deref(),
+        Some("held")
+    );
+    assert_eq!(runs.values().next().map(|run| run.timeline.len()), Some(4));
+}
+
+#[test]
+fn ids_follow_from_the_cause() {
+    let mut runs = BTreeMap::new();
+    let event = waiting(EventType::JobPending, "Priority", 1);
+    let said = hear(&mut runs, &event, at(0)).expect("said");
+    assert_eq!(
+        said.id,
+        EventId::derived(
+            event.id.parse().expect("an id"),
+            EventType::QueueExplained,
+            0
+        )
+        .to_string()
+    );
+    assert_eq!(said.correlation.map(|c| c.event_ids), Some(vec![event.id]));
+    assert_eq!(
+        (said.owner, said.entity, said.cluster),
+        (event.owner, event.entity, event.cluster)
+    );
+}
+
+#[test]
+fn the_same_or_an_older_event_says_nothing_new() {
+    let mut runs = BTreeMap::new();
+    let newer = waiting(EventType::JobPending, "Priority", 5);
+    assert!(hear(&mut runs, &newer, at(0)).is_some());
+    assert!(hear(&mut runs, &newer, at(1)).is_none());
+    assert!(
+        hear(
+            &mut runs,
+            &waiting(EventType::JobHeld, "JobHeldUser", 4),
+            at(2)
+        )
+        .is_none()
+    );
+}
+
+#[test]
+fn a_job_that_left_is_remembered_for_a_day() {
+    let mut runs = BTreeMap::new();
+    assert!(
+        hear(
+            &mut runs,
+            &waiting(EventType::JobPending, "Priority", 1),
+            at(0)
+        )
+        .is_some()
+    );
+    let started = Event {
+        run_seq: 2,
+        ..build::job_event(EventType::JobStarted, build::job(7))
+    };
+    assert!(hear(&mut runs, &started, at(10)).is_none());
+    assert!(
+        hear(
+            &mut runs,
+            &waiting(EventType::JobHeld, "JobHeldUser", 3),
+            at(11)
+        )
+        .is_none()
+    );
+    assert!(see(&mut runs, at(4_000), at(12)).is_none());
+    assert!(!forget(&mut runs, at(3_600)));
+    assert!(forget(&mut runs, at(100_000)) && runs.is_empty());
+}
+
+#[test]
+fn a_started_job_never_seen_waiting_is_not_kept() {
+    let mut runs = BTreeMap::new();
+    assert!(
+        hear(
+            &mut runs,
+            &build::job_event(EventType::JobStarted, build::job(7)),
+            at(0)
+        )
+        .is_none()
+    );
+    assert!(runs.is_empty());
+}
+
+#[test]
+fn an_expected_start_is_said_when_it_appears_and_when_it_moves_much() {
+    let mut runs = BTreeMap::new();
+    assert!(
+        hear(
+            &mut runs,
+            &waiting(EventType::JobPending, "Priority", 1),
+            at(0)
+        )
+        .is_some()
+    );
+    let first = see(&mut runs, at(7_200), at(30)).expect("appears");
+    assert!(explanation(&first).expected_start.is_some());
+    // Too soon, though it moves much.
+    assert!(see(&mut runs, at(20_000), at(60)).is_none());
+    // 1000 s of a remaining 6300 s are less than a fifth.
+    assert!(see(&mut runs, at(8_200), at(900)).is_none());
+    let second = see(&mut runs, at(9_000), at(900)).expect("moved");
+    assert_ne!(first.id, second.id);
+    assert_eq!(first.correlation, second.correlation);
+    // Again too soon.
+    assert!(see(&mut runs, at(90_000), at(901)).is_none());
+}
+
+#[test]
+fn a_snapshot_says_nothing_before_the_first_explanation() {
+    let mut runs = BTreeMap::new();
+    assert!(
+        hear(
+            &mut runs,
+            &waiting(EventType::JobSubmitted, "None", 1),
+            at(0)
+        )
+        .is_none()
+    );
+    assert!(see(&mut runs, at(7_200), at(30)).is_none());
+}
+
+#[test]
+fn state_is_read_back_as_it_was_written() {
+    let mut runs = BTreeMap::new();
+    hear(
+        &mut runs,
+        &waiting(EventType::JobPending, "Priority", 1),
+        at(0),
+    )
+    .expect("said");
+    let text = serde_json::to_string(&runs).expect("written");
+    let back: BTreeMap<String, Run> = serde_json::from_str(&text).expect("read");
+    assert_eq!(serde_json::to_string(&back).expect("written"), text);
+    assert_eq!(
+        back.values().next().map(|run| &run.job),
+        runs.values().next().map(|run| &run.job)
+    );
+}

@@ -9,6 +9,6 @@ mod store;
 
 pub use costs::{AdjustmentRow, CostRow, FinalCost};
 pub use outbox::Unpublished;
-pub use queries::{By, Filter, OpenRun, SumRow};
+pub use queries::{CostGroup, CostSum, Filter, OpenRun};
 pub use runs::Transaction;
 pub use store::Store;

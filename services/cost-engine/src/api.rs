@@ -3,7 +3,7 @@
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
 //! coordinators their accounts', auditors and administrators everybody's.
 
-mod answer;
+mod response;
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use mesh_runtime::api::{Caller, Problem, Shown};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::adapters::{By, Filter, Store};
+use crate::adapters::{CostGroup, Filter, Store};
 use crate::price_book::PriceBook;
 
-pub use answer::{LiveAnswer, LiveJob, SpentAnswer, SpentRow};
+pub use response::{CostReport, CostReportRow, LiveCosts, LiveJob};
 
 /// What answers need. Without a price book nothing was ever computed.
 #[derive(Clone)]
@@ -45,8 +45,8 @@ struct LiveQuery {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SpentQuery {
-    by: Option<By>,
+struct CostQuery {
+    by: Option<CostGroup>,
     since: Option<String>,
     until: Option<String>,
     cluster: Option<String>,
@@ -57,7 +57,7 @@ async fn live(
     caller: Caller,
     State(api): State<Api>,
     query: Result<Query<LiveQuery>, QueryRejection>,
-) -> Result<(Extension<Shown>, Json<LiveAnswer>), Problem> {
+) -> Result<(Extension<Shown>, Json<LiveCosts>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let filter = Filter {
         sight: caller.sight(),
@@ -71,7 +71,7 @@ async fn live(
         .open_runs(&filter)
         .await
         .map_err(|error| Problem::internal(&error))?;
-    let answer = answer::live(api.book().as_deref(), runs, Utc::now());
+    let answer = response::live(api.book().as_deref(), runs, Utc::now());
     let mut shown = Shown::to(&caller);
     for job in &answer.jobs {
         shown.row(&job.user);
@@ -82,8 +82,8 @@ async fn live(
 async fn spent(
     caller: Caller,
     State(api): State<Api>,
-    query: Result<Query<SpentQuery>, QueryRejection>,
-) -> Result<(Extension<Shown>, Json<SpentAnswer>), Problem> {
+    query: Result<Query<CostQuery>, QueryRejection>,
+) -> Result<(Extension<Shown>, Json<CostReport>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
     let filter = Filter {
@@ -93,7 +93,7 @@ async fn spent(
         since: time("since", query.since.as_deref(), now)?,
         until: time("until", query.until.as_deref(), now)?,
     };
-    let by = query.by.unwrap_or(By::User);
+    let by = query.by.unwrap_or(CostGroup::User);
     let sums = api
         .store
         .sums(by, &filter)
@@ -108,11 +108,11 @@ async fn spent(
     } else {
         Vec::new()
     };
-    let answer = answer::spent(by, sums, api.book().as_deref(), runs, now);
+    let answer = response::spent(by, sums, api.book().as_deref(), runs, now);
     let mut shown = Shown::to(&caller);
     for row in &answer.rows {
         match (by, &filter.user) {
-            (By::User, _) => shown.row(&row.key),
+            (CostGroup::User, _) => shown.row(&row.key),
             (_, Some(user)) => shown.row(user),
             (_, None) => shown.row_about_people(),
         }

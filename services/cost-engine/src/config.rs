@@ -21,7 +21,7 @@ pub struct Config {
     pub reload_interval: Duration,
     /// How many messages at most are handled in one transaction.
     pub batch_size: usize,
-    /// Where costs are stored.
+    /// NodeSelector costs are stored.
     pub db: Database,
     /// The former name of `db.url`.
     database_url: Option<IgnoredAny>,
@@ -36,7 +36,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Where the database is; a path is relative to the data directory.
+    /// NodeSelector the database is; a path is relative to the data directory.
     ///
     /// # Errors
     /// What is wrong with it. The text may hold a password, so it is not repeated.

@@ -12,37 +12,37 @@ use crate::domain::{Class, Micros, PriceError, billing, burn, price};
 use crate::price_book::{Charge, PriceBook};
 use crate::usage::{RunHistory, Usage, seconds, usage};
 
-/// What a run has cost up to some moment.
+/// Accrued cost of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spent {
+pub struct AccruedCost {
     /// Rounded once.
     pub cost: Micros,
     /// From the start on, suspended or not.
     pub seconds: u64,
-    /// How it came about.
+    /// Cost lines.
     pub lines: Vec<CostLine>,
 }
 
 /// What a run costs per hour, and if it lasts until its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
+pub struct RunRate {
     /// Per hour.
     pub burn: Micros,
     /// Until the limit; `None` without one.
     pub estimate: Option<Micros>,
 }
 
-/// Burn rate and estimate of a run that has started.
+/// BurnRate rate and estimate of a run that has started.
 ///
 /// # Errors
 /// If there is no price.
-pub fn rate(book: &PriceBook, job: &Job) -> Result<Rate, PriceError> {
+pub fn rate(book: &PriceBook, job: &Job) -> Result<RunRate, PriceError> {
     let at = seconds(job.start_time.as_ref()).unwrap_or_default();
     rate_at(book, job, at)
 }
 
 /// The same at a later moment of the run; the estimate is that of the whole time limit at this rate.
-fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<Rate, PriceError> {
+fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<RunRate, PriceError> {
     let limit = job
         .time_limit_minutes
         .map(|minutes| u64::from(minutes) * 60);
@@ -60,7 +60,7 @@ fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<Rate, PriceError> {
             }
             let nodes = book.nodes(held.iter().map(|held| held.node.as_str()), &usage.partition);
             let burn = burn(*mode, &nodes, held, usage.run.exclusive, at)?;
-            Ok(Rate {
+            Ok(RunRate {
                 estimate: limit.map(|limit| burn.estimate(limit)).transpose()?,
                 burn: burn.per_hour,
             })
@@ -70,7 +70,7 @@ fn rate_at(book: &PriceBook, job: &Job, at: i64) -> Result<Rate, PriceError> {
             let per_unit = rates.at(at).ok_or(PriceError::BillingPriceMissing { at })?;
             let cost =
                 |seconds| billing::price_held(units, per_unit, seconds).map(|(_, cost)| cost);
-            Ok(Rate {
+            Ok(RunRate {
                 burn: cost(3600)?,
                 estimate: limit.map(cost).transpose()?,
             })
@@ -87,7 +87,7 @@ pub fn spent(
     history: &RunHistory,
     newest: &Job,
     end: i64,
-) -> Result<Spent, PriceError> {
+) -> Result<AccruedCost, PriceError> {
     let usage = usage(history, newest, end);
     let start = usage.run.start.unwrap_or(end);
     match &book.charge {
@@ -112,7 +112,7 @@ pub fn spent(
                 share: fraction(&line.share),
                 seconds: line.seconds,
             };
-            Ok(Spent {
+            Ok(AccruedCost {
                 cost: priced.cost,
                 seconds: priced.seconds,
                 lines: priced.lines.iter().map(line).collect(),
@@ -127,7 +127,7 @@ pub fn spent(
                 seconds,
                 ..CostLine::default()
             };
-            Ok(Spent {
+            Ok(AccruedCost {
                 cost,
                 seconds: start.abs_diff(end),
                 lines: lines.into_iter().map(line).collect(),
@@ -351,7 +351,7 @@ mod tests {
         let rate = rate(&book, &job()).unwrap();
         assert_eq!(
             rate,
-            Rate {
+            RunRate {
                 burn: Micros(200_000),
                 estimate: Some(Micros(300_000))
             }

@@ -33,7 +33,7 @@ pub mod suspension;
 pub use class::Class;
 pub use error::{PriceError, Resource};
 pub use money::{Exact, Micros};
-pub use price::{Burn, Line, NodeAmounts, Priced, Run, Segment, burn, price};
+pub use price::{BurnRate, Line, NodeAmounts, Run, RunCost, Segment, burn, price};
 pub use rates::{Market, RateSchedule};
 pub use share::{Amounts, Capacity, Mode, NodeSpec, Weights};
 

@@ -28,7 +28,7 @@ use crate::price_book::PriceBook;
 use batch::Batch;
 
 /// How long a batch waits when the database refuses.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How long one attempt may take: a server that is gone without a word is found out by it. Well within the consumer's ack wait.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -54,10 +54,10 @@ impl BatchHandler for JobEvents {
                 tracing::warn!(
                     error = reason,
                     messages = messages.len(),
-                    "write costs, trying again"
+                    "commit of costs failed, retrying"
                 );
                 self.database.fail(reason);
-                vec![Outcome::Retry { after: RETRY }; messages.len()]
+                vec![Outcome::Retry { after: RETRY_DELAY }; messages.len()]
             }
         }
     }
@@ -98,15 +98,16 @@ impl JobEvents {
             let traceparent = message.header("traceparent").unwrap_or_default();
             let applied = match event {
                 Ok(event) => batch.apply(&event, traceparent).await?,
-                Err(error) => Applied::Refused(mesh_runtime::chain(&error)),
+                Err(error) => BatchOutcome::Refused(mesh_runtime::chain(&error)),
             };
-            made |= applied == Applied::Cost;
+            made |= applied == BatchOutcome::Cost;
             metrics::job_event(applied.word());
             let outcome = match applied {
-                Applied::Refused(reason) => Outcome::Reject { reason },
-                Applied::Cost | Applied::Stored | Applied::Nothing | Applied::Repeated => {
-                    Outcome::Done
-                }
+                BatchOutcome::Refused(reason) => Outcome::Reject { reason },
+                BatchOutcome::Cost
+                | BatchOutcome::Stored
+                | BatchOutcome::Nothing
+                | BatchOutcome::Repeated => Outcome::Done,
             };
             outcomes.push(outcome);
         }
@@ -120,12 +121,12 @@ impl JobEvents {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Applied {
+enum BatchOutcome {
     /// A cost was added.
     Cost,
-    /// Something about the run was stored.
+    /// A change of the run was stored.
     Stored,
-    /// The event says nothing about costs.
+    /// The event does not affect costs.
     Nothing,
     /// The cost was there already.
     Repeated,
@@ -133,7 +134,7 @@ enum Applied {
     Refused(String),
 }
 
-impl Applied {
+impl BatchOutcome {
     const fn word(&self) -> &'static str {
         match self {
             Self::Cost | Self::Stored => "used",
@@ -144,14 +145,14 @@ impl Applied {
     }
 }
 
-/// What a job event means for costs.
-enum Step {
+/// Effect of a job event on costs.
+enum JobChange {
     Start,
     Changed(Change),
     End(Class),
-    /// It is over, and no record of Slurm says how.
+    /// Ended, without a record of Slurm.
     Inferred,
-    /// A record of a run that is over, whose end may have been inferred before. A correction is better than what was told before.
+    /// A Slurm record of an ended run, whose end may have been inferred before. A correction supersedes earlier events.
     Settled {
         class: Class,
         is_better: bool,
@@ -159,7 +160,7 @@ enum Step {
     Nothing,
 }
 
-/// What changes the cost of a run while it goes on.
+/// A change of a running job that affects its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Suspended,
@@ -178,28 +179,28 @@ impl Change {
     }
 }
 
-fn step(kind: EventType, job: &Job, is_inferred: bool) -> Step {
+fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
     match kind {
-        EventType::JobStarted | EventType::JobBaseline if is_inferred => Step::Nothing,
-        end if end.is_end() && is_inferred => Step::Inferred,
+        EventType::JobStarted | EventType::JobBaseline if is_inferred => JobChange::Nothing,
+        end if end.is_end() && is_inferred => JobChange::Inferred,
         EventType::JobUpdated | EventType::JobCorrected if !is_inferred => {
             match Class::of_state(&job.state) {
-                Class::Open => Step::Nothing,
-                class => Step::Settled {
+                Class::Open => JobChange::Nothing,
+                class => JobChange::Settled {
                     class,
                     is_better: kind == EventType::JobCorrected,
                 },
             }
         }
-        EventType::JobStarted => Step::Start,
+        EventType::JobStarted => JobChange::Start,
         // What already runs when capture starts is estimated from there; its start is in the record.
-        EventType::JobBaseline if Class::of_state(&job.state) == Class::Open => Step::Start,
-        EventType::JobSuspended => Step::Changed(Change::Suspended),
-        EventType::JobResumed => Step::Changed(Change::Resumed),
-        EventType::JobResized => Step::Changed(Change::Resized),
-        EventType::JobCompleted => Step::End(Class::Completed),
-        end if end.is_end() => Step::End(Class::NotCompleted),
-        _ => Step::Nothing,
+        EventType::JobBaseline if Class::of_state(&job.state) == Class::Open => JobChange::Start,
+        EventType::JobSuspended => JobChange::Changed(Change::Suspended),
+        EventType::JobResumed => JobChange::Changed(Change::Resumed),
+        EventType::JobResized => JobChange::Changed(Change::Resized),
+        EventType::JobCompleted => JobChange::End(Class::Completed),
+        end if end.is_end() => JobChange::End(Class::NotCompleted),
+        _ => JobChange::Nothing,
     }
 }
 

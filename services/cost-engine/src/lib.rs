@@ -25,7 +25,7 @@ mod handlers;
 mod metrics;
 mod outbox;
 pub mod price_book;
-mod reload;
+mod price_book_watcher;
 pub mod usage;
 #[cfg(test)]
 mod vectors;
@@ -45,7 +45,7 @@ pub use price_book::{PriceBook, PriceBookError};
 use adapters::Store;
 use handlers::JobEvents;
 use outbox::Outbox;
-use reload::Follower;
+use price_book_watcher::PriceBookWatcher;
 
 /// How long to wait before a database that is away is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ impl Service for CostEngineService {
         if let Some(follower) = &prices {
             tracing::info!(
                 price_book = follower.book.borrow().label(),
-                "price book read"
+                "price book loaded"
             );
         }
         let store = Store::connect(&location)?;
@@ -94,10 +94,7 @@ impl Service for CostEngineService {
             Ok(()) => true,
             // The other services need not wait for it: `run` does.
             Err(error) if store.is_shared() && error.is_unavailable() => {
-                tracing::warn!(
-                    error = mesh_runtime::chain(&error),
-                    "database is not there yet"
-                );
+                tracing::warn!(error = mesh_runtime::chain(&error), "database unavailable");
                 false
             }
             Err(error) => return Err(error.into()),
@@ -112,7 +109,7 @@ impl Service for CostEngineService {
                 book,
             }),
         );
-        let engine = Engine {
+        let engine = CostEngine {
             marker: match &location {
                 Location::Sqlite(file) => Some(marker(file)),
                 Location::Postgres(_) => None,
@@ -158,7 +155,9 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
 }
 
 /// The section, where the database is, and the price book if there is one.
-fn configuration(context: &Context) -> Result<(Config, Location, Option<Follower>), BoxError> {
+fn configuration(
+    context: &Context,
+) -> Result<(Config, Location, Option<PriceBookWatcher>), BoxError> {
     let config: Config = context.section(CostEngineService::NAME)?;
     let faults = config.faults();
     let location = match config.db.location(&context.mesh.data_dir) {
@@ -169,13 +168,13 @@ fn configuration(context: &Context) -> Result<(Config, Location, Option<Follower
         None
     } else {
         let path = context.relative(&config.price_book);
-        Some(Follower::new(path).map_err(error::Error::from)?)
+        Some(PriceBookWatcher::new(path).map_err(error::Error::from)?)
     };
     Ok((config, location, prices))
 }
 
 /// Brings the tables to this version and notes which prices the book stands for.
-async fn prepare(store: &Store, prices: Option<&Follower>) -> Result<(), error::Error> {
+async fn prepare(store: &Store, prices: Option<&PriceBookWatcher>) -> Result<(), error::Error> {
     store.prepare().await?;
     match prices {
         Some(follower) => follower.admit(store).await,
@@ -183,7 +182,7 @@ async fn prepare(store: &Store, prices: Option<&Follower>) -> Result<(), error::
     }
 }
 
-struct Engine {
+struct CostEngine {
     /// Present where everything is to be computed again; none on a server.
     marker: Option<PathBuf>,
     config: Config,
@@ -194,8 +193,8 @@ struct Engine {
     shutdown: CancellationToken,
 }
 
-impl Engine {
-    async fn run(self, prices: Option<Follower>) -> Result<(), BoxError> {
+impl CostEngine {
+    async fn run(self, prices: Option<PriceBookWatcher>) -> Result<(), BoxError> {
         let Self {
             marker,
             config,
@@ -216,7 +215,7 @@ impl Engine {
             bus.consume_again(SLURM_EVENTS, CostEngineService::NAME)
                 .await?;
             std::fs::remove_file(&marker)?;
-            tracing::info!("costs are computed again from everything that the bus has");
+            tracing::info!("database is empty, recomputing costs from the bus");
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
@@ -239,7 +238,7 @@ impl Engine {
             let (consumed, (), ()) = tokio::join!(Box::pin(consume), Box::pin(publish), follow);
             consumed?;
         } else {
-            tracing::info!("no price book: no costs are computed; set cost-engine.price_book");
+            tracing::info!("no price book, costs not computed; set cost-engine.price_book");
             publish.await;
         }
         bus.close().await;
@@ -247,10 +246,10 @@ impl Engine {
     }
 }
 
-/// Waits for the database. False when told to stop before.
+/// Waits for the database. False if shut down before.
 async fn open(
     store: &Store,
-    prices: Option<&Follower>,
+    prices: Option<&PriceBookWatcher>,
     database: &Condition,
     shutdown: &CancellationToken,
 ) -> Result<bool, error::Error> {

@@ -1,6 +1,6 @@
 //! Publishes what the database holds: first what an earlier process left, then what is added.
 //!
-//! The bytes were fixed when the cost was committed. Until JetStream has acknowledged them they stay in the outbox, so a crash at any
+//! The bytes are fixed when the cost is committed. They remain in the outbox until JetStream has acknowledged them, so a crash at any
 //! moment publishes the same events with the same ids again, which JetStream and every consumer recognise.
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::adapters::{Store, Unpublished};
 use crate::metrics;
 
 /// Events published at a time.
-const BATCH: u32 = 256;
+const BATCH_EVENTS: u32 = 256;
 /// Looked at again after this time even if nobody notified it.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// After an error that is not NATS being away.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Notified when there is something to publish. Cheap to clone.
 #[derive(Clone, Default)]
@@ -33,7 +33,7 @@ impl Outbox {
         self.added.notify_one();
     }
 
-    /// Publishes until told to stop.
+    /// Publishes until shutdown.
     pub async fn run(self, store: &Store, bus: &Bus, shutdown: &CancellationToken) {
         while !shutdown.is_cancelled() {
             match self.publish(store, bus, shutdown).await {
@@ -42,17 +42,17 @@ impl Outbox {
                     tokio::select! {
                         () = shutdown.cancelled() => {}
                         () = self.added.notified() => {}
-                        () = tokio::time::sleep(IDLE) => {}
+                        () = tokio::time::sleep(IDLE_POLL_INTERVAL) => {}
                     }
                 }
                 Err(error) => {
                     tracing::warn!(
                         error = mesh_runtime::chain(error.as_ref()),
-                        "publish costs, trying again"
+                        "publish failed, retrying"
                     );
                     tokio::select! {
                         () = shutdown.cancelled() => {}
-                        () = tokio::time::sleep(RETRY) => {}
+                        () = tokio::time::sleep(RETRY_DELAY) => {}
                     }
                 }
             }
@@ -66,7 +66,7 @@ impl Outbox {
         bus: &Bus,
         shutdown: &CancellationToken,
     ) -> Result<bool, mesh_runtime::BoxError> {
-        let waiting = store.unpublished(BATCH).await?;
+        let waiting = store.unpublished(BATCH_EVENTS).await?;
         if waiting.is_empty() {
             return Ok(false);
         }
@@ -88,8 +88,12 @@ impl Outbox {
             }
             Err(mesh_bus::Error::Cancelled) => Ok(true),
             Err(mesh_bus::Error::Invalid { id, reason }) => {
-                // The cost stays in the database; only its event can never be told.
-                tracing::error!(event.id = id, reason, "cost event cannot be published");
+                // The cost remains in the database; only its event cannot be published.
+                tracing::error!(
+                    event.id = id,
+                    reason,
+                    "cost event rejected by the bus, not published"
+                );
                 store.remove_published(vec![id]).await?;
                 metrics::published("refused", 1);
                 Ok(true)

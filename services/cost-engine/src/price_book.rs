@@ -78,7 +78,7 @@ fn list(faults: &[Fault]) -> String {
         .join("; ")
 }
 
-/// What is charged.
+/// Basis of the charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Shares of nodes.
@@ -87,7 +87,7 @@ pub enum Charge {
     Billing(RateSchedule),
 }
 
-/// A price book that can be used.
+/// A valid price book.
 #[derive(Clone, Debug)]
 pub struct PriceBook {
     /// Its name.
@@ -96,7 +96,7 @@ pub struct PriceBook {
     pub version: String,
     /// ISO 4217 code. One currency per book, no conversion.
     pub currency: String,
-    /// What is charged.
+    /// Basis of the charge.
     pub charge: Charge,
     /// SHA-256 of the content, in hexadecimal digits; comments and layout do not count.
     pub digest: String,
@@ -104,13 +104,13 @@ pub struct PriceBook {
     pub content: String,
     node_types: Vec<NodeType>,
     partition_prices: BTreeMap<(String, String), Prices>,
-    spot: Vec<Where>,
+    spot: Vec<NodeSelector>,
 }
 
 #[derive(Clone, Debug)]
 struct NodeType {
     name: String,
-    place: Where,
+    place: NodeSelector,
     capacity: Capacity,
     weights: Option<Weights>,
     prices: Prices,
@@ -133,12 +133,12 @@ impl Prices {
 
 /// Some nodes, some partitions, or nodes while they serve a partition. `None` is any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Where {
+struct NodeSelector {
     nodes: Option<BTreeSet<String>>,
     partitions: Option<BTreeSet<String>>,
 }
 
-impl Where {
+impl NodeSelector {
     fn covers(&self, node: &str, partition: &str) -> bool {
         let has = |names: &Option<BTreeSet<String>>, name: &str| {
             names.as_ref().is_none_or(|names| names.contains(name))

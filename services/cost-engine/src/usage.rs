@@ -1,6 +1,6 @@
 //! From Slurm's snapshots of a job to the facts that pricing needs.
 //!
-//! A run is put together from what its events told: the snapshot at its start, suspensions, resumptions and resizes with their times, and
+//! A run is assembled from its events: the snapshot at its start, suspensions, resumptions and resizes with their times, and
 //! the snapshot at its end. Events may come in any order and some may be missing; the last snapshot then fills in what it can.
 
 use mesh_events::proto::mesh::job::v1::Job;
@@ -9,7 +9,7 @@ use pbjson_types::Timestamp;
 use slurm_types::{HostList, Tres};
 
 use crate::domain::billing::BillingSegment;
-use crate::domain::suspension::{self, Mark};
+use crate::domain::suspension::{self, SuspensionChange};
 use crate::domain::{Amounts, Exact, NodeAmounts, Run, Segment};
 
 /// What is known of a run, from its events.
@@ -18,14 +18,14 @@ pub struct RunHistory {
     /// The job when its run was first seen running.
     pub start: Option<Job>,
     /// Suspensions and resumptions.
-    pub marks: Vec<(i64, Mark)>,
+    pub marks: Vec<(i64, SuspensionChange)>,
     /// Resizes: when, and the job afterwards.
     pub resizes: Vec<(i64, Job)>,
     /// When it ended (Unix seconds), and the record of that.
     pub end: Option<(i64, Job)>,
 }
 
-/// What the run held; nobody can price a run without it.
+/// The resources that a run held.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     /// For node prices.
@@ -67,8 +67,8 @@ pub fn seconds(time: Option<&Timestamp>) -> Option<i64> {
     time.map(|time| time.seconds)
 }
 
-/// What each node gave: as Slurm tells it, else the totals, split evenly. This is decided for each resource: the JSON of Slurm 22.05
-/// tells the cores and the memory of each node, but GPUs only as a total.
+/// Allocation per node: as Slurm reports it, else the totals split evenly. Decided per resource: the JSON of Slurm 22.05
+/// has cores and memory per node, but GPUs only as a total.
 pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
     let expand = |nodes: &str| HostList::expand(nodes).unwrap_or_default();
     let mut held: Vec<NodeAmounts> = job
@@ -125,7 +125,7 @@ pub fn allocation(job: &Job) -> Vec<NodeAmounts> {
     held
 }
 
-/// Billing units, if Slurm tells them.
+/// Billing units, if Slurm reports them.
 pub fn billing_units(job: &Job) -> Option<u64> {
     Tres::parse_lossy(&job.alloc_tres).0.billing()
 }
@@ -137,7 +137,7 @@ pub fn usage(history: &RunHistory, newest: &Job, end: i64) -> Usage {
         .or_else(|| seconds(history.start.as_ref()?.start_time.as_ref()));
     let mut resizes: Vec<_> = history.resizes.iter().map(|(at, job)| (*at, job)).collect();
     resizes.sort_by_key(|(at, _)| *at);
-    // Accounting forgets what each node gave, so the first snapshot is the better one if it knows.
+    // Accounting drops the allocation per node, so the first snapshot is preferred if it has it.
     let first = history
         .start
         .as_ref()
@@ -302,7 +302,10 @@ mod tests {
     #[test]
     fn a_run_that_went_on_unseen_is_charged_for_it() {
         let history = RunHistory {
-            marks: vec![(130, Mark::Suspended), (190, Mark::Resumed)],
+            marks: vec![
+                (130, SuspensionChange::Suspended),
+                (190, SuspensionChange::Resumed),
+            ],
             ..RunHistory::default()
         };
         let end_time = Some(Timestamp {

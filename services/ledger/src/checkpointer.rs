@@ -1,17 +1,17 @@
-//! Signs what the ledger is, every few seconds when there is something new.
+//! Signs checkpoints every few seconds when there are new entries.
 //!
-//! A checkpoint that contradicts an earlier one would be worse than none, so before every signature the tree is compared with the newest
-//! stored checkpoint, with the newest one that was signed here, which is remembered beside the key, and with the newest one that the bus has,
-//! which nobody puts back with a backup of this host. If they differ (entries were changed or taken away behind the ledger's back, or an old
-//! backup was put in its place), nothing is signed: readiness, log and metric say so. Nothing is appended either to a ledger that was set back.
+//! A checkpoint must never contradict an earlier one. Before every signature the tree is compared with the newest stored checkpoint, with
+//! the newest one signed on this host (a file next to the key), and with the newest one on the bus, which a backup of this host cannot
+//! restore. If they differ (entries were tampered with, or an old backup was restored), nothing is signed, and readiness, log and metric
+//! report it. Nothing is appended to a ledger that was restored from an old backup either.
 //!
-//! Any number of replicas may share a ledger. Those that have the key sign; of two that sign at once the database takes one. One without
-//! the key serves queries and proofs, and says so only if nobody else signs.
+//! Several replicas may share a ledger. Those with the key sign, and the database accepts one of concurrent checkpoints. A replica without
+//! the key serves queries and proofs, and reports a problem only if no other replica signs.
 
 mod key;
 mod origin;
 mod publish;
-mod published;
+mod published_checkpoints;
 mod resume;
 mod subtrees;
 
@@ -26,7 +26,7 @@ use mesh_runtime::Condition;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::adapters::{KeyFile, Signed, Store};
+use crate::adapters::{KeyFile, SignedCheckpoint, Store};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::keys::{self, StoredKey};
 use crate::domain::note::{PrivateKey, PublicKey};
@@ -39,8 +39,8 @@ pub use self::subtrees::repair_subtrees;
 use self::subtrees::{Subtrees, tree_at};
 
 /// How long entries may stay unsigned before a replica without the key says so.
-const UNSIGNED: Duration = Duration::from_secs(60);
-/// How often the subtrees are made anew at most.
+const MAX_UNSIGNED_AGE: Duration = Duration::from_secs(60);
+/// Minimum interval between repairs of the subtrees.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Signs checkpoints. Cheap to clone.
@@ -52,12 +52,12 @@ pub struct Checkpointer {
     origin: Arc<str>,
     cluster: Arc<str>,
     witnesses: Option<Arc<Witnesses>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SignerState>>,
 }
 
-/// What is remembered from one checkpoint to the next.
+/// State between checkpoints.
 #[derive(Default)]
-struct State {
+struct SignerState {
     key: Option<PrivateKey>,
     tree: Frontier,
     /// The newest checkpoint that was signed here.
@@ -83,7 +83,7 @@ struct State {
 }
 
 /// The tree at the moment, which fits every checkpoint.
-struct Ready {
+struct Signer {
     last: Option<StoredCheckpoint>,
     keys: Vec<StoredKey>,
     key: PrivateKey,
@@ -113,11 +113,11 @@ impl Checkpointer {
     }
 
     /// Signs whenever there is something new, as often as the interval says. Never ends.
-    pub async fn keep(&self, interval: Duration, condition: &Condition) {
+    pub async fn run(&self, interval: Duration, condition: &Condition) {
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut unsigned_since = None;
-        let mut told = None;
+        let mut reported = None;
         loop {
             ticks.tick().await;
             let result = self.sign_if_new().await;
@@ -133,7 +133,7 @@ impl Checkpointer {
             };
             let Some((reason, error)) = problem else {
                 metrics::checkpoints_refused(None);
-                told = None;
+                reported = None;
                 condition.ok();
                 continue;
             };
@@ -143,12 +143,12 @@ impl Checkpointer {
                 .unwrap_or_default();
             metrics::checkpoints_refused(Some(reason));
             condition.fail(&text);
-            if told.as_ref() != Some(&text) {
-                tracing::error!(error = text, "no checkpoint is signed");
+            if reported.as_ref() != Some(&text) {
+                tracing::error!(error = text, "checkpoint not signed");
                 if reason == "inconsistent" {
-                    self.tell_published_contradiction().await;
+                    self.publish_contradiction().await;
                 }
-                told = Some(text);
+                reported = Some(text);
             }
         }
     }
@@ -165,7 +165,7 @@ impl Checkpointer {
         if *of != signed {
             (*of, *begin) = (signed, Instant::now());
         }
-        Ok(begin.elapsed() >= UNSIGNED)
+        Ok(begin.elapsed() >= MAX_UNSIGNED_AGE)
     }
 
     /// Signs the ledger as it is, if that was not done yet, and makes sure that NATS has it.
@@ -182,7 +182,7 @@ impl Checkpointer {
             self.sign(&mut state, number, &[&key], ready.subtrees, None)
                 .await?;
         } else if !ready.subtrees.made.is_empty() {
-            ready.subtrees.keep(&self.store).await?;
+            ready.subtrees.store(&self.store).await?;
         }
         self.publish(&mut state).await;
         Ok(())
@@ -244,11 +244,7 @@ impl Checkpointer {
         };
         // If this fails, or we are killed before it, the next start does it.
         self.file.use_next()?;
-        tracing::info!(
-            key = row.vkey,
-            by = made_by,
-            "checkpoints are signed with a new key"
-        );
+        tracing::info!(key = row.vkey, by = made_by, "signing key rotated");
         state.key = Some(new);
         state.announced = false;
         self.publish(&mut state).await;
@@ -256,14 +252,14 @@ impl Checkpointer {
     }
 
     /// Brings the tree to the head, and compares it with every checkpoint on the way.
-    async fn ready(&self, state: &mut State) -> Result<Ready, Error> {
+    async fn ready(&self, state: &mut SignerState) -> Result<Signer, Error> {
         let ready = self.try_ready(state).await;
         // The subtrees that were completed meanwhile are not stored: the tree begins anew from what is.
         state.compared &= ready.is_ok();
         ready
     }
 
-    async fn try_ready(&self, state: &mut State) -> Result<Ready, Error> {
+    async fn try_ready(&self, state: &mut SignerState) -> Result<Signer, Error> {
         let mut stored_keys = self.store.checkpoint_keys().await?;
         state.origin = keys::origin(&stored_keys, &self.origin);
         self.load_last_note(state)?;
@@ -275,7 +271,10 @@ impl Checkpointer {
         match self.published(state, &stored_keys).await {
             Err(error @ Error::Bus(_)) if !state.looked => return Err(error),
             Err(Error::Bus(error)) => {
-                tracing::debug!(error = mesh_runtime::chain(&error), "read MESH_CHECKPOINTS");
+                tracing::debug!(
+                    error = mesh_runtime::chain(&error),
+                    "MESH_CHECKPOINTS not read"
+                );
             }
             result => result?,
         }
@@ -339,7 +338,7 @@ impl Checkpointer {
         }
         let made = self.store.grow(&mut state.tree, head).await?;
         subtrees.made.extend(made);
-        Ok(Ready {
+        Ok(Signer {
             last,
             keys: stored_keys,
             key,
@@ -351,7 +350,7 @@ impl Checkpointer {
     /// Signs the tree as it is and stores it. `None` if another replica was first.
     async fn sign(
         &self,
-        state: &mut State,
+        state: &mut SignerState,
         number: i64,
         keys: &[&PrivateKey],
         subtrees: Subtrees,
@@ -392,7 +391,7 @@ impl Checkpointer {
             })
         };
         let anew = subtrees.anew;
-        let signed = Signed {
+        let signed = SignedCheckpoint {
             subtrees: subtrees.made,
             subtrees_anew: anew,
             key,
@@ -400,7 +399,7 @@ impl Checkpointer {
         };
         // Until all of it is stored, the tree begins anew from what is.
         state.compared = false;
-        if !self.store.keep(&signed).await? {
+        if !self.store.store_checkpoint(&signed).await? {
             return Ok(None);
         }
         state.compared = true;

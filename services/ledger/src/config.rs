@@ -7,9 +7,9 @@ use mesh_db::Location;
 use mesh_events::subject;
 use serde::{Deserialize, Serialize};
 
-use crate::adapters::LONGEST_QUERY;
+use crate::adapters::DEFAULT_QUERY_TIMEOUT;
 use crate::domain::note::PrivateKey;
-use crate::domain::replay::Limits;
+use crate::domain::replay::ReplayLimits;
 use crate::error::Error;
 use crate::witness::{Witness, Witnesses};
 
@@ -17,16 +17,16 @@ use crate::witness::{Witness, Witnesses};
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
 
 /// How often what is new is signed.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+const MIN_CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a query may take.
-const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(600);
+const MIN_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_QUERY_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long what a replay told stays; the stream keeps nothing longer.
-const SHORTEST_TOLD: Duration = Duration::from_secs(60);
-const LONGEST_TOLD: Duration = Duration::from_secs(3 * 86_400);
+const MIN_REPLAY_RETENTION: Duration = Duration::from_secs(60);
+const MAX_REPLAY_RETENTION: Duration = Duration::from_secs(3 * 86_400);
 /// What is retained at all is retained for a day.
-const SHORTEST_KEPT: Duration = Duration::from_secs(86_400);
+const MIN_CONTENT_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// `[ledger]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ impl Default for ReplayConfig {
 
 impl ReplayConfig {
     /// How much may be asked for.
-    pub const fn limits(&self) -> Limits {
-        Limits {
+    pub const fn limits(&self) -> ReplayLimits {
+        ReplayLimits {
             rate: self.rate,
             max_rate: self.max_rate,
             max_running: self.max_running,
@@ -165,7 +165,7 @@ impl RetentionConfig {
             return Ok(None);
         }
         match humantime::parse_duration(&self.keep) {
-            Ok(keep) if keep >= SHORTEST_KEPT => Ok(Some(keep)),
+            Ok(keep) if keep >= MIN_CONTENT_RETENTION => Ok(Some(keep)),
             _ => Err(format!(
                 "ledger.retention.keep: {:?} is not a time of at least 1day, like 400days; empty keeps everything",
                 self.keep
@@ -187,7 +187,7 @@ impl Default for CheckpointConfig {
     fn default() -> Self {
         Self {
             origin: String::new(),
-            interval: LONGEST_INTERVAL,
+            interval: MAX_CHECKPOINT_INTERVAL,
             key_file: PathBuf::new(),
             witnesses: Vec::new(),
             required_cosignatures: 0,
@@ -274,7 +274,7 @@ impl Default for Database {
             url: String::new(),
             reader_url: String::new(),
             readers: 4,
-            query_timeout: LONGEST_QUERY,
+            query_timeout: DEFAULT_QUERY_TIMEOUT,
         }
     }
 }
@@ -300,20 +300,20 @@ impl Config {
         within("replay.rate", replay.rate.into(), replay.max_rate.into());
         within("replay.max_running", replay.max_running.into(), 100);
         let timeout = self.db.query_timeout;
-        if timeout < SHORTEST_TIMEOUT || timeout > LONGEST_TIMEOUT {
+        if timeout < MIN_QUERY_TIMEOUT || timeout > MAX_QUERY_TIMEOUT {
             faults.push(format!(
                 "ledger.db.query_timeout: {} is not between 1s and 10min",
                 humantime::format_duration(timeout)
             ));
         }
-        if replay.keep < SHORTEST_TOLD || replay.keep > LONGEST_TOLD {
+        if replay.keep < MIN_REPLAY_RETENTION || replay.keep > MAX_REPLAY_RETENTION {
             faults.push(format!(
                 "ledger.replay.keep: {} is not between 1min and 3days",
                 humantime::format_duration(replay.keep)
             ));
         }
         let interval = self.checkpoint.interval;
-        if interval < SHORTEST_INTERVAL || interval > LONGEST_INTERVAL {
+        if interval < MIN_CHECKPOINT_INTERVAL || interval > MAX_CHECKPOINT_INTERVAL {
             faults.push(format!(
                 "ledger.checkpoint.interval: {} is not between 100ms and 10s",
                 humantime::format_duration(interval)
@@ -363,7 +363,7 @@ impl Config {
     ///
     /// # Errors
     /// If its address is wrong.
-    pub fn dropper(&self) -> Result<Option<Location>, Error> {
+    pub fn eraser(&self) -> Result<Option<Location>, Error> {
         self.retention_location()
             .map_err(|fault| Error::Config { fault })
     }

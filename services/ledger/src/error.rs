@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mesh_db::Location;
 
-use crate::adapters::FileError;
+use crate::adapters::ArchiveFileError;
 
 /// An operation of the ledger that failed.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         #[source]
-        source: FileError,
+        source: ArchiveFileError,
     },
     /// Something else than a ledger.
     #[error("open ledger {0}: it has no tables of a ledger; check the address")]

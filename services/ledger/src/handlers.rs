@@ -1,4 +1,4 @@
-//! From messages to entries: decode, append, answer.
+//! Consumes the streams: decodes messages, appends entries, acknowledges.
 
 use std::time::Duration;
 
@@ -9,23 +9,21 @@ use mesh_runtime::Condition;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::{Batch, Store};
-use crate::domain::fact::{Fact, NotAFact};
+use crate::adapters::{BatchSequences, Store};
+use crate::domain::record::{InvalidRecord, Record};
 use crate::error::Error;
 use crate::metrics;
 
-/// How long a batch is tried again on the spot, which keeps the order of the stream. Well below the consumers' ack wait, after which the
-/// server would deliver the batch a second time.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Then the server is asked to deliver it again after this time.
-const LATER: Duration = Duration::from_secs(2);
+/// Retrying in place keeps the order of the stream. Below the consumers' ack wait, after which the server would redeliver the batch.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
+const REDELIVERY_DELAY: Duration = Duration::from_secs(2);
 
-/// A stream that the ledger keeps.
+/// A stream that the ledger records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The public bus.
     Events,
-    /// What the mesh itself did.
+    /// The audit stream.
     Audit,
 }
 
@@ -38,15 +36,15 @@ impl Source {
         }
     }
 
-    pub(crate) fn decode(self, subject: &str, body: Bytes) -> Result<Fact, NotAFact> {
+    pub(crate) fn decode(self, subject: &str, body: Bytes) -> Result<Record, InvalidRecord> {
         match self {
-            Self::Events => Fact::event(subject, body),
-            Self::Audit => Fact::audit(subject, body),
+            Self::Events => Record::event(subject, body),
+            Self::Audit => Record::audit(subject, body),
         }
     }
 }
 
-/// Appends what a stream delivers.
+/// Appends the messages of a stream.
 pub struct Appender {
     source: Source,
     store: Store,
@@ -70,15 +68,19 @@ impl Appender {
         }
     }
 
-    /// Tries to append until it works, patience ends or the service stops.
-    async fn append(&self, batch: &Batch, facts: &[Fact]) -> Result<(), Error> {
+    /// Appends with retries until success, timeout or shutdown.
+    async fn append(&self, batch: &BatchSequences, records: &[Record]) -> Result<(), Error> {
         let stream = self.source.stream();
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + RETRY_TIMEOUT;
         let mut delay = Duration::from_millis(50);
         loop {
             let begin = Instant::now();
-            // Cloning is cheap beside the commit: bodies are shared, not copied.
-            match self.store.take_in(stream, batch, facts.to_vec()).await {
+            // Cheap: bodies are shared, not copied.
+            match self
+                .store
+                .append_batch(stream, batch, records.to_vec())
+                .await
+            {
                 Ok(appended) => {
                     self.database.ok();
                     metrics::appended(
@@ -90,26 +92,26 @@ impl Appender {
                         begin.elapsed(),
                     );
                     for entry in &appended.entries {
-                        if entry.fact.index.nodes.unread {
+                        if entry.record.index.nodes.unread {
                             metrics::unread_host_list();
                             tracing::warn!(
-                                event.id = entry.fact.id,
+                                event.id = entry.record.id,
                                 seq = entry.seq,
-                                "host list of event cannot be read, it is not found by its nodes"
+                                "host list of event unreadable, event not indexed by node"
                             );
                         }
                     }
                     for conflict in &appended.conflicts {
                         tracing::info!(
                             event.id = conflict.id,
-                            seq = conflict.kept,
+                            seq = conflict.stored_seq,
                             stream,
-                            "fact came again with other bytes, the first is kept"
+                            "duplicate id with different bytes, first entry retained"
                         );
                     }
                     return Ok(());
                 }
-                // Trying again does not mend it, and the checkpointer says it.
+                // Not retryable; the checkpointer reports it.
                 Err(error @ Error::SetBack { .. }) => return Err(error),
                 Err(error) => {
                     metrics::failed(stream);
@@ -120,10 +122,10 @@ impl Appender {
                     tracing::warn!(
                         error = mesh_runtime::chain(&error),
                         stream,
-                        "append, trying again"
+                        "append failed, retrying"
                     );
                     tokio::select! {
-                        () = tokio::time::sleep(delay) => delay = (delay * 2).min(LATER),
+                        () = tokio::time::sleep(delay) => delay = (delay * 2).min(REDELIVERY_DELAY),
                         () = self.shutdown.cancelled() => {}
                     }
                 }
@@ -134,12 +136,12 @@ impl Appender {
 
 impl BatchHandler for Appender {
     async fn handle(&self, messages: &[Message]) -> Vec<Outcome> {
-        let mut facts = Vec::with_capacity(messages.len());
+        let mut records = Vec::with_capacity(messages.len());
         let mut outcomes = Vec::with_capacity(messages.len());
         for message in messages {
             match self.source.decode(&message.subject, message.body.clone()) {
-                Ok(fact) => {
-                    facts.push(fact);
+                Ok(record) => {
+                    records.push(record);
                     outcomes.push(Outcome::Done);
                 }
                 Err(error) => {
@@ -154,16 +156,18 @@ impl BatchHandler for Appender {
             let stored = message.published.timestamp_micros();
             (message.stream_sequence, stored)
         });
-        let batch = Batch::Of(sequences.collect());
-        if let Err(error) = self.append(&batch, &facts).await {
+        let batch = BatchSequences::Messages(sequences.collect());
+        if let Err(error) = self.append(&batch, &records).await {
             tracing::error!(
                 error = mesh_runtime::chain(&error),
                 stream = self.source.stream(),
-                "append, asking for the messages again later"
+                "append failed, requesting redelivery"
             );
             for outcome in &mut outcomes {
                 if *outcome == Outcome::Done {
-                    *outcome = Outcome::Retry { after: LATER };
+                    *outcome = Outcome::Retry {
+                        after: REDELIVERY_DELAY,
+                    };
                 }
             }
         }

@@ -1,28 +1,28 @@
 //! The ledger: every event and audit entry once, in order, in a chain that shows any later change.
 //!
-//! - [`domain`]: facts, the chain, verification, questions and stories. Pure.
-//! - [`handlers`]: messages of the bus become entries; acknowledged when they are durable.
+//! - [`domain`]: records, the chain, verification, queries and job histories. Pure.
+//! - [`handlers`]: appends messages of the bus; acknowledged when they are durable.
 //! - [`adapters`]: the tables, in a SQLite file or a PostgreSQL database.
-//! - [`completer`]: fills columns for queries that are missing, before anything is answered.
+//! - [`index_backfill`]: fills columns for queries that are missing, before anything is answered.
 //! - [`checkpointer`]: signs the Merkle tree over the entries.
 //! - [`retention`]: takes the content of old entries out of the database.
-//! - [`replayer`]: tells recorded events once more.
+//! - [`replayer`]: publishes recorded events again.
 //! - [`api`]: queries, proofs and replays over REST and gRPC.
 
 pub mod adapters;
 pub mod api;
 pub mod checkpointer;
-mod completer;
 pub mod config;
 pub mod domain;
 pub mod error;
+mod gaps;
 pub mod handlers;
-mod holes;
-mod keeper;
+mod index_backfill;
 pub mod metrics;
-mod policy;
 pub mod replayer;
+mod replica_poller;
 pub mod retention;
+mod retention_schedule;
 pub mod witness;
 
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ use mesh_runtime::{BoxError, Condition, Context, Service, Started};
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
-    Class, Completion, PUBLISHED, Progress, Report, Store, Trust, Unverified, VerifyError,
-    verify_database, verify_database_with, verify_everything,
+    BackfillProgress, Class, PUBLISHED, Store, TrustAnchors, UnverifiedLedger, VerifyError,
+    VerifyProgress, VerifyReport, verify_database, verify_database_with, verify_everything,
 };
 pub use config::{CheckpointConfig, Config, DEFAULTS, ReplayConfig, WitnessConfig};
 pub use domain::verify::{Fault, FirstFault, VerifiedLedger};
@@ -47,11 +47,11 @@ pub use retention::Retention;
 use adapters::KeyFile;
 use api::{Events, Proofs, Replays};
 use checkpointer::Checkpointer;
-use completer::Completer;
+use gaps::GapMonitor;
 use handlers::{Appender, Source};
-use holes::Holes;
-use policy::Policy;
+use index_backfill::IndexBackfill;
 use replayer::Replayer;
+use retention_schedule::RetentionSchedule;
 
 /// The service, as `mesh-runtime` runs it.
 pub struct LedgerService;
@@ -60,7 +60,7 @@ impl Service for LedgerService {
     const NAME: &'static str = "ledger";
     const DEFAULTS: &'static str = DEFAULTS;
     const ABOUT: &'static str =
-        "Keeps every event once, hash-chained, and answers queries over the history.";
+        "Stores every event once, hash-chained, and answers queries over the history.";
 
     fn check(context: &Context) -> Result<(), BoxError> {
         configuration(context).map(drop)
@@ -83,18 +83,18 @@ impl Service for LedgerService {
     async fn start(context: Context) -> Result<Started, BoxError> {
         let config = configuration(&context)?;
         metrics::describe();
-        // Named before anybody can ask: not ready until the ledger is open.
+        // Registered first: not ready until the ledger is open.
         let database = context.health.condition("ledger.database");
         let location = config.database(&context.mesh.data_dir)?;
         let (reader, db) = (config.reader()?, &config.db);
         let store = Store::connect_with(&location, reader.as_ref(), db.readers, db.query_timeout)?;
         let prepared = match store.prepare().await {
             Ok(()) => true,
-            // The other services need not wait for it: `run` does.
+            // `run` waits for it, so that other services can start.
             Err(error) if store.is_shared() && error.is_unavailable() => {
                 tracing::warn!(
                     error = mesh_runtime::chain(&error),
-                    "ledger is not there yet"
+                    "ledger database unavailable"
                 );
                 false
             }
@@ -124,19 +124,19 @@ impl Service for LedgerService {
             .audited(&bus, others)
             .merge(api::proof_router(proofs))
             .merge(api::replay_router(Arc::new(replays)));
-        let completer = Completer::new(store.clone());
-        let router = completer.guard(router);
+        let index_backfill = IndexBackfill::new(store.clone());
+        let router = index_backfill.guard(router);
         let tasks = (checkpointer, replayer);
-        let opening = Opening {
+        let startup = Startup {
             prepared,
-            completer,
+            index_backfill,
             database,
         };
         Ok(Started {
             router,
             run: Box::pin(async move {
-                let ended = Box::pin(run(context, bus, &store, config, tasks, opening)).await;
-                // However it ended: a file that is not closed leaves its log unmerged.
+                let ended = Box::pin(run(context, bus, &store, config, tasks, startup)).await;
+                // Close also after an error, so that the WAL is checkpointed.
                 store.close().await;
                 ended
             }),
@@ -153,59 +153,59 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
     Ok(config)
 }
 
-/// What is left to do before the ledger is open.
-struct Opening {
+/// Work left before the ledger is open.
+struct Startup {
     prepared: bool,
-    completer: Completer,
+    index_backfill: IndexBackfill,
     database: Condition,
 }
 
-/// Takes in both streams until told to stop.
+/// Consumes both streams until shutdown.
 async fn run(
     context: Context,
     bus: Bus,
     store: &Store,
     config: Config,
     (checkpointer, replayer): (Checkpointer, Replayer),
-    opening: Opening,
+    startup: Startup,
 ) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
-    let Opening {
+    let Startup {
         prepared,
-        completer,
+        index_backfill,
         database,
-    } = opening;
+    } = startup;
     let reading = context.health.condition("ledger.reading");
     let shutdown = &context.shutdown;
-    if !prepared && !keeper::open(store, &database, shutdown).await? {
+    if !prepared && !replica_poller::open(store, &database, shutdown).await? {
         return Ok(());
     }
-    if !completer.run(&database, shutdown).await? {
+    if !index_backfill.run(&database, shutdown).await? {
         return Ok(());
     }
     reading.ok();
     if bus.ready(shutdown).await.is_err() {
-        // Told to stop before NATS could be reached: nothing is held.
+        // Shut down before NATS was available.
         return Ok(());
     }
     let checkpoints = context.health.condition("ledger.checkpoints");
     checkpoints.ok();
-    if let Err(error) = checkpointer.look_back().await {
+    if let Err(error) = checkpointer.check_published_checkpoints().await {
         let error = mesh_runtime::chain(&error);
-        tracing::error!(error, "compare the ledger with what was signed");
+        tracing::error!(error, "comparison with published checkpoints failed");
         checkpoints.fail(error);
     }
     let consume = |source: Source| {
         let appender = Appender::new(source, store.clone(), database.clone(), shutdown.clone());
         let bus = bus.clone();
         async move {
-            // What comes next was appended before, in an order that has to be found again.
-            let whole = shutdown.run_until_cancelled(store.until_not_set_back());
+            // A restored ledger must recover its entries in their original order first.
+            let whole = shutdown.run_until_cancelled(store.wait_until_complete());
             match whole.await {
                 None => return Ok(()),
                 Some(Err(error)) => tracing::warn!(
                     error = mesh_runtime::chain(&error),
-                    "compare the ledger with what was signed"
+                    "comparison with published checkpoints failed"
                 ),
                 Some(Ok(())) => {}
             }
@@ -219,25 +219,25 @@ async fn run(
             .await
         }
     };
-    let holes = Holes {
+    let gaps = GapMonitor {
         store: store.clone(),
         bus: bus.clone(),
         cluster: context.mesh.cluster.clone(),
-        note: context.health.note("ledger.holes"),
+        note: context.health.note("ledger.gaps"),
     };
-    holes.begin().await;
+    gaps.begin().await;
     let retained = context.health.condition("ledger.retention");
     retained.ok();
-    let policy = policy(&context, &config, store)?;
+    let schedule = configured_retention(&context, &config, store)?;
     let cluster = &context.mesh.cluster;
     let stop = shutdown.child_token();
-    let replaying = tokio::spawn(replayer.keep(stop.clone()));
+    let replaying = tokio::spawn(replayer.run(stop.clone()));
     let (events, audit) = tokio::select! {
         both = async { tokio::join!(consume(Source::Events), consume(Source::Audit)) } => both,
-        () = keeper::keep(store, &reading) => (Ok(()), Ok(())),
-        () = checkpointer.keep(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
-        () = holes.keep() => (Ok(()), Ok(())),
-        () = policy::keep(store, &bus, cluster, policy.as_ref(), &retained) => (Ok(()), Ok(())),
+        () = replica_poller::run(store, &reading) => (Ok(()), Ok(())),
+        () = checkpointer.run(config.checkpoint.interval, &checkpoints) => (Ok(()), Ok(())),
+        () = gaps.run() => (Ok(()), Ok(())),
+        () = retention_schedule::run(store, &bus, cluster, schedule.as_ref(), &retained) => (Ok(()), Ok(())),
     };
     stop.cancel();
     replaying.await?;
@@ -246,18 +246,22 @@ async fn run(
     Ok(())
 }
 
-/// How long content is kept; `None` for ever.
-fn policy(context: &Context, config: &Config, store: &Store) -> Result<Option<Policy>, BoxError> {
+/// The configured retention; `None` if content is stored permanently.
+fn configured_retention(
+    context: &Context,
+    config: &Config,
+    store: &Store,
+) -> Result<Option<RetentionSchedule>, BoxError> {
     let Some(keep) = config.retention.keep()? else {
         return Ok(None);
     };
-    let location = match config.dropper()? {
+    let location = match config.eraser()? {
         Some(location) => location,
         None => store.location().clone(),
     };
     let folder = config.retention.archive_dir(&context.mesh.data_dir);
     let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
-    Ok(Some(Policy {
+    Ok(Some(RetentionSchedule {
         retention: Retention::new(store.clone(), &location, key),
         keep,
         folder: (!config.retention.erase).then_some(folder),

@@ -7,18 +7,18 @@ const APPENDED: &str = "ledger_entries_total";
 const DUPLICATES: &str = "ledger_duplicates_total";
 const CONFLICTS: &str = "ledger_conflicts_total";
 const REJECTED: &str = "ledger_rejected_total";
-const UNREAD: &str = "ledger_unread_host_lists_total";
+const UNREADABLE_HOST_LISTS: &str = "ledger_unreadable_host_lists_total";
 const FAILURES: &str = "ledger_append_failures_total";
-const HEAD: &str = "ledger_head_sequence";
-const SECONDS: &str = "ledger_append_seconds";
+const HEAD_SEQUENCE: &str = "ledger_head_sequence";
+const APPEND_DURATION: &str = "ledger_append_seconds";
 const CHECKPOINTS: &str = "ledger_checkpoints_total";
 const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
 const ARCHIVED: &str = "ledger_archived_sequence";
-const HOLES: &str = "ledger_holes_total";
-const OPEN_HOLES: &str = "ledger_holes_open";
-const OPEN_HOLES_MESSAGES: &str = "ledger_holes_open_messages";
-const OPEN_HOLES_SINCE: &str = "ledger_holes_open_since_seconds";
-const RESTORED: &str = "ledger_restored_total";
+const GAPS: &str = "ledger_gaps_total";
+const OPEN_GAPS: &str = "ledger_gaps_open";
+const OPEN_GAPS_MESSAGES: &str = "ledger_gaps_open_messages";
+const OPEN_GAPS_SINCE: &str = "ledger_gaps_open_since_seconds";
+const RECOVERED: &str = "ledger_recovered_total";
 const CHECKPOINTS_REFUSED: &str = "ledger_checkpoints_refused";
 const SUBTREES_REPAIRED: &str = "ledger_subtrees_repaired_total";
 const CONTRADICTED: &str = "ledger_contradictions_total";
@@ -32,50 +32,50 @@ pub fn describe() {
     describe_counter!(APPENDED, "Entries appended, by stream.");
     describe_counter!(
         DUPLICATES,
-        "Facts that came again with the same bytes, by stream."
+        "Events received again with the same bytes, by stream."
     );
     describe_counter!(
         CONFLICTS,
-        "Facts that came again with other bytes and were not kept, by stream."
+        "Events received again with different bytes and discarded, by stream."
     );
     describe_counter!(
         REJECTED,
-        "Messages that are no fact and were parked, by stream."
+        "Messages that could not be decoded and became dead letters, by stream."
     );
     describe_counter!(
-        UNREAD,
-        "Events with a host list that cannot be read: they are kept, and not found by its nodes."
+        UNREADABLE_HOST_LISTS,
+        "Events with an unreadable host list: stored, but not indexed by node."
     );
     describe_counter!(
         FAILURES,
-        "Batches that could not be stored and are tried again, by stream."
+        "Batches that could not be stored and are retried, by stream."
     );
-    describe_gauge!(HEAD, "Sequence of the last entry.");
+    describe_gauge!(HEAD_SEQUENCE, "Sequence of the last entry.");
     describe_counter!(CHECKPOINTS, "Checkpoints signed.");
     describe_gauge!(
         CHECKPOINT_SIZE,
-        "Entries that the newest checkpoint signed here counts."
+        "Size of the newest checkpoint signed by this process."
     );
     describe_gauge!(
         ARCHIVED,
         "Sequence of the last entry whose content was archived or erased."
     );
     describe_counter!(
-        HOLES,
-        "Holes found: messages that were gone before the ledger had them, by stream."
+        GAPS,
+        "Gaps found: messages lost from the stream before the ledger received them, by stream."
     );
-    describe_gauge!(OPEN_HOLES, "Holes of which no end was told yet.");
+    describe_gauge!(OPEN_GAPS, "Gaps not closed yet.");
     describe_gauge!(
-        OPEN_HOLES_MESSAGES,
-        "Messages that these holes miss, of those whose size is known."
+        OPEN_GAPS_MESSAGES,
+        "Messages missing in open gaps of known size."
     );
     describe_gauge!(
-        OPEN_HOLES_SINCE,
-        "When the oldest of them was found, in seconds since 1970; 0 if none is open."
+        OPEN_GAPS_SINCE,
+        "When the oldest open gap was found, in seconds since 1970; 0 if none is open."
     );
     describe_counter!(
-        RESTORED,
-        "Entries taken in from the stream itself, as their messages were answered before, by stream."
+        RECOVERED,
+        "Entries recovered from the stream because their messages were not delivered, by stream."
     );
     describe_gauge!(
         CHECKPOINTS_REFUSED,
@@ -83,18 +83,20 @@ pub fn describe() {
     );
     describe_counter!(
         CONTRADICTED,
-        "Times that a checkpoint with a signature of the ledger's key was found that its entries do not give."
+        "Checkpoints found that are signed by the ledger's key but contradict its entries."
     );
     describe_counter!(
         SUBTREES_REPAIRED,
-        "Times the stored subtrees were not those of the entries and were made anew."
+        "Times the stored subtrees did not match the entries and were rebuilt."
     );
-    describe_counter!(REPLAYED, "Events that were told once more.");
-    describe_gauge!(REPLAYS, "Replays that this process works on.");
-    describe_histogram!(SECONDS, "Time to store one batch durably, in seconds.");
+    describe_counter!(REPLAYED, "Events replayed.");
+    describe_gauge!(REPLAYS, "Replays running in this process.");
+    describe_histogram!(
+        APPEND_DURATION,
+        "Time to store one batch durably, in seconds."
+    );
 }
 
-/// Subtrees were made anew.
 pub(crate) fn subtrees_repaired() {
     counter!(SUBTREES_REPAIRED).increment(1);
 }
@@ -110,8 +112,8 @@ pub(crate) fn appended(
     counter!(APPENDED, "stream" => stream).increment(entries as u64);
     counter!(DUPLICATES, "stream" => stream).increment(duplicates);
     counter!(CONFLICTS, "stream" => stream).increment(conflicts as u64);
-    gauge!(HEAD).set(head as f64);
-    histogram!(SECONDS).record(took.as_secs_f64());
+    gauge!(HEAD_SEQUENCE).set(head as f64);
+    histogram!(APPEND_DURATION).record(took.as_secs_f64());
 }
 
 pub(crate) fn rejected(stream: &'static str) {
@@ -119,7 +121,7 @@ pub(crate) fn rejected(stream: &'static str) {
 }
 
 pub(crate) fn unread_host_list() {
-    counter!(UNREAD).increment(1);
+    counter!(UNREADABLE_HOST_LISTS).increment(1);
 }
 
 pub(crate) fn failed(stream: &'static str) {
@@ -135,19 +137,19 @@ pub(crate) fn archived(seq: u64) {
     gauge!(ARCHIVED).set(seq as f64);
 }
 
-pub(crate) fn hole(stream: &str) {
-    counter!(HOLES, "stream" => stream.to_owned()).increment(1);
+pub(crate) fn gap(stream: &str) {
+    counter!(GAPS, "stream" => stream.to_owned()).increment(1);
 }
 
 /// `since`: when the oldest was found, in microseconds since 1970.
-pub(crate) fn open_holes(count: usize, messages: u64, since: Option<i64>) {
-    gauge!(OPEN_HOLES).set(count as f64);
-    gauge!(OPEN_HOLES_MESSAGES).set(messages as f64);
-    gauge!(OPEN_HOLES_SINCE).set((since.unwrap_or_default() / 1_000_000) as f64);
+pub(crate) fn set_open_gaps(count: usize, messages: u64, since: Option<i64>) {
+    gauge!(OPEN_GAPS).set(count as f64);
+    gauge!(OPEN_GAPS_MESSAGES).set(messages as f64);
+    gauge!(OPEN_GAPS_SINCE).set((since.unwrap_or_default() / 1_000_000) as f64);
 }
 
-pub(crate) fn restored(stream: &'static str, entries: usize) {
-    counter!(RESTORED, "stream" => stream).increment(entries as u64);
+pub(crate) fn recovered(stream: &'static str, entries: usize) {
+    counter!(RECOVERED, "stream" => stream).increment(entries as u64);
 }
 
 /// `None`: nothing stands in the way.

@@ -1,9 +1,8 @@
-//! Tells recorded events once more.
+//! Publishes recorded events again.
 //!
-//! A replay is a row of the database. Any ledger may work on it, one at a time: who does holds a lease, and every write carries the
-//! fence of the claim, so that one that was thought dead changes nothing any more. The cursor moves after JetStream has stored what is before
-//! it; what is told again after a crash has the same message id, and is dropped as long as JetStream remembers it. No event
-//! is told before the audit has it that the replay began.
+//! A replay is a database row. One replica at a time works on it and holds a lease; every write carries a fencing token, so a former holder
+//! changes nothing. The cursor advances after JetStream has stored the events before it. After a crash events are published again with the
+//! same message id, which JetStream deduplicates. No event is published before the audit entry of the replay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,30 +18,27 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::adapters::{Claimed, Store};
+use crate::adapters::{ReplayLease, Store};
 use crate::api::owner;
-use crate::domain::replay::{Audited, Replay, State, page, pause};
+use crate::domain::replay::{AuditProgress, Replay, ReplayState, page, pause};
 use crate::error::Error;
 use crate::metrics;
-
-/// Replays that one process works on at the same time; others wait.
-const AT_ONCE: usize = 8;
-/// How often it is looked for replays that another replica took the order for, or left behind.
-const LOOK: Duration = Duration::from_secs(1);
-/// After this time without a word somebody else goes on. Longer than JetStream has for an answer, and the database to note it.
-const LEASE: TimeDelta = TimeDelta::seconds(15);
-/// Pauses after NATS did not take a page.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Replays that ended are forgotten after this time.
-const REMEMBER: TimeDelta = TimeDelta::days(30);
-const FORGET: Duration = Duration::from_secs(3600);
-/// How often what they told is cleared away.
-const CLEAR: TimeDelta = TimeDelta::seconds(60);
-/// What is older the stream has let go by itself.
+const MAX_CONCURRENT_REPLAYS: usize = 8;
+/// Interval of looking for replays of other replicas.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Longer than the timeouts of JetStream and of the database together.
+const LEASE_DURATION: TimeDelta = TimeDelta::seconds(15);
+const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(250);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Ended replays are purged after this time.
+const REPLAY_RETENTION: TimeDelta = TimeDelta::days(30);
+const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
+/// Interval of purging messages of ended replays.
+const CLEANUP_MARGIN: TimeDelta = TimeDelta::seconds(60);
+/// Older messages have expired from the stream.
 const MESH_REPLAY_AGE: TimeDelta = TimeDelta::days(4);
 
-/// Works on replays. Cheap to clone.
+/// Runs replays. Cheap to clone.
 #[derive(Clone)]
 pub struct Replayer {
     store: Store,
@@ -52,11 +48,11 @@ pub struct Replayer {
     keep: Duration,
 }
 
-/// Why the work on a replay stops here.
+/// Why a replay stops in this process.
 enum Stop {
-    /// Told to stop: somebody else, or the next start, goes on.
+    /// Shutdown; another replica or the next start resumes it.
     Shutdown,
-    /// It is another's, or was cancelled.
+    /// Lease lost, or cancelled.
     Lost,
     /// The database cannot be reached: somebody goes on when the lease is over.
     Store(Error),
@@ -69,7 +65,7 @@ impl From<Error> for Stop {
 }
 
 impl Replayer {
-    /// Reads a store and writes to a bus; `cluster` is whose audit has the entries. What was told stays on the bus for `keep` after the end.
+    /// Creates a replayer; `cluster` labels its audit entries. Messages stay on the bus for `keep` after the end.
     pub fn new(store: Store, bus: Bus, cluster: &str, keep: Duration) -> Self {
         Self {
             store,
@@ -80,7 +76,7 @@ impl Replayer {
         }
     }
 
-    /// The Unix user to whom a webhook endpoint belongs, as the dispatcher told NATS; empty for the operator's, `None` if there is no such endpoint.
+    /// The Unix user to whom a webhook endpoint belongs, as published by the dispatcher; empty for the operator, `None` if unknown.
     ///
     /// # Errors
     /// If NATS does not answer.
@@ -93,60 +89,63 @@ impl Replayer {
         self.wake.notify_one();
     }
 
-    /// Works on whatever is open until told to stop; then leaves it to others at once.
-    pub async fn keep(self, shutdown: CancellationToken) {
+    /// Runs open replays until the shutdown, then releases them at once.
+    pub async fn run(self, shutdown: CancellationToken) {
         let mut works = JoinSet::new();
-        let mut forgotten: Option<Instant> = None;
+        let mut purged_at: Option<Instant> = None;
         let mut cleared: Option<DateTime<Utc>> = None;
-        let mut told = false;
+        let mut is_failing = false;
         while !shutdown.is_cancelled() {
             match self.start(&mut works, &shutdown).await {
-                Ok(()) => told = false,
-                Err(error) if !told => {
-                    told = true;
-                    tracing::warn!(error = mesh_runtime::chain(&error), "look for replays");
+                Ok(()) => is_failing = false,
+                Err(error) if !is_failing => {
+                    is_failing = true;
+                    tracing::warn!(error = mesh_runtime::chain(&error), "replay claim failed");
                 }
                 Err(_) => {}
             }
-            if forgotten.is_none_or(|at| at.elapsed() >= FORGET) && !told {
-                let forget = self.store.forget_replays(Utc::now() - REMEMBER);
-                if let Err(error) = forget.await {
-                    tracing::warn!(error = mesh_runtime::chain(&error), "forget old replays");
+            if purged_at.is_none_or(|at| at.elapsed() >= PURGE_INTERVAL) && !is_failing {
+                let purge = self.store.purge_replays(Utc::now() - REPLAY_RETENTION);
+                if let Err(error) = purge.await {
+                    tracing::warn!(
+                        error = mesh_runtime::chain(&error),
+                        "purge of old replays failed"
+                    );
                 }
-                forgotten = Some(Instant::now());
+                purged_at = Some(Instant::now());
             }
             let until = Utc::now() - TimeDelta::from_std(self.keep).unwrap_or(MESH_REPLAY_AGE);
-            if cleared.is_none_or(|before| until - before >= CLEAR) && !told {
+            if cleared.is_none_or(|before| until - before >= CLEANUP_MARGIN) && !is_failing {
                 let since = cleared.unwrap_or(until - MESH_REPLAY_AGE);
                 match self.clear(since, until).await {
                     Ok(()) => cleared = Some(until),
-                    Err(error) => tracing::debug!(error, "take away what old replays told"),
+                    Err(error) => tracing::debug!(error, "messages of old replays not purged"),
                 }
             }
             metrics::replays(works.len());
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 Some(_) = works.join_next() => {}
             }
         }
         while works.join_next().await.is_some() {}
     }
 
-    /// Takes away what a cancelled replay told.
+    /// Purges the messages of a cancelled replay.
     async fn take_back(&self, replay: &Replay) {
-        if replay.state != State::Cancelled {
+        if replay.state != ReplayState::Cancelled {
             return;
         }
         if let Err(error) = self.bus.purge_replay(&replay.id).await {
             // It is done when old ones are cleared.
             let error = mesh_runtime::chain(&error);
-            tracing::debug!(error, "take away what a cancelled replay told");
+            tracing::debug!(error, "messages of cancelled replay not purged");
         }
     }
 
-    /// Takes away what was told by replays that ended in some time, so that the stream does not stay full of it.
+    /// Purges the messages of replays that ended in a time range, to free the stream.
     async fn clear(&self, since: DateTime<Utc>, until: DateTime<Utc>) -> Result<(), String> {
         let ended = self.store.replays_that_ended(since, until).await;
         for id in ended.map_err(|error| mesh_runtime::chain(&error))? {
@@ -162,9 +161,9 @@ impl Replayer {
         works: &mut JoinSet<()>,
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
-        while works.len() < AT_ONCE {
+        while works.len() < MAX_CONCURRENT_REPLAYS {
             let now = Utc::now();
-            let Some(claimed) = self.store.claim_replay(now, now + LEASE).await? else {
+            let Some(claimed) = self.store.claim_replay(now, now + LEASE_DURATION).await? else {
                 break;
             };
             let (replayer, shutdown) = (self.clone(), shutdown.clone());
@@ -173,7 +172,7 @@ impl Replayer {
         Ok(())
     }
 
-    async fn work(&self, mut claimed: Claimed, shutdown: &CancellationToken) {
+    async fn work(&self, mut claimed: ReplayLease, shutdown: &CancellationToken) {
         let id = claimed.replay.id.clone();
         match self.go_on(&mut claimed, shutdown).await {
             Ok(()) => tracing::info!(
@@ -183,8 +182,8 @@ impl Replayer {
                 "replay ended"
             ),
             Err(Stop::Lost) => {
-                tracing::debug!(replay.id = id, "replay is another's or cancelled");
-                // Of one that was cancelled, what was told meanwhile does not stay either.
+                tracing::debug!(replay.id = id, "replay lease lost or replay cancelled");
+                // Purge what was published before the cancellation was noticed.
                 let stored = self.store.replay(&id).await;
                 if let Ok(Some((replay, _))) = stored {
                     self.take_back(&replay).await;
@@ -196,43 +195,58 @@ impl Replayer {
                     .store
                     .save_replay(&claimed, state, DateTime::UNIX_EPOCH);
                 if let Err(error) = released.await {
-                    tracing::debug!(error = mesh_runtime::chain(&error), "release replay");
+                    tracing::debug!(
+                        error = mesh_runtime::chain(&error),
+                        "replay lease not released"
+                    );
                 }
             }
             Err(Stop::Store(error)) => tracing::warn!(
                 replay.id = id,
                 error = mesh_runtime::chain(&error),
-                "replay goes on when its lease is over"
+                "replay interrupted, resumes after its lease expires"
             ),
         }
     }
 
     /// Does what is left to do.
-    async fn go_on(&self, claimed: &mut Claimed, shutdown: &CancellationToken) -> Result<(), Stop> {
-        if claimed.replay.audited < Audited::Begin {
+    async fn go_on(
+        &self,
+        claimed: &mut ReplayLease,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Stop> {
+        if claimed.replay.audited < AuditProgress::Begin {
             let entries = claimed.replay.audit_entries(false, &self.cluster);
             self.audit(claimed, entries, shutdown).await?;
-            claimed.replay.audited = Audited::Begin;
+            claimed.replay.audited = AuditProgress::Begin;
             self.save(claimed, claimed.replay.state).await?;
         }
-        if claimed.replay.state == State::Running {
-            self.tell(claimed, shutdown).await?;
+        if claimed.replay.state == ReplayState::Running {
+            self.publish_events(claimed, shutdown).await?;
         }
         self.take_back(&claimed.replay).await;
         let entries = claimed.replay.audit_entries(true, &self.cluster);
         self.audit(claimed, entries, shutdown).await?;
-        claimed.replay.audited = Audited::End;
+        claimed.replay.audited = AuditProgress::End;
         self.save(claimed, claimed.replay.state).await
     }
 
-    /// Tells page after page, to the end.
-    async fn tell(&self, claimed: &mut Claimed, shutdown: &CancellationToken) -> Result<(), Stop> {
+    /// Publishes page after page.
+    async fn publish_events(
+        &self,
+        claimed: &mut ReplayLease,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Stop> {
         let request = claimed.replay.request.clone();
         let limit = page(request.rate);
-        let sight = request.who.sight();
+        let sight = request.requester.sight();
         let selection = match request.selection() {
             Ok(selection) => selection,
-            Err(invalid) => return self.end(claimed, State::Failed, invalid.to_string()).await,
+            Err(invalid) => {
+                return self
+                    .end(claimed, ReplayState::Failed, invalid.to_string())
+                    .await;
+            }
         };
         loop {
             let begun = Instant::now();
@@ -241,22 +255,26 @@ impl Replayer {
             let mut found = match found.await {
                 // A body is missing: it does not come back.
                 Err(error @ Error::Corrupt { .. }) => {
-                    return self.end(claimed, State::Failed, error.to_string()).await;
+                    return self
+                        .end(claimed, ReplayState::Failed, error.to_string())
+                        .await;
                 }
                 found => found?,
             };
             let more = found.len() > limit as usize;
             found.truncate(limit as usize);
             let count = found.len();
-            let mut told = claimed.replay.clone();
+            let mut replay = claimed.replay.clone();
             let mut events = Vec::with_capacity(count);
             for entry in found {
                 let body = Bytes::from(entry.body);
                 let Ok(event) = Event::from_bytes(&body) else {
                     let corrupt = Error::Corrupt { seq: entry.seq };
-                    return self.end(claimed, State::Failed, corrupt.to_string()).await;
+                    return self
+                        .end(claimed, ReplayState::Failed, corrupt.to_string())
+                        .await;
                 };
-                told.told(entry.seq, owner(&event));
+                replay.add_sent(entry.seq, owner(&event));
                 events.push(Replayed {
                     original: entry.subject,
                     event,
@@ -264,17 +282,17 @@ impl Replayer {
                 });
             }
             if let Err(problem) = self.publish(claimed, events, shutdown).await? {
-                return self.end(claimed, State::Failed, problem).await;
+                return self.end(claimed, ReplayState::Failed, problem).await;
             }
             claimed.replay = Replay {
                 problem: String::new(),
-                ..told
+                ..replay
             };
             metrics::replayed(count);
             if !more {
-                return self.end(claimed, State::Done, String::new()).await;
+                return self.end(claimed, ReplayState::Done, String::new()).await;
             }
-            self.save(claimed, State::Running).await?;
+            self.save(claimed, ReplayState::Running).await?;
             wait(pause(count, request.rate, begun.elapsed()), shutdown).await?;
         }
     }
@@ -282,13 +300,13 @@ impl Replayer {
     /// Publishes a page, however long NATS is away or the stream is full. The inner error is one that waiting does not mend.
     async fn publish(
         &self,
-        claimed: &mut Claimed,
+        claimed: &mut ReplayLease,
         events: Vec<Replayed>,
         shutdown: &CancellationToken,
     ) -> Result<Result<(), String>, Stop> {
-        let endpoint = claimed.replay.request.wanted.endpoint.clone();
+        let endpoint = claimed.replay.request.requested.endpoint.clone();
         let id = claimed.replay.id.clone();
-        let mut delay = FIRST_PAUSE;
+        let mut delay = INITIAL_RETRY_DELAY;
         loop {
             let sent = self
                 .bus
@@ -312,11 +330,11 @@ impl Replayer {
     /// Writes entries into the audit, however long that takes.
     async fn audit(
         &self,
-        claimed: &mut Claimed,
+        claimed: &mut ReplayLease,
         entries: Vec<AuditEntry>,
         shutdown: &CancellationToken,
     ) -> Result<(), Stop> {
-        let mut delay = FIRST_PAUSE;
+        let mut delay = INITIAL_RETRY_DELAY;
         for entry in entries {
             let body = entry.encode_to_vec();
             loop {
@@ -337,32 +355,37 @@ impl Replayer {
     /// Notes what is in the way, which keeps the lease, and waits a little.
     async fn wait_for_nats(
         &self,
-        claimed: &mut Claimed,
+        claimed: &mut ReplayLease,
         problem: String,
         delay: &mut Duration,
         shutdown: &CancellationToken,
     ) -> Result<(), Stop> {
-        if claimed.replay.state == State::Running && claimed.replay.problem != problem {
+        if claimed.replay.state == ReplayState::Running && claimed.replay.problem != problem {
             tracing::warn!(
                 replay.id = claimed.replay.id,
                 error = problem,
-                "replay waits for NATS"
+                "replay waiting for NATS"
             );
             claimed.replay.problem = problem;
         }
         self.save(claimed, claimed.replay.state).await?;
         wait(*delay, shutdown).await?;
-        *delay = (*delay * 2).min(LONGEST_PAUSE);
+        *delay = (*delay * 2).min(MAX_RETRY_DELAY);
         Ok(())
     }
 
-    async fn end(&self, claimed: &mut Claimed, state: State, problem: String) -> Result<(), Stop> {
+    async fn end(
+        &self,
+        claimed: &mut ReplayLease,
+        state: ReplayState,
+        problem: String,
+    ) -> Result<(), Stop> {
         claimed.replay.end(state, problem, Utc::now());
-        self.save(claimed, State::Running).await
+        self.save(claimed, ReplayState::Running).await
     }
 
-    async fn save(&self, claimed: &Claimed, before: State) -> Result<(), Stop> {
-        let until = Utc::now() + LEASE;
+    async fn save(&self, claimed: &ReplayLease, before: ReplayState) -> Result<(), Stop> {
+        let until = Utc::now() + LEASE_DURATION;
         match self.store.save_replay(claimed, before, until).await? {
             true => Ok(()),
             false => Err(Stop::Lost),

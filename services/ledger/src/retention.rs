@@ -1,4 +1,4 @@
-//! Taking the content of old entries out of the database. Their hashes stay, so the ledger can be verified for ever.
+//! Taking the content of old entries out of the database. Their hashes remain, so the ledger can be verified for ever.
 //!
 //! In this order, each step durable before the next: the file is written, read again and verified; the range is noted with the file's hash, signed
 //! with the key that signs checkpoints; the file gets its name; the payloads are taken out, the oldest first. Killed anywhere and run again, it
@@ -13,8 +13,8 @@ use ledger_format::chain::Hash;
 use mesh_db::Location;
 use tokio::sync::watch::Sender;
 
-use crate::adapters::archive_file::{self, ArchiveWriter, Checked, Partial};
-use crate::adapters::{Dropper, FileError, KeyFile, Store};
+use crate::adapters::archive_file::{self, ArchiveWriter, PartialArchive, VerifiedArchive};
+use crate::adapters::{ArchiveFileError, KeyFile, PayloadEraser, Store};
 use crate::domain::archive::{StoredArchive, StoredFile, file_name, name};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::ExportLine;
@@ -22,11 +22,11 @@ use crate::domain::note::{PrivateKey, PublicKey};
 use crate::error::Error;
 
 /// Entries of one file, unless the next checkpoint is farther.
-const MOST: u64 = 1_000_000;
+const MAX_ARCHIVE_ENTRIES: u64 = 1_000_000;
 
 /// What is wished for.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct RetentionRequest {
     /// Only what was recorded before.
     pub before: DateTime<Utc>,
     /// Where files go; `None` to erase.
@@ -37,7 +37,7 @@ pub struct Wish {
 
 /// What would be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct RetentionPlan {
     /// Up to which entry payloads are archived or erased already.
     pub archived_to: u64,
     /// Up to which they would be: an entry that a signed checkpoint ends with.
@@ -46,7 +46,7 @@ pub struct Plan {
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct RetentionResult {
     /// Ranges that were noted.
     pub archives: Vec<StoredArchive>,
     /// Payloads that were taken out.
@@ -55,7 +55,7 @@ pub struct Done {
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct RetentionProgress {
     /// Up to this entry is written.
     pub written: u64,
     /// Up to this entry is read again in the file.
@@ -68,44 +68,44 @@ pub struct Progress {
 #[derive(Clone, Debug)]
 pub struct Retention {
     store: Store,
-    dropper: Dropper,
+    eraser: PayloadEraser,
     key: KeyFile,
 }
 
 impl Retention {
     /// On a ledger that is open, with a role that may take payloads out, and the key that signs the ledger's checkpoints.
     pub fn new(store: Store, location: &Location, key: KeyFile) -> Self {
-        let dropper = Dropper::connect(location);
-        Self {
-            store,
-            dropper,
-            key,
-        }
+        let eraser = PayloadEraser::connect(location);
+        Self { store, eraser, key }
     }
 
     /// What would be done.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn plan(&self, before: DateTime<Utc>) -> Result<Plan, Error> {
+    pub async fn plan(&self, before: DateTime<Utc>) -> Result<RetentionPlan, Error> {
         let archived_to = self.store.archived_to().await?;
         let last = self.store.last_before(before).await?;
         let end = self.store.checkpoint_to_end_with(archived_to, last, last);
         let to = end
             .await?
             .map_or(archived_to, |end| end.size.unsigned_abs());
-        Ok(Plan { archived_to, to })
+        Ok(RetentionPlan { archived_to, to })
     }
 
     /// Archives or erases, after finishing what was begun before.
     ///
     /// # Errors
     /// If something cannot be read, written or taken out. What is done stays done; run it again.
-    pub async fn run(&self, wish: &Wish, progress: &Sender<Progress>) -> Result<Done, Error> {
-        let mut done = Done::default();
-        let last = self.store.last_before(wish.before).await?;
+    pub async fn run(
+        &self,
+        request: &RetentionRequest,
+        progress: &Sender<RetentionProgress>,
+    ) -> Result<RetentionResult, Error> {
+        let mut done = RetentionResult::default();
+        let last = self.store.last_before(request.before).await?;
         loop {
-            let partial = match &wish.folder {
+            let partial = match &request.folder {
                 Some(folder) => Some(lock(folder)?),
                 None => None,
             };
@@ -121,7 +121,7 @@ impl Retention {
             let from = archives.last().map_or(1, |last| last.last_seq + 1);
             let end = self
                 .store
-                .checkpoint_to_end_with((from - 1).unsigned_abs(), MOST, last)
+                .checkpoint_to_end_with((from - 1).unsigned_abs(), MAX_ARCHIVE_ENTRIES, last)
                 .await?;
             let Some(end) = end else {
                 if let Some(partial) = partial {
@@ -136,7 +136,7 @@ impl Retention {
                 file: None,
                 signed_by: String::new(),
                 made_at: Utc::now().timestamp_micros(),
-                made_by: wish.made_by.clone(),
+                made_by: request.made_by.clone(),
                 ids: self.store.ids_of(from, end.size).await?,
                 note: None,
             };
@@ -171,12 +171,12 @@ impl Retention {
             let note = archive.range(root).sign(&key);
             archive.note = Some(note.map_err(|error| Error::Unsigned(error.to_string()))?);
             let vkey = key.public().to_string();
-            self.dropper.note(&archive, &vkey).await?;
+            self.eraser.note(&archive, &vkey).await?;
             tracing::info!(
                 first_seq = archive.first_seq,
                 last_seq = archive.last_seq,
                 file = archive.file.as_ref().map(|file| file.path.as_str()),
-                "old payloads are archived or erased"
+                "old payloads archived or erased"
             );
             if let (Some(partial), Some(file)) = (partial, &archive.file) {
                 let path = Path::new(&file.path);
@@ -190,8 +190,8 @@ impl Retention {
     async fn settle(
         &self,
         archives: &[StoredArchive],
-        partial: Option<Partial>,
-    ) -> Result<Option<Partial>, Error> {
+        partial: Option<PartialArchive>,
+    ) -> Result<Option<PartialArchive>, Error> {
         let Some(first) = self.store.first_undropped().await? else {
             return Ok(partial);
         };
@@ -232,20 +232,24 @@ impl Retention {
         Ok(partial)
     }
 
-    async fn drop_all(&self, archived_to: i64, progress: &Sender<Progress>) -> Result<u64, Error> {
+    async fn drop_all(
+        &self,
+        archived_to: i64,
+        progress: &Sender<RetentionProgress>,
+    ) -> Result<u64, Error> {
         let mut dropped = 0;
         if self.store.first_undropped().await?.is_none() {
             return Ok(dropped);
         }
         loop {
-            let some = self.dropper.drop_some(archived_to).await?;
+            let some = self.eraser.drop_some(archived_to).await?;
             if some == 0 {
                 break;
             }
             dropped += some;
             progress.send_modify(|progress| progress.dropped += some);
         }
-        self.dropper.forget().await?;
+        self.eraser.forget().await?;
         Ok(dropped)
     }
 
@@ -255,9 +259,9 @@ impl Retention {
         archive: &StoredArchive,
         end: &StoredCheckpoint,
         keys: &[PublicKey],
-        partial: &Partial,
-        progress: &Sender<Progress>,
-    ) -> Result<Checked, Error> {
+        partial: &PartialArchive,
+        progress: &Sender<RetentionProgress>,
+    ) -> Result<VerifiedArchive, Error> {
         let path = partial.path();
         let from = archive.first_seq.unsigned_abs();
         let to = archive.last_seq.unsigned_abs();
@@ -324,7 +328,7 @@ impl Retention {
 
     /// Closes the connections it made.
     pub async fn close(&self) {
-        self.dropper.close().await;
+        self.eraser.close().await;
     }
 }
 
@@ -375,14 +379,14 @@ async fn is(path: &Path, file: &StoredFile) -> Result<bool, Error> {
         .map_err(io(path))
 }
 
-fn lock(folder: &Path) -> Result<Partial, Error> {
-    Partial::lock(folder).map_err(file_error(folder))
+fn lock(folder: &Path) -> Result<PartialArchive, Error> {
+    PartialArchive::lock(folder).map_err(file_error(folder))
 }
 
-fn remove(partial: &Partial) {
+fn remove(partial: &PartialArchive) {
     let path = partial.path();
     if let Err(error) = partial.clear().and_then(|()| std::fs::remove_file(&path)) {
-        tracing::debug!(%error, path = %path.display(), "remove what is left of an archive");
+        tracing::debug!(%error, path = %path.display(), "partial archive not removed");
     }
 }
 
@@ -390,15 +394,15 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Archive {
         path,
-        source: FileError::Io(source),
+        source: ArchiveFileError::Io(source),
     }
 }
 
-fn file_error(path: &Path) -> impl FnOnce(FileError) -> Error {
+fn file_error(path: &Path) -> impl FnOnce(ArchiveFileError) -> Error {
     let path = path.to_owned();
     move |source| Error::Archive { path, source }
 }
 
 fn unfit(path: &Path, fault: &'static str) -> Error {
-    file_error(path)(FileError::Other(fault))
+    file_error(path)(ArchiveFileError::Other(fault))
 }

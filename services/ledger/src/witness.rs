@@ -20,9 +20,9 @@ use crate::adapters::Store;
 use crate::error::Error;
 
 /// A witness answers within this time, or is done without.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// An answer is a few lines.
-const LONGEST_ANSWER: usize = 16 << 10;
+const MAX_RESPONSE_BYTES: usize = 16 << 10;
 
 /// A ledger that is about to be signed: what is stored of it, and the subtrees that are not yet.
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ impl Witnesses {
     /// If there can be no HTTP client.
     pub fn new(all: Vec<Witness>, required: usize) -> Result<Self, Error> {
         let http = reqwest::Client::builder()
-            .timeout(TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| Error::Witness(mesh_runtime::chain(&error)))?;
@@ -106,7 +106,12 @@ impl Witnesses {
                 }
                 Err(why) => {
                     let name = witness.key.name();
-                    tracing::warn!(witness = name, error = why, size, "no cosignature");
+                    tracing::warn!(
+                        witness = name,
+                        error = why,
+                        size,
+                        "cosignature request failed"
+                    );
                     failures.push(format!("{name}: {why}"));
                 }
             }
@@ -178,7 +183,7 @@ impl Witnesses {
         let mut text = Vec::new();
         while let Some(part) = answer.chunk().await.map_err(failed)? {
             text.extend_from_slice(&part);
-            if text.len() > LONGEST_ANSWER {
+            if text.len() > MAX_RESPONSE_BYTES {
                 return Err("its answer is too long".to_owned());
             }
         }

@@ -6,7 +6,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use indicatif::{ProgressBar, ProgressStyle};
 use ledger::adapters::KeyFile;
 use ledger::domain::archive::StoredArchive;
-use ledger::retention::{Progress, Wish};
+use ledger::retention::{RetentionProgress, RetentionRequest};
 use ledger::{Location, Retention, Store};
 use mesh_runtime::TimeBound;
 use serde_json::{Value, json};
@@ -21,8 +21,8 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
     let before = before(args.before)?;
     let context = settings::load(global, CancellationToken::new())?;
     let config: ledger::Config = context.section("ledger")?;
-    let dropper = config.dropper().map_err(failed)?;
-    let location = match dropper {
+    let eraser = config.eraser().map_err(failed)?;
+    let location = match eraser {
         Some(location) => location,
         None => config.database(&context.mesh.data_dir).map_err(failed)?,
     };
@@ -51,16 +51,16 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
             ),
         });
     }
-    let wish = Wish {
+    let request = RetentionRequest {
         before,
         folder: (!args.erase).then_some(folder),
         made_by: user(),
     };
-    let progress = Sender::new(Progress::default());
+    let progress = Sender::new(RetentionProgress::default());
     let bar = ProgressBar::new(plan.to.saturating_sub(plan.archived_to)).with_style(style());
     let show_progress = async {
         loop {
-            let Progress {
+            let RetentionProgress {
                 written, checked, ..
             } = *progress.borrow();
             // Each is written, read again and taken out.
@@ -70,7 +70,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
         }
     };
     let done = tokio::select! {
-        done = retention.run(&wish, &progress) => done,
+        done = retention.run(&request, &progress) => done,
         () = show_progress => return Ok(()),
     };
     bar.finish_and_clear();

@@ -13,8 +13,8 @@ use ledger::domain::export::ExportVerifier;
 use ledger::domain::keys;
 use ledger::domain::note::PublicKey;
 use ledger::{
-    Class, Fault, FirstFault, Location, Progress, Report, Store, Trust, Unverified, VerifiedLedger,
-    VerifyError,
+    Class, Fault, FirstFault, Location, Store, TrustAnchors, UnverifiedLedger, VerifiedLedger,
+    VerifyError, VerifyProgress, VerifyReport,
 };
 use ledger_format::cosignature::{WitnessKey, cosigned};
 use ledger_format::file::{self, FileError};
@@ -106,7 +106,7 @@ fn location(global: &Global, file: Option<&Path>) -> Result<Location, Error> {
     }
 }
 
-async fn verify(global: &Global, args: &cli::Verify) -> Result<Result<Report, Lie>, Error> {
+async fn verify(global: &Global, args: &cli::Verify) -> Result<Result<VerifyReport, Lie>, Error> {
     let trust = trust(args)?;
     let bar = ProgressBar::new(0).with_style(bar_style());
     let result = if args.remote {
@@ -134,7 +134,7 @@ impl Lie {
     fn of(error: &VerifyError) -> Option<Self> {
         let class = error.class()?;
         Some(match error {
-            VerifyError::Bad(bad) => Self {
+            VerifyError::Invalid(bad) => Self {
                 class,
                 seq: Some(bad.seq),
                 reason: bad.what.to_string(),
@@ -159,8 +159,8 @@ impl From<FirstFault> for Lie {
 }
 
 /// Of what can be told from entries alone.
-fn only_entries(verified: VerifiedLedger) -> Report {
-    Report {
+fn only_entries(verified: VerifiedLedger) -> VerifyReport {
+    VerifyReport {
         verified,
         classes: vec![Class {
             name: ENTRIES_ONLY,
@@ -172,9 +172,9 @@ fn only_entries(verified: VerifiedLedger) -> Report {
 async fn database(
     global: &Global,
     args: &cli::Verify,
-    mut trust: Trust,
+    mut trust: TrustAnchors,
     bar: &ProgressBar,
-) -> Result<Result<Report, Lie>, Error> {
+) -> Result<Result<VerifyReport, Lie>, Error> {
     let failed = |error: ledger::Error| Error::Failed(mesh_runtime::chain(&error));
     let (location, writable, configured) = match &args.database {
         Some(path) => {
@@ -211,14 +211,14 @@ async fn database(
         Some(lie) => Ok(Err(lie)),
         None => Err(unread(error)),
     };
-    let ledger = Unverified::open(&location).map_err(unread)?;
-    let progress = |progress: Progress| {
+    let ledger = UnverifiedLedger::open(&location).map_err(unread)?;
+    let progress = |progress: VerifyProgress| {
         bar.set_length(progress.of);
         bar.set_position(progress.verified);
     };
     let mut result = ledger.verify_everything(&trust, progress).await;
     if args.repair
-        && matches!(&result, Err(VerifyError::Bad(bad)) if bad.what == Fault::SubtreeDiffers)
+        && matches!(&result, Err(VerifyError::Invalid(bad)) if bad.what == Fault::SubtreeDiffers)
     {
         repair_subtrees(&writable).await?;
         if !global.json {
@@ -253,7 +253,11 @@ async fn repair_subtrees(location: &Location) -> Result<(), Error> {
     repaired.map_err(failed)
 }
 
-fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report, Lie>, Error> {
+fn export(
+    path: &Path,
+    trust: &TrustAnchors,
+    bar: &ProgressBar,
+) -> Result<Result<VerifyReport, Lie>, Error> {
     let io = |source| Error::io("read", path, source);
     let mut lines = if path == Path::new("-") {
         file::ExportReader::new(BufReader::new(std::io::stdin()))
@@ -263,7 +267,7 @@ fn export(path: &Path, trust: &Trust, bar: &ProgressBar) -> Result<Result<Report
     .map_err(io)?;
     let options = file::VerifyOptions {
         keys: &trust.keys,
-        trusted: &trust.kept,
+        trusted: &trust.checkpoints,
         threads: file::available_threads(),
         progress: &mut |_, verified, of| {
             bar.set_length(of);
@@ -285,9 +289,9 @@ fn unprovable(error: &(dyn std::error::Error + 'static)) -> Error {
 
 async fn remote(
     global: &Global,
-    trust: &Trust,
+    trust: &TrustAnchors,
     bar: &ProgressBar,
-) -> Result<Result<Report, Lie>, Error> {
+) -> Result<Result<VerifyReport, Lie>, Error> {
     let client = settings::client(global)?;
     let mut text = client.download("/v1/ledger/export", &Query::new()).await?;
     let mut lines = Lines::new(trust, bar);
@@ -308,13 +312,13 @@ async fn remote(
 
 /// An export, line by line.
 struct Lines<'a> {
-    trust: &'a Trust,
+    trust: &'a TrustAnchors,
     bar: &'a ProgressBar,
     verifier: Option<ExportVerifier>,
 }
 
 impl<'a> Lines<'a> {
-    const fn new(trust: &'a Trust, bar: &'a ProgressBar) -> Self {
+    const fn new(trust: &'a TrustAnchors, bar: &'a ProgressBar) -> Self {
         Self {
             trust,
             bar,
@@ -328,14 +332,14 @@ impl<'a> Lines<'a> {
             self.bar.set_position(verifier.last().unsigned_abs());
             return Ok(taken);
         }
-        let verifier = ExportVerifier::new(line, &self.trust.keys, &self.trust.kept);
+        let verifier = ExportVerifier::new(line, &self.trust.keys, &self.trust.checkpoints);
         let verifier = verifier.map_err(|error| unprovable(&error))?;
         self.bar.set_length(verifier.checkpoint().size);
         self.verifier = Some(verifier);
         Ok(Ok(()))
     }
 
-    fn finish(self) -> Result<Result<Report, Lie>, Error> {
+    fn finish(self) -> Result<Result<VerifyReport, Lie>, Error> {
         match self.verifier {
             Some(verifier) => Ok(verifier.finish().map(only_entries).map_err(Lie::from)),
             None => Err(Error::Failed("verify export: it is empty".into())),
@@ -344,7 +348,7 @@ impl<'a> Lines<'a> {
 }
 
 /// Keys and checkpoints of the command line.
-fn trust(args: &cli::Verify) -> Result<Trust, Error> {
+fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
     let mut keys: Vec<PublicKey> = Vec::new();
     for key in &args.key {
         let text = match std::fs::read_to_string(key) {
@@ -374,18 +378,18 @@ fn trust(args: &cli::Verify) -> Result<Trust, Error> {
             ))
         })?);
     }
-    Ok(Trust {
+    Ok(TrustAnchors {
         keys,
-        kept,
+        checkpoints: kept,
         archives: args.archive.clone(),
-        ..Trust::default()
+        ..TrustAnchors::default()
     })
 }
 
 fn report(
     global: &Global,
     args: &cli::Verify,
-    result: Result<Report, Lie>,
+    result: Result<VerifyReport, Lie>,
 ) -> Result<ExitCode, Error> {
     let (result, classes) = match result {
         Ok(report) => (Ok(report.verified), report.classes),

@@ -131,7 +131,7 @@ async fn another_history_with_the_same_key_is_found_by_a_kept_checkpoint() {
         let doctor = stdout(&mesh.run(&["doctor"]));
         doctor.lines().any(|line| {
             line.starts_with("look")
-                && line.contains("ledger.holes: ")
+                && line.contains("ledger.gaps: ")
                 && line.contains("SLURM_EVENTS")
         })
     });

@@ -73,7 +73,7 @@ pub struct AdjustmentRow<'a> {
     pub run: &'a str,
     /// Id of the event.
     pub event_id: &'a str,
-    /// Id of the job event that told the late fact.
+    /// Id of the job event with the late fact.
     pub cause_id: &'a str,
     /// Cost before; `None` if there was no price.
     pub previous: Option<Micros>,

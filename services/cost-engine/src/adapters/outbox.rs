@@ -12,7 +12,7 @@ use super::Store;
 use crate::error::Error;
 
 /// What another process has made is published after this time: that process has ended, or is cut off from NATS.
-const TAKE_OVER_AFTER: Duration = Duration::from_secs(10);
+const TAKEOVER_DELAY: Duration = Duration::from_secs(10);
 
 /// An event of the outbox.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Store {
     /// If the database refuses or holds something else.
     pub async fn unpublished(&self, limit: u32) -> Result<Vec<Unpublished>, Error> {
         const ACTION: &str = "read outbox";
-        let before = Utc::now() - TAKE_OVER_AFTER;
+        let before = Utc::now() - TAKEOVER_DELAY;
         let sql = Sql::new("SELECT event_id, body, traceparent FROM outbox WHERE made_by = ")
             .bind(&*self.instance)
             .push(" OR made_at < ")

@@ -1,4 +1,4 @@
-//! Questions to the tables: sums of final costs, and the runs that still go on.
+//! Queries: sums of final costs, and running jobs.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use super::runs::history;
 use crate::error::Error;
 use crate::usage::RunHistory;
 
-/// What sums are taken by.
+/// Grouping of a cost report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum CostGroup {
     /// Unix user.
     User,
     /// Slurm account.
@@ -28,7 +28,7 @@ pub enum By {
     Partition,
 }
 
-impl By {
+impl CostGroup {
     const fn column(self) -> &'static str {
         match self {
             Self::User => "user_name",
@@ -40,7 +40,7 @@ impl By {
     }
 }
 
-/// Which costs.
+/// Filter of a cost report.
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// Only what the caller may see.
@@ -57,7 +57,7 @@ pub struct Filter {
 
 /// Sums of final costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SumRow {
+pub struct CostSum {
     /// Cluster.
     pub cluster: String,
     /// User, account, month or job.
@@ -96,7 +96,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn sums(&self, by: By, filter: &Filter) -> Result<Vec<SumRow>, Error> {
+    pub async fn sums(&self, by: CostGroup, filter: &Filter) -> Result<Vec<CostSum>, Error> {
         const ACTION: &str = "sum costs";
         let key = by.column();
         let mut sql = Sql::new("SELECT cluster, ").push(key).push(
@@ -121,7 +121,7 @@ impl Store {
             .push(key)
             .push(", currency");
         let read = |row: &Row| {
-            Ok(SumRow {
+            Ok(CostSum {
                 cluster: row.get("cluster")?,
                 key: row.get("key")?,
                 currency: row.get("currency")?,
@@ -137,7 +137,7 @@ impl Store {
         sums.map_err(Error::database(ACTION))
     }
 
-    /// The runs that go on, oldest job first; of one cluster or user if the filter says so.
+    /// Open runs, oldest job first, restricted by the filter.
     ///
     /// # Errors
     /// If the database refuses or holds something else.

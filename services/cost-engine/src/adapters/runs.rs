@@ -7,7 +7,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::Store;
-use crate::domain::suspension::Mark;
+use crate::domain::suspension::SuspensionChange;
 use crate::error::Error;
 use crate::usage::{RunHistory, pricing_facts};
 
@@ -19,7 +19,7 @@ pub struct Transaction<'c> {
 }
 
 impl Store {
-    /// Begins to write.
+    /// Begins a transaction.
     ///
     /// # Errors
     /// If the database refuses.
@@ -36,7 +36,7 @@ impl Store {
 }
 
 impl Transaction<'_> {
-    /// Makes everything durable.
+    /// Commits.
     ///
     /// # Errors
     /// If the database refuses; nothing was written then.
@@ -67,7 +67,7 @@ impl Transaction<'_> {
         locked.map(drop).map_err(Error::database("lock runs"))
     }
 
-    /// What is stored of a run.
+    /// The stored history of a run.
     ///
     /// # Errors
     /// If the database refuses or holds something else.
@@ -87,7 +87,7 @@ impl Transaction<'_> {
         history(run, stored.as_ref(), &marks)
     }
 
-    /// Stores that a run has started. The first snapshot stays; an ended run stays ended.
+    /// Stores the start of a run. The first snapshot is retained; an ended run remains ended.
     ///
     /// # Errors
     /// If the database refuses.
@@ -130,7 +130,7 @@ impl Transaction<'_> {
         self.run("store end", &sql).await.map(drop)
     }
 
-    /// Notes that a run goes on no longer, although no record says how it ended.
+    /// Closes a run whose end no record describes.
     ///
     /// # Errors
     /// If the database refuses.
@@ -258,9 +258,9 @@ pub(super) fn history(run: &str, stored: Option<&Row>, marks: &[Row]) -> Result<
         let kind: String = row.get("kind").map_err(Error::database(ACTION))?;
         let at: i64 = row.get("at").map_err(Error::database(ACTION))?;
         match kind.as_str() {
-            "suspended" => history.marks.push((at, Mark::Suspended)),
-            "resumed" => history.marks.push((at, Mark::Resumed)),
-            // A resize; the table's check lets no other kind in. One without a snapshot tells nothing.
+            "suspended" => history.marks.push((at, SuspensionChange::Suspended)),
+            "resumed" => history.marks.push((at, SuspensionChange::Resumed)),
+            // A resize; the table's CHECK allows no other kind. Without a snapshot it has no effect.
             _ => history
                 .resizes
                 .extend(job(row, "job")?.map(|job| (at, job))),

@@ -14,7 +14,7 @@ use super::{Micros, PriceError, RateSchedule};
 
 /// How weighted amounts become one figure: `PriorityFlags` of slurm.conf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Combine {
+pub enum WeightRule {
     /// All are added.
     #[default]
     Sum,
@@ -26,7 +26,7 @@ pub enum Combine {
 
 /// Weighs amounts by TRES name. Without any weight Slurm bills CPUs.
 pub fn weigh(
-    combine: Combine,
+    combine: WeightRule,
     weights: &BTreeMap<String, Exact>,
     amounts: &BTreeMap<String, Exact>,
 ) -> Exact {
@@ -47,7 +47,7 @@ pub fn weigh(
         let is_gres = tres.starts_with("gres/");
         if is_gres || matches!(tres.as_str(), "cpu" | "mem" | "node") {
             all_nodes += &value;
-            if is_gres && combine == Combine::MaxTresGres {
+            if is_gres && combine == WeightRule::MaxTresGres {
                 gres += value;
             } else {
                 largest = largest.max(value);
@@ -57,8 +57,8 @@ pub fn weigh(
         }
     }
     match combine {
-        Combine::Sum => all_nodes + global,
-        Combine::MaxTres | Combine::MaxTresGres => gres + largest + global,
+        WeightRule::Sum => all_nodes + global,
+        WeightRule::MaxTres | WeightRule::MaxTresGres => gres + largest + global,
     }
 }
 
@@ -161,9 +161,9 @@ mod tests {
             ("billing", "5"),
         ]);
         for (combine, units) in [
-            (Combine::Sum, 19),
-            (Combine::MaxTres, 8),
-            (Combine::MaxTresGres, 15),
+            (WeightRule::Sum, 19),
+            (WeightRule::MaxTres, 8),
+            (WeightRule::MaxTresGres, 15),
         ] {
             assert_eq!(
                 weigh(combine, &weights, &given),
@@ -177,7 +177,7 @@ mod tests {
     fn without_weights_cpus_are_billed() {
         assert_eq!(
             weigh(
-                Combine::MaxTres,
+                WeightRule::MaxTres,
                 &BTreeMap::new(),
                 &amounts(&[("cpu", "4"), ("mem", "9")])
             ),

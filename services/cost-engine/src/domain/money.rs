@@ -78,14 +78,14 @@ pub fn fraction(exact: &Exact) -> String {
 }
 
 /// Most digits a decimal may have on either side of its point: enough for every amount, and a bound for hostile input.
-const MOST_DIGITS: usize = 40;
+const MAX_DIGITS: usize = 40;
 
 /// Reads a plain decimal number, exactly: `0.68`, `12`, `1_000.5`. No sign, no exponent.
 pub fn decimal(text: &str) -> Option<Exact> {
     let text = text.replace('_', "");
     let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
     let digits =
-        |part: &str| part.len() <= MOST_DIGITS && part.bytes().all(|byte| byte.is_ascii_digit());
+        |part: &str| part.len() <= MAX_DIGITS && part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !digits(whole) || !digits(rest) || text.ends_with('.') {
         return None;
     }

@@ -65,27 +65,27 @@ pub struct Line {
 
 /// The cost of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Priced {
+pub struct RunCost {
     /// Before rounding.
     pub exact: Exact,
     /// After rounding.
     pub cost: Micros,
     /// From the start to the end, suspended or not.
     pub seconds: u64,
-    /// How it came about; adds up to `exact`.
+    /// Cost lines; they add up to `exact`.
     pub lines: Vec<Line>,
 }
 
 /// What a run costs per hour from its start on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Burn {
+pub struct BurnRate {
     /// Before rounding.
     pub exact: Exact,
     /// After rounding.
     pub per_hour: Micros,
 }
 
-impl Burn {
+impl BurnRate {
     /// What the run costs if it goes on for so long. Computed from the exact burn rate, rounded once.
     ///
     /// # Errors
@@ -102,8 +102,8 @@ pub type Nodes = BTreeMap<String, Arc<NodeSpec>>;
 ///
 /// # Errors
 /// A [`PriceError`] if there is no price; never a smaller cost instead.
-pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Priced, PriceError> {
-    let nothing = Priced {
+pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError> {
+    let nothing = RunCost {
         exact: Exact::zero(),
         cost: Micros::ZERO,
         seconds: 0,
@@ -152,7 +152,7 @@ pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Priced, PriceError>
         }
     }
     let exact = exact_sum(&parts);
-    Ok(Priced {
+    Ok(RunCost {
         cost: round_half_even(&exact)?,
         exact,
         seconds: start.abs_diff(run.end),
@@ -170,7 +170,7 @@ pub fn burn(
     allocation: &[NodeAmounts],
     exclusive: bool,
     at: i64,
-) -> Result<Burn, PriceError> {
+) -> Result<BurnRate, PriceError> {
     let mut exact = Exact::zero();
     for held in allocation {
         let spec = spec_of(nodes, &held.node)?;
@@ -182,7 +182,7 @@ pub fn burn(
         })?;
         exact += integer(rate.0) * share;
     }
-    Ok(Burn {
+    Ok(BurnRate {
         per_hour: round_half_even(&exact)?,
         exact,
     })

@@ -44,7 +44,7 @@ impl Mode {
     }
 }
 
-/// What a run holds of one node. Fractions, because totals are split evenly where Slurm tells only totals.
+/// What a run holds of one node. Fractions, because totals may be split evenly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// CPUs, as Slurm counts them.

@@ -1,22 +1,22 @@
 //! Suspended intervals from what is known about them.
 //!
 //! Slurm times each suspension and resumption while it happens, and keeps only the sum. If some were missed (the mesh was away), the sum
-//! of the record tells how many seconds are missing but not when; they are laid at the end of the run, before the suspensions already
-//! known to be there. Only price changes and resizes in between could tell the difference.
+//! of the record says how many seconds are missing but not when; they are placed at the end of the run, before the suspensions already
+//! known there. Only price changes and resizes in between would make a difference.
 
 use super::Interval;
 
 /// Suspended or resumed at this second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mark {
-    /// Goes on.
+pub enum SuspensionChange {
+    /// Resumed.
     Resumed,
-    /// Stands still.
+    /// Suspended.
     Suspended,
 }
 
 /// Intervals from marks in any order, for a run that ends (or is looked at) at `end`. Equal neighbours count once.
-pub fn intervals(marks: &[(i64, Mark)], end: i64) -> Vec<Interval> {
+pub fn intervals(marks: &[(i64, SuspensionChange)], end: i64) -> Vec<Interval> {
     let mut marks = marks.to_vec();
     marks.sort_unstable();
     marks.dedup();
@@ -28,12 +28,12 @@ pub fn intervals(marks: &[(i64, Mark)], end: i64) -> Vec<Interval> {
             continue;
         }
         match (mark, since) {
-            (Mark::Suspended, None) => since = Some(at),
-            (Mark::Resumed, Some(from)) => {
+            (SuspensionChange::Suspended, None) => since = Some(at),
+            (SuspensionChange::Resumed, Some(from)) => {
                 found.push((from, at));
                 since = None;
             }
-            (Mark::Suspended, Some(_)) | (Mark::Resumed, None) => {}
+            (SuspensionChange::Suspended, Some(_)) | (SuspensionChange::Resumed, None) => {}
         }
     }
     found.extend(since.filter(|&from| from < end).map(|from| (from, end)));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn marks_in_any_order_and_twice_give_the_same_intervals() {
-        use Mark::{Resumed, Suspended};
+        use SuspensionChange::{Resumed, Suspended};
         let marks = [
             (30, Suspended),
             (20, Resumed),

@@ -11,7 +11,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
 
-use super::{Applied, Change, Step, run_of, step};
+use super::{BatchOutcome, Change, JobChange, run_of, step};
 use crate::adapters::{AdjustmentRow, CostRow, FinalCost, Transaction};
 use crate::costing;
 use crate::domain::{Class, Micros};
@@ -43,15 +43,15 @@ impl<'c> Batch<'c> {
         self.transaction.lock(runs).await
     }
 
-    /// Makes everything durable.
+    /// Commits.
     pub async fn commit(self) -> Result<(), Error> {
         self.transaction.commit().await
     }
 
-    /// Stores what a job event tells, with the cost event that follows from it.
-    pub async fn apply(&mut self, event: &Event, traceparent: &str) -> Result<Applied, Error> {
+    /// Stores the change of a job event, with the resulting cost event.
+    pub async fn apply(&mut self, event: &Event, traceparent: &str) -> Result<BatchOutcome, Error> {
         let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
-            return Ok(Applied::Nothing);
+            return Ok(BatchOutcome::Nothing);
         };
         let at = event
             .occurred_at
@@ -59,13 +59,13 @@ impl<'c> Batch<'c> {
             .map(|time| time.seconds)
             .unwrap_or_default();
         let step = step(kind, job, event.confidence() == Confidence::Inferred);
-        if matches!(step, Step::Nothing) {
-            return Ok(Applied::Nothing);
+        if matches!(step, JobChange::Nothing) {
+            return Ok(BatchOutcome::Nothing);
         }
         let Some(run) = run_of(event) else {
-            return Ok(Applied::Nothing);
+            return Ok(BatchOutcome::Nothing);
         };
-        let cause = Cause {
+        let cause = JobEvent {
             run: &run,
             key: &run.entity_key(),
             event,
@@ -76,40 +76,40 @@ impl<'c> Batch<'c> {
         let (cluster, key) = (run.cluster.as_str(), cause.key);
         let settled = self.transaction.final_cost(cluster, key).await?;
         match step {
-            Step::Nothing => Ok(Applied::Nothing),
-            Step::Start => self.start(&cause, settled).await,
-            Step::Changed(kind) => self.changed(&cause, kind, settled).await,
-            Step::Inferred => {
+            JobChange::Nothing => Ok(BatchOutcome::Nothing),
+            JobChange::Start => self.start(&cause, settled).await,
+            JobChange::Changed(kind) => self.changed(&cause, kind, settled).await,
+            JobChange::Inferred => {
                 // What it costs until a record says so does not grow any more.
                 self.transaction.close_run(cluster, key).await?;
-                Ok(Applied::Nothing)
+                Ok(BatchOutcome::Nothing)
             }
-            Step::Settled { .. } if job.end_time.is_none() => Ok(Applied::Nothing),
-            Step::Settled { class, is_better } => match settled {
+            JobChange::Settled { .. } if job.end_time.is_none() => Ok(BatchOutcome::Nothing),
+            JobChange::Settled { class, is_better } => match settled {
                 Some(settled) if is_better => self.corrected(&cause, class, settled).await,
-                Some(_) => Ok(Applied::Nothing),
+                Some(_) => Ok(BatchOutcome::Nothing),
                 None => self.end(&cause, class).await,
             },
-            Step::End(_) if settled.is_some() => Ok(Applied::Repeated),
-            Step::End(class) => self.end(&cause, class).await,
+            JobChange::End(_) if settled.is_some() => Ok(BatchOutcome::Repeated),
+            JobChange::End(class) => self.end(&cause, class).await,
         }
     }
 
     async fn start(
         &mut self,
-        cause: &Cause<'_>,
+        cause: &JobEvent<'_>,
         settled: Option<FinalCost>,
-    ) -> Result<Applied, Error> {
+    ) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
         if !has_started(cause.job) {
-            return Ok(Applied::Nothing);
+            return Ok(BatchOutcome::Nothing);
         }
         if self
             .transaction
             .has_cost(cluster, cause.key, "estimated")
             .await?
         {
-            return Ok(Applied::Repeated);
+            return Ok(BatchOutcome::Repeated);
         }
         let (user, account) = owner(cause.event);
         self.transaction
@@ -132,10 +132,10 @@ impl<'c> Batch<'c> {
     /// The run was suspended, resumed or resized.
     async fn changed(
         &mut self,
-        cause: &Cause<'_>,
+        cause: &JobEvent<'_>,
         kind: Change,
         settled: Option<FinalCost>,
-    ) -> Result<Applied, Error> {
+    ) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
         let job = (kind == Change::Resized).then_some(cause.job);
         let is_new = self
@@ -143,7 +143,7 @@ impl<'c> Batch<'c> {
             .store_mark(cluster, cause.key, kind.as_str(), cause.at, job)
             .await?;
         if !is_new {
-            return Ok(Applied::Repeated);
+            return Ok(BatchOutcome::Repeated);
         }
         if let Some(settled) = settled {
             let class = settled.class();
@@ -151,21 +151,21 @@ impl<'c> Batch<'c> {
         }
         let (Change::Resized, Some(id)) = (kind, derived(cause.event, EventType::CostEstimated))
         else {
-            return Ok(Applied::Stored);
+            return Ok(BatchOutcome::Stored);
         };
         let history = self.transaction.history(cluster, cause.key).await?;
         let payload = costing::estimated_after_resize(&self.book, &history, cause.job, cause.at);
         let made = costing::event(id, EventType::CostEstimated, cause.event, payload);
         self.publish(&made, cause.traceparent).await?;
-        Ok(Applied::Cost)
+        Ok(BatchOutcome::Cost)
     }
 
-    async fn end(&mut self, cause: &Cause<'_>, class: Class) -> Result<Applied, Error> {
+    async fn end(&mut self, cause: &JobEvent<'_>, class: Class) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
         let history = self.transaction.history(cluster, cause.key).await?;
         if !has_started(cause.job) && history.start.is_none() {
             // Never ran: nothing to pay, nothing to say.
-            return Ok(Applied::Nothing);
+            return Ok(BatchOutcome::Nothing);
         }
         let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
         match costing::finalized(&self.book, &history, cause.job, end, class) {
@@ -185,7 +185,7 @@ impl<'c> Batch<'c> {
             Err(error) => {
                 // It runs no longer, although nobody can say what it cost.
                 self.transaction.close_run(cluster, cause.key).await?;
-                Ok(Applied::Refused(error.problem()))
+                Ok(BatchOutcome::Refused(error.problem()))
             }
         }
     }
@@ -193,10 +193,10 @@ impl<'c> Batch<'c> {
     /// A better record of the end of a run whose final cost is there.
     async fn corrected(
         &mut self,
-        cause: &Cause<'_>,
+        cause: &JobEvent<'_>,
         class: Class,
         settled: FinalCost,
-    ) -> Result<Applied, Error> {
+    ) -> Result<BatchOutcome, Error> {
         let (user, account) = owner(cause.event);
         let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
         self.transaction
@@ -205,48 +205,48 @@ impl<'c> Batch<'c> {
         self.adjust(cause, class, settled).await
     }
 
-    /// Computes a final cost again from all that is known of the run now, by the book it was priced by, and tells the difference.
+    /// Recomputes a final cost from the stored history, with the price book it was priced by, and publishes the difference.
     async fn adjust(
         &mut self,
-        cause: &Cause<'_>,
+        cause: &JobEvent<'_>,
         class: Class,
         settled: FinalCost,
-    ) -> Result<Applied, Error> {
+    ) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
         let history = self.transaction.history(cluster, cause.key).await?;
         let Some((ended_at, _)) = history.end else {
             tracing::warn!(
                 job.id = cause.job.display_id,
                 event.id = cause.event.id,
-                "late fact of a run whose history is not stored, its final cost stays as it is"
+                "late fact ignored: history of run not stored"
             );
-            return Ok(Applied::Stored);
+            return Ok(BatchOutcome::Stored);
         };
         let Some(book) = self.book_of(&settled.price_book).await? else {
             tracing::warn!(
                 job.id = cause.job.display_id,
                 event.id = cause.event.id,
                 price_book = settled.price_book,
-                "late fact of a run whose price book is not stored, its final cost stays as it is"
+                "late fact ignored: price book of run not stored"
             );
-            return Ok(Applied::Stored);
+            return Ok(BatchOutcome::Stored);
         };
         let Some(id) = derived(cause.event, EventType::CostAdjusted) else {
-            return Ok(Applied::Refused("its id is no UUID".to_owned()));
+            return Ok(BatchOutcome::Refused("its id is no UUID".to_owned()));
         };
         if self.transaction.has_adjustment(&id.0.to_string()).await? {
-            return Ok(Applied::Repeated);
+            return Ok(BatchOutcome::Repeated);
         }
         let before = (settled.current, settled.class());
         let payload = match costing::adjusted(&book, &history, cause.job, before, class) {
             Ok(Some(payload)) => payload,
-            Ok(None) => return Ok(Applied::Stored),
-            Err(error) => return Ok(Applied::Refused(error.problem())),
+            Ok(None) => return Ok(BatchOutcome::Stored),
+            Err(error) => return Ok(BatchOutcome::Refused(error.problem())),
         };
         let micros = |money: &Option<Money>| money.as_ref().map(|money| Micros(money.micros));
         let made = costing::event(id, EventType::CostAdjusted, cause.event, payload);
         let Some(Payload::Cost(payload)) = &made.payload else {
-            return Ok(Applied::Nothing);
+            return Ok(BatchOutcome::Nothing);
         };
         let row = AdjustmentRow {
             cluster,
@@ -264,7 +264,7 @@ impl<'c> Batch<'c> {
             .add_adjustment(&row, &made.encode_to_vec(), cause.traceparent)
             .await?;
         metrics::cost(EventType::CostAdjusted.event(), true);
-        Ok(Applied::Cost)
+        Ok(BatchOutcome::Cost)
     }
 
     /// The book of a name and version: the one in use, or as it was stored when it was.
@@ -287,11 +287,11 @@ impl<'c> Batch<'c> {
     /// Adds a cost event and what is stored of it.
     async fn add(
         &mut self,
-        cause: &Cause<'_>,
+        cause: &JobEvent<'_>,
         kind: EventType,
         slot: Slot,
         payload: CostEvent,
-    ) -> Result<Applied, Error> {
+    ) -> Result<BatchOutcome, Error> {
         let made = costing::event(
             // The type says the slot.
             (EventId::recorded(cause.run, slot), None),
@@ -300,7 +300,7 @@ impl<'c> Batch<'c> {
             payload,
         );
         let Some(Payload::Cost(payload)) = &made.payload else {
-            return Ok(Applied::Nothing);
+            return Ok(BatchOutcome::Nothing);
         };
         let time = if kind == EventType::CostEstimated {
             cause.job.start_time.as_ref()
@@ -344,7 +344,7 @@ impl<'c> Batch<'c> {
                 "run has no price"
             );
         }
-        Ok(Applied::Cost)
+        Ok(BatchOutcome::Cost)
     }
 
     /// Adds an event of which nothing else is stored.
@@ -359,7 +359,7 @@ impl<'c> Batch<'c> {
 }
 
 /// A job event that costs come from.
-struct Cause<'a> {
+struct JobEvent<'a> {
     run: &'a RunKey,
     /// Entity key of the run.
     key: &'a str,

@@ -12,7 +12,7 @@ use toml::{Spanned, Value};
 
 use super::value::Faults;
 use super::{Fault, PriceBook, list};
-use crate::costing::{Spent, spent};
+use crate::costing::{AccruedCost, spent};
 use crate::domain::{Micros, PriceError};
 use crate::usage::RunHistory;
 
@@ -81,12 +81,12 @@ impl PriceCheck {
     ///
     /// # Errors
     /// If it has no price; the error says why.
-    pub fn cost(&self, book: &PriceBook) -> Result<Spent, PriceError> {
+    pub fn cost(&self, book: &PriceBook) -> Result<AccruedCost, PriceError> {
         spent(book, &RunHistory::default(), &self.job, self.end)
     }
 
     /// Whether that is what it must cost.
-    pub fn passed(&self, cost: &Result<Spent, PriceError>) -> bool {
+    pub fn passed(&self, cost: &Result<AccruedCost, PriceError>) -> bool {
         self.expected == cost.as_ref().ok().map(|spent| spent.cost)
     }
 }

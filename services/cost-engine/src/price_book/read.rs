@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 
 use super::file::{BillingFile, BookFile, NodeTypeFile, PartitionFile, PriceFile, WeightsFile};
 use super::value::Faults;
-use super::{Charge, Fault, NodeType, PriceBook, Prices, Where};
+use super::{Charge, Fault, NodeSelector, NodeType, PriceBook, Prices};
 use crate::domain::money::fraction;
 use crate::domain::rates::{RatePeriod, ScheduleError};
 use crate::domain::{Capacity, Exact, Mode, RateSchedule, Weights};
@@ -291,7 +291,7 @@ fn schedule(
     faults: &mut Faults<'_>,
 ) -> RateSchedule {
     let (spans, periods): (Vec<_>, Vec<_>) = periods.into_iter().unzip();
-    // 0 is what `smesh init` writes until somebody knows the price: no price, so that nothing is told to cost nothing.
+    // 0 is the placeholder of `smesh init`: no price, so that no run appears to be free.
     let priced = |schedule: RateSchedule| schedule.without_zero();
     RateSchedule::new(&periods)
         .map(priced)
@@ -357,8 +357,8 @@ fn place(
     nodes: Option<&Spanned<Value>>,
     partitions: Option<&Spanned<Value>>,
     faults: &mut Faults<'_>,
-) -> Where {
-    Where {
+) -> NodeSelector {
+    NodeSelector {
         nodes: nodes.map(|value| faults.hosts(&format!("{key}.nodes"), value)),
         partitions: partitions.map(|value| faults.names(&format!("{key}.partitions"), value)),
     }

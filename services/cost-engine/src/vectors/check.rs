@@ -6,12 +6,12 @@ use super::schema::{
     BillingVector, BurnVector, Decimal, ExpectError, ExpectJob, ExpectRun, Flag, JobVector,
     PeriodVector, RunFacts, Vector,
 };
-use super::world::{self, Place};
+use super::world::{self, VectorPath};
 use super::{Difference, Error};
-use crate::domain::billing::{self, Combine};
+use crate::domain::billing::{self, WeightRule};
 use crate::domain::money::{fraction, integer};
 use crate::domain::period::node_period;
-use crate::domain::{Class, Micros, PriceError, Priced, burn, price};
+use crate::domain::{Class, Micros, PriceError, RunCost, burn, price};
 
 /// What differs.
 pub(super) fn check(vector: &Vector) -> Result<Vec<Difference>, Error> {
@@ -19,13 +19,13 @@ pub(super) fn check(vector: &Vector) -> Result<Vec<Difference>, Error> {
         vector,
         found: Vec::new(),
     };
-    let place = Place(vector.id());
+    let path = VectorPath(vector.id());
     match vector {
-        Vector::Job(job) => check_job(place, job, &mut differences)?,
-        Vector::JobError(job) => check_error(place, job, &mut differences)?,
-        Vector::Burn(burn) => check_burn(place, burn, &mut differences)?,
-        Vector::Billing(billing) => check_billing(place, billing, &mut differences)?,
-        Vector::NodePeriod(period) => check_period(place, period, &mut differences)?,
+        Vector::Job(job) => check_job(path, job, &mut differences)?,
+        Vector::JobError(job) => check_error(path, job, &mut differences)?,
+        Vector::Burn(burn) => check_burn(path, burn, &mut differences)?,
+        Vector::Billing(billing) => check_billing(path, billing, &mut differences)?,
+        Vector::NodePeriod(period) => check_period(path, period, &mut differences)?,
     }
     Ok(differences.found)
 }
@@ -65,8 +65,8 @@ fn once_per_run(runs: &[RunFacts]) -> Vec<(usize, &RunFacts)> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut unique: Vec<(usize, &RunFacts)> = Vec::new();
     for (at, run) in runs.iter().enumerate() {
-        if let Some(&place) = places.get(run.run_id.as_str()) {
-            unique[place] = (at, run);
+        if let Some(&path) = places.get(run.run_id.as_str()) {
+            unique[path] = (at, run);
         } else {
             places.insert(&run.run_id, unique.len());
             unique.push((at, run));
@@ -78,15 +78,18 @@ fn once_per_run(runs: &[RunFacts]) -> Vec<(usize, &RunFacts)> {
 struct PricedRun<'a> {
     id: &'a str,
     class: Class,
-    price: Result<Priced, PriceError>,
+    price: Result<RunCost, PriceError>,
 }
 
-fn price_runs<'a, E>(place: Place<'_>, job: &'a JobVector<E>) -> Result<Vec<PricedRun<'a>>, Error> {
-    let nodes = world::nodes(place, &job.prices, &job.nodes, &job.weights)?;
+fn price_runs<'a, E>(
+    path: VectorPath<'_>,
+    job: &'a JobVector<E>,
+) -> Result<Vec<PricedRun<'a>>, Error> {
+    let nodes = world::nodes(path, &job.prices, &job.nodes, &job.weights)?;
     once_per_run(&job.runs)
         .into_iter()
         .map(|(at, facts)| {
-            let run = world::run(place, &format!("runs[{at}]"), facts, job.now)?;
+            let run = world::run(path, &format!("runs[{at}]"), facts, job.now)?;
             let price = price(world::mode(job.mode), &nodes, &run);
             Ok(PricedRun {
                 id: &facts.run_id,
@@ -98,11 +101,11 @@ fn price_runs<'a, E>(place: Place<'_>, job: &'a JobVector<E>) -> Result<Vec<Pric
 }
 
 fn check_job(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     job: &JobVector<ExpectJob>,
     differences: &mut Differences<'_>,
 ) -> Result<(), Error> {
-    let runs = price_runs(place, job)?;
+    let runs = price_runs(path, job)?;
     let expect = &job.expect;
     if let Some(expected) = &expect.runs {
         compare_ids(expected, runs.iter().map(|run| run.id), differences);
@@ -168,11 +171,11 @@ fn compare_ids<'a>(
 }
 
 fn check_error(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     job: &JobVector<ExpectError>,
     differences: &mut Differences<'_>,
 ) -> Result<(), Error> {
-    let runs = price_runs(place, job)?;
+    let runs = price_runs(path, job)?;
     let found = runs
         .iter()
         .find_map(|run| run.price.as_ref().err())
@@ -182,13 +185,13 @@ fn check_error(
 }
 
 fn check_burn(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     vector: &BurnVector,
     differences: &mut Differences<'_>,
 ) -> Result<(), Error> {
-    let nodes = world::nodes(place, &vector.prices, &vector.nodes, &vector.weights)?;
+    let nodes = world::nodes(path, &vector.prices, &vector.nodes, &vector.weights)?;
     let (run, expect) = (&vector.run, &vector.expect);
-    let allocation = world::allocation(place, "run.alloc", &run.alloc)?;
+    let allocation = world::allocation(path, "run.alloc", &run.alloc)?;
     let estimated = burn(
         world::mode(vector.mode),
         &nodes,
@@ -232,14 +235,14 @@ fn check_burn(
 }
 
 fn check_billing(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     vector: &BillingVector,
     differences: &mut Differences<'_>,
 ) -> Result<(), Error> {
     let combine = match vector.flag {
-        Flag::Sum => Combine::Sum,
-        Flag::MaxTres => Combine::MaxTres,
-        Flag::MaxTresGres => Combine::MaxTresGres,
+        Flag::Sum => WeightRule::Sum,
+        Flag::MaxTres => WeightRule::MaxTres,
+        Flag::MaxTresGres => WeightRule::MaxTresGres,
     };
     let mut weights = BTreeMap::new();
     for (tres, weight) in &vector.weights {
@@ -249,7 +252,7 @@ fn check_billing(
         };
         weights.insert(
             tres.clone(),
-            world::tres_weight(place, tres, &text, weight.per)?,
+            world::tres_weight(path, tres, &text, weight.per)?,
         );
     }
     let amounts = vector
@@ -283,15 +286,15 @@ fn check_billing(
 }
 
 fn check_period(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     vector: &PeriodVector,
     differences: &mut Differences<'_>,
 ) -> Result<(), Error> {
-    let nodes = world::nodes(place, &vector.prices, &vector.nodes, &vector.weights)?;
+    let nodes = world::nodes(path, &vector.prices, &vector.nodes, &vector.weights)?;
     let facts = once_per_run(&vector.runs);
     let runs = facts
         .iter()
-        .map(|(at, facts)| world::run(place, &format!("runs[{at}]"), facts, vector.now))
+        .map(|(at, facts)| world::run(path, &format!("runs[{at}]"), facts, vector.now))
         .collect::<Result<Vec<_>, _>>()?;
     let expect = &vector.expect;
     let period = match node_period(world::mode(vector.mode), &nodes, vector.period, &runs) {

@@ -167,12 +167,12 @@ pub(super) struct Node {
     #[serde(rename = "type")]
     pub node_type: String,
     pub market: MarketWord,
-    pub cap: Cap,
+    pub cap: CapacityFacts,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Cap {
+pub(super) struct CapacityFacts {
     #[serde(default)]
     pub cpu: u64,
     #[serde(default)]
@@ -252,12 +252,12 @@ pub(super) struct NodeAlloc {
     pub gpu: u64,
 }
 
-/// Where only totals are known.
+/// NodeSelector only totals are known.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TotalAlloc {
     pub nodes: Vec<String>,
-    pub total: Cap,
+    pub total: CapacityFacts,
 }
 
 #[derive(Deserialize)]

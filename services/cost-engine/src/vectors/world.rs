@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Error;
 use super::schema::{
-    Cap, MarketWord, ModeWord, Node, NodeAlloc, NodeWeights, Price, RunFacts, TotalAlloc,
+    CapacityFacts, MarketWord, ModeWord, Node, NodeAlloc, NodeWeights, Price, RunFacts, TotalAlloc,
 };
 use crate::domain::price::Nodes;
 use crate::domain::rates::{RatePeriod, RateSchedule, ScheduleError};
@@ -20,9 +20,9 @@ use crate::domain::{
 
 /// Names the vector and the field in errors.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a>(pub &'a str);
+pub(super) struct VectorPath<'a>(pub &'a str);
 
-impl Place<'_> {
+impl VectorPath<'_> {
     pub fn error(self, field: impl Into<String>, problem: impl Into<String>) -> Error {
         Error::Field {
             vector: self.0.to_owned(),
@@ -49,7 +49,7 @@ fn market(word: MarketWord) -> Market {
 
 /// What is known of the nodes, with their prices.
 pub(super) fn nodes(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     prices: &[Price],
     nodes: &[Node],
     weights: &BTreeMap<String, NodeWeights>,
@@ -66,12 +66,12 @@ pub(super) fn nodes(
             },
             weights: weights
                 .get(&node.node_type)
-                .map(|weights| node_weights(place, &node.node_type, weights))
+                .map(|weights| node_weights(path, &node.node_type, weights))
                 .transpose()?,
-            rates: Arc::new(schedule(place, prices, &node.node_type, node.market)?),
+            rates: Arc::new(schedule(path, prices, &node.node_type, node.market)?),
         };
         if found.insert(node.name.clone(), Arc::new(spec)).is_some() {
-            return Err(place.error(
+            return Err(path.error(
                 format!("nodes[{at}].name"),
                 format!("node {:?} is there twice", node.name),
             ));
@@ -81,7 +81,7 @@ pub(super) fn nodes(
 }
 
 fn schedule(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     prices: &[Price],
     node_type: &str,
     market: MarketWord,
@@ -102,11 +102,11 @@ fn schedule(
         })
         .unzip();
     RateSchedule::new(&periods).map_err(|error| match error {
-        ScheduleError::Empty(at) => place.error(
+        ScheduleError::Empty(at) => path.error(
             format!("prices[{}]", positions[at]),
             "ends before it begins",
         ),
-        ScheduleError::Overlap(first, second) => place.error(
+        ScheduleError::Overlap(first, second) => path.error(
             format!("prices[{}]", positions[second]),
             format!("overlaps prices[{}]", positions[first]),
         ),
@@ -114,13 +114,13 @@ fn schedule(
 }
 
 fn node_weights(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     node_type: &str,
     weights: &NodeWeights,
 ) -> Result<Weights, Error> {
     let weight = |resource: &str, (numerator, denominator): (i64, i64)| {
         money::ratio(numerator, denominator).ok_or_else(|| {
-            place.error(
+            path.error(
                 format!("weights.{node_type}.{resource}"),
                 "a fraction over zero",
             )
@@ -135,7 +135,7 @@ fn node_weights(
 
 /// The facts of a run.
 pub(super) fn run(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     field: &str,
     facts: &RunFacts,
     now: Option<i64>,
@@ -146,16 +146,16 @@ pub(super) fn run(
     let end = facts
         .end
         .or(now)
-        .ok_or_else(|| place.error(format!("{field}.end"), "neither an end nor `now` is given"))?;
+        .ok_or_else(|| path.error(format!("{field}.end"), "neither an end nor `now` is given"))?;
     let segments = match (&facts.segments, &facts.alloc) {
         (Some(_), Some(_)) => {
-            return Err(place.error(
+            return Err(path.error(
                 format!("{field}.alloc"),
                 "either `alloc` or `segments`, not both",
             ));
         }
         (None, None) => {
-            return Err(place.error(
+            return Err(path.error(
                 format!("{field}.alloc"),
                 "missing, and there are no `segments`",
             ));
@@ -164,7 +164,7 @@ pub(super) fn run(
             vec![Segment {
                 from: start,
                 to: None,
-                allocation: allocation(place, &format!("{field}.alloc"), alloc)?,
+                allocation: allocation(path, &format!("{field}.alloc"), alloc)?,
             }]
         }
         (Some(segments), None) => segments
@@ -172,7 +172,7 @@ pub(super) fn run(
             .enumerate()
             .map(|(at, segment)| {
                 let allocation = allocation(
-                    place,
+                    path,
                     &format!("{field}.segments[{at}].alloc"),
                     &segment.alloc,
                 )?;
@@ -200,12 +200,12 @@ pub(super) fn run(
 
 /// What was held: by node, or totals that are split evenly.
 pub(super) fn allocation(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     field: &str,
     value: &Value,
 ) -> Result<Vec<NodeAmounts>, Error> {
     if value.is_array() {
-        let nodes: Vec<NodeAlloc> = read(place, field, value)?;
+        let nodes: Vec<NodeAlloc> = read(path, field, value)?;
         let held = |node: NodeAlloc| NodeAmounts {
             node: node.node,
             amounts: Amounts::new(node.cpu, node.mem_mib, node.gpu),
@@ -214,8 +214,8 @@ pub(super) fn allocation(
     }
     let TotalAlloc {
         nodes,
-        total: Cap { cpu, mem_mib, gpu },
-    } = read(place, field, value)?;
+        total: CapacityFacts { cpu, mem_mib, gpu },
+    } = read(path, field, value)?;
     let each = Amounts::new(cpu, mem_mib, gpu).over(nodes.len());
     Ok(nodes
         .into_iter()
@@ -226,25 +226,25 @@ pub(super) fn allocation(
         .collect())
 }
 
-fn read<T: DeserializeOwned>(place: Place<'_>, field: &str, value: &Value) -> Result<T, Error> {
-    T::deserialize(value).map_err(|error| place.error(field, error.to_string()))
+fn read<T: DeserializeOwned>(path: VectorPath<'_>, field: &str, value: &Value) -> Result<T, Error> {
+    T::deserialize(value).map_err(|error| path.error(field, error.to_string()))
 }
 
 /// A weight of a TRES for one unit of it.
 pub(super) fn tres_weight(
-    place: Place<'_>,
+    path: VectorPath<'_>,
     tres: &str,
     text: &str,
     per: u64,
 ) -> Result<Exact, Error> {
     let weight = money::decimal(text).ok_or_else(|| {
-        place.error(
+        path.error(
             format!("weights.{tres}.weight"),
             format!("{text:?} is no decimal number"),
         )
     })?;
     if per == 0 {
-        return Err(place.error(format!("weights.{tres}.per"), "must not be zero"));
+        return Err(path.error(format!("weights.{tres}.per"), "must not be zero"));
     }
     Ok(weight / BigRational::from_integer(per.into()))
 }

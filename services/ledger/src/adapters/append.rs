@@ -1,4 +1,4 @@
-//! Storing a batch: one transaction, durable when it returns.
+//! Appends a batch in one durable transaction.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -8,97 +8,101 @@ use mesh_db::pool::{Access, Conn, Connection};
 use mesh_db::sql::{Column, Sql};
 
 use super::store::{Store, head};
-use super::streams::Batch;
-use super::{index, streams};
-use crate::domain::append::{Appended, Known, append};
-use crate::domain::fact::Fact;
+use super::streams::BatchSequences;
+use super::{event_index, streams};
+use crate::domain::append::{AppendResult, ExistingEntry, append};
+use crate::domain::record::Record;
 use crate::error::Error;
 
-/// How long one attempt may take: a server that is gone without a word is found out by it. With the handler's patience it is within the
-/// consumers' ack wait.
-const ATTEMPT: Duration = Duration::from_secs(5);
+/// Detects a server that has gone silent. Together with the handler's retry timeout it is below the consumers' ack wait.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Appends facts of a stream, with which everything of it up to a sequence is taken in; see [`Self::take_in`].
+    /// Appends records of a stream that is received up to `last_sequence`; see [`Self::append_batch`].
     ///
     /// # Errors
-    /// As [`Self::take_in`].
+    /// As [`Self::append_batch`].
     pub async fn append(
         &self,
         stream: &str,
         last_sequence: u64,
-        facts: Vec<Fact>,
-    ) -> Result<Appended, Error> {
-        self.take_in(stream, &Batch::UpTo(last_sequence), facts)
+        records: Vec<Record>,
+    ) -> Result<AppendResult, Error> {
+        self.append_batch(stream, &BatchSequences::UpTo(last_sequence), records)
             .await
     }
 
-    /// Puts back facts of a ledger that was set back: the first of them comes after this entry.
+    /// Appends recovered records after the entry `after`.
     ///
     /// # Errors
-    /// As [`Self::take_in`]; and if something else is the last entry.
-    pub async fn put_back(
+    /// As [`Self::append_batch`]; and if `after` is not the last entry.
+    pub async fn append_recovered(
         &self,
         after: u64,
         stream: &str,
-        batch: &Batch,
-        facts: Vec<Fact>,
-    ) -> Result<Appended, Error> {
-        self.take_in_at(Gate::After(after), stream, batch, facts)
+        batch: &BatchSequences,
+        records: Vec<Record>,
+    ) -> Result<AppendResult, Error> {
+        self.append_if(AppendCondition::Exactly(after), stream, batch, records)
             .await
     }
 
-    /// Appends facts of a stream and notes which messages were taken in with them. All or nothing.
+    /// Appends records and stores the received sequences of their stream, atomically.
     ///
     /// # Errors
     /// If the database refuses or does not answer. Nothing of the batch is stored then, unless the answer to the commit was lost; appending
     /// it again is right in both cases.
-    pub async fn take_in(
+    pub async fn append_batch(
         &self,
         stream: &str,
-        batch: &Batch,
-        facts: Vec<Fact>,
-    ) -> Result<Appended, Error> {
-        self.take_in_at(Gate::NotBefore(self.signed()), stream, batch, facts)
-            .await
+        batch: &BatchSequences,
+        records: Vec<Record>,
+    ) -> Result<AppendResult, Error> {
+        self.append_if(
+            AppendCondition::AtLeast(self.signed()),
+            stream,
+            batch,
+            records,
+        )
+        .await
     }
 
-    async fn take_in_at(
+    async fn append_if(
         &self,
-        gate: Gate,
+        gate: AppendCondition,
         stream: &str,
-        batch: &Batch,
-        facts: Vec<Fact>,
-    ) -> Result<Appended, Error> {
+        batch: &BatchSequences,
+        records: Vec<Record>,
+    ) -> Result<AppendResult, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
-        let attempt = try_append(&mut writer, gate, stream, batch, facts);
-        let appended = tokio::time::timeout(ATTEMPT, attempt)
+        let attempt = try_append(&mut writer, gate, stream, batch, records);
+        let appended = tokio::time::timeout(ATTEMPT_TIMEOUT, attempt)
             .await
-            .unwrap_or(Err(Error::TooSlow(ATTEMPT)));
+            .unwrap_or(Err(Error::TooSlow(ATTEMPT_TIMEOUT)));
         match &appended {
             Ok(appended) => self.advance(appended.head.seq),
-            // SQLite ends a transaction by itself when the disk is full, and sqlx, which does not know, would begin none on this connection.
-            // One to a server may be in the middle of an answer.
+            // SQLite rolls back by itself when the disk is full, which sqlx does not notice: the connection is unusable. A connection to
+            // PostgreSQL may be in the middle of a response.
             Err(_) => writer.close_on_drop(),
         }
         appended
     }
 }
 
-/// Where entries may be appended.
+/// Precondition of an append.
 #[derive(Clone, Copy, Debug)]
-enum Gate {
-    /// To a ledger that has everything that was signed.
-    NotBefore(u64),
-    /// After this entry and nowhere else.
-    After(u64),
+enum AppendCondition {
+    /// The ledger has at least this many entries, the size of the largest signed checkpoint.
+    AtLeast(u64),
+    /// The ledger has exactly this many entries.
+    Exactly(u64),
 }
 
-impl Gate {
+impl AppendCondition {
     const fn check(self, entries: u64) -> Result<(), Error> {
         match self {
-            Self::NotBefore(signed) if entries < signed => Err(Error::SetBack { entries, signed }),
-            Self::After(after) if entries != after => Err(Error::Moved { entries, after }),
+            Self::AtLeast(signed) if entries < signed => Err(Error::SetBack { entries, signed }),
+            Self::Exactly(after) if entries != after => Err(Error::Moved { entries, after }),
             _ => Ok(()),
         }
     }
@@ -106,21 +110,21 @@ impl Gate {
 
 async fn try_append(
     writer: &mut Connection,
-    gate: Gate,
+    gate: AppendCondition,
     stream: &str,
-    batch: &Batch,
-    facts: Vec<Fact>,
-) -> Result<Appended, Error> {
+    batch: &BatchSequences,
+    records: Vec<Record>,
+) -> Result<AppendResult, Error> {
     let mut transaction = writer.begin(Access::Write).await.map_err(Error::Append)?;
-    // From here to the commit nobody else appends: in SQLite since the transaction began, in PostgreSQL by the lock on the head's row.
+    // Serializes appends until the commit: the write lock in SQLite, the row lock on the head in PostgreSQL.
     let before = Sql::new("SELECT seq, chain FROM head").either("", " FOR UPDATE");
     let row = transaction.conn().first(&before).await;
     let before = head(row.map_err(Error::Append)?)?;
     gate.check(before.seq)?;
-    let known = known(transaction.conn(), &facts)
+    let known = find_existing(transaction.conn(), &records)
         .await
         .map_err(Error::Append)?;
-    let appended = append(before, facts, &known);
+    let appended = append(before, records, &known);
     streams::note(&mut transaction, stream, batch)
         .await
         .map_err(Error::Append)?;
@@ -133,19 +137,22 @@ async fn try_append(
     Ok(appended)
 }
 
-/// Which of the facts are in the ledger already.
-async fn known(conn: Conn<'_>, facts: &[Fact]) -> Result<HashMap<String, Known>, sqlx::Error> {
-    if facts.is_empty() {
+/// Entries that have the id of one of the records.
+async fn find_existing(
+    conn: Conn<'_>,
+    records: &[Record],
+) -> Result<HashMap<String, ExistingEntry>, sqlx::Error> {
+    if records.is_empty() {
         return Ok(HashMap::new());
     }
-    let ids: Vec<String> = facts.iter().map(|fact| fact.id.clone()).collect();
+    let ids: Vec<String> = records.iter().map(|record| record.id.clone()).collect();
     let sql = Sql::new("SELECT id, seq, leaf FROM entries WHERE id").any_of(ids);
     let rows = conn.rows(&sql).await?;
     rows.iter()
         .map(|row| {
-            let known = Known {
+            let known = ExistingEntry {
                 seq: row.get::<i64>("seq")?.unsigned_abs(),
-                // A leaf of another length was tampered with; it equals no leaf, so the fact counts as a conflict.
+                // A tampered leaf of another length equals no leaf, so the record is a conflict.
                 leaf: row.get::<Vec<u8>>("leaf")?.try_into().unwrap_or_default(),
             };
             Ok((row.get("id")?, known))
@@ -155,7 +162,7 @@ async fn known(conn: Conn<'_>, facts: &[Fact]) -> Result<HashMap<String, Known>,
 
 async fn write(
     transaction: &mut mesh_db::pool::Transaction<'_>,
-    appended: &Appended,
+    appended: &AppendResult,
 ) -> Result<(), sqlx::Error> {
     let entries = &appended.entries;
     let recorded_at = Utc::now().timestamp_micros();
@@ -164,7 +171,7 @@ async fn write(
         ("seq", seqs()),
         (
             "id",
-            Column::Texts(entries.iter().map(|e| Some(e.fact.id.as_str())).collect()),
+            Column::Texts(entries.iter().map(|e| Some(e.record.id.as_str())).collect()),
         ),
         (
             "leaf",
@@ -177,34 +184,35 @@ async fn write(
     ];
     transaction.conn().insert("entries", &columns).await?;
 
-    let text =
-        |of: fn(&Fact) -> &str| Column::Texts(entries.iter().map(|e| Some(of(&e.fact))).collect());
+    let text = |of: fn(&Record) -> &str| {
+        Column::Texts(entries.iter().map(|e| Some(of(&e.record))).collect())
+    };
     let columns = [
         ("seq", seqs()),
         (
             "recorded_at",
             Column::Ints(vec![Some(recorded_at); entries.len()]),
         ),
-        ("cluster", text(|fact| &fact.cluster)),
-        ("subject", text(|fact| &fact.subject)),
+        ("cluster", text(|record| &record.cluster)),
+        ("subject", text(|record| &record.subject)),
         (
             "body",
-            Column::Bytes(entries.iter().map(|e| e.fact.body.as_ref()).collect()),
+            Column::Bytes(entries.iter().map(|e| e.record.body.as_ref()).collect()),
         ),
     ];
     transaction.conn().insert("payloads", &columns).await?;
 
-    let rows: Vec<index::Row<'_>> = entries
+    let rows: Vec<event_index::IndexRow<'_>> = entries
         .iter()
-        .map(|entry| index::Row {
+        .map(|entry| event_index::IndexRow {
             seq: entry.seq.cast_signed(),
             recorded_at,
-            cluster: &entry.fact.cluster,
-            index: &entry.fact.index,
+            cluster: &entry.record.cluster,
+            index: &entry.record.index,
         })
         .collect();
-    index::insert(transaction.conn(), &rows).await?;
-    index::insert_nodes(transaction, &rows, &HashSet::new()).await?;
+    event_index::insert(transaction.conn(), &rows).await?;
+    event_index::insert_nodes(transaction, &rows, &HashSet::new()).await?;
 
     let sql = Sql::new("UPDATE head SET seq = ")
         .bind(appended.head.seq.cast_signed())

@@ -17,11 +17,11 @@ use crate::domain::note::PublicKey;
 use crate::domain::verify::{Fault, FirstFault, StoredEntry, StoredPayload};
 
 /// What the file is called until it is noted. One name, so that what a killed process leaves behind is written over.
-const PARTIAL: &str = "next.partial";
+const PARTIAL_FILE_NAME: &str = "next.partial";
 
 /// Why a file is not what it should be.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum ArchiveFileError {
     /// It cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -33,26 +33,26 @@ pub enum FileError {
     Export(#[from] ExportError),
     /// Its entries do not fit.
     #[error("{0}")]
-    Bad(FirstFault),
+    Invalid(FirstFault),
     /// It is not the file that was noted, or has not everything it should have.
     #[error("{0}")]
     Other(&'static str),
 }
 
-impl From<file::FileError> for FileError {
+impl From<file::FileError> for ArchiveFileError {
     fn from(error: file::FileError) -> Self {
         match error {
             file::FileError::Read(error) => Self::Io(error),
             file::FileError::Export(error) => Self::Export(error),
             file::FileError::Empty => Self::Other("it is empty"),
-            file::FileError::Invalid(bad) => Self::Bad(bad),
+            file::FileError::Invalid(bad) => Self::Invalid(bad),
         }
     }
 }
 
 /// A file that was read from its first to its last byte, and is the export it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct VerifiedArchive {
     /// SHA-256 of the file.
     pub sha256: Vec<u8>,
     /// Its length.
@@ -60,14 +60,14 @@ pub struct Checked {
 }
 
 /// The folder of archives, with a file that is being written.
-pub struct Partial {
+pub struct PartialArchive {
     folder: PathBuf,
     file: File,
 }
 
-impl Partial {
+impl PartialArchive {
     /// Makes the folder, and keeps other processes out of it.
-    pub fn lock(folder: &Path) -> Result<Self, FileError> {
+    pub fn lock(folder: &Path) -> Result<Self, ArchiveFileError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -78,19 +78,19 @@ impl Partial {
             .read(true)
             .write(true)
             .mode(0o600)
-            .open(folder.join(PARTIAL))?;
+            .open(folder.join(PARTIAL_FILE_NAME))?;
         match file.try_lock() {
             Ok(()) => Ok(Self {
                 folder: folder.to_owned(),
                 file,
             }),
-            Err(TryLockError::WouldBlock) => Err(FileError::Busy),
+            Err(TryLockError::WouldBlock) => Err(ArchiveFileError::Busy),
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
     }
 
     pub fn path(&self) -> PathBuf {
-        self.folder.join(PARTIAL)
+        self.folder.join(PARTIAL_FILE_NAME)
     }
 
     /// Begins a file anew.
@@ -152,7 +152,7 @@ pub fn check(
     last_seq: i64,
     keys: &[PublicKey],
     mut seen: impl FnMut(i64),
-) -> Result<Checked, FileError> {
+) -> Result<VerifiedArchive, ArchiveFileError> {
     let hashed = HashingReader {
         inner: File::open(path)?,
         hash: Sha256::new(),
@@ -167,16 +167,16 @@ pub fn check(
     };
     let export = file::verify_text(&mut lines, options)?;
     if export.first() != first_seq.unsigned_abs() {
-        return Err(FileError::Other("it begins with another entry"));
+        return Err(ArchiveFileError::Other("it begins with another entry"));
     }
     if export.verified.count != last_seq.unsigned_abs() {
-        return Err(FileError::Other("it ends with another entry"));
+        return Err(ArchiveFileError::Other("it ends with another entry"));
     }
     if export.verified.archived > 0 {
-        return Err(FileError::Other("it has no content of some entries"));
+        return Err(ArchiveFileError::Other("it has no content of some entries"));
     }
     let hashed = lines.into_inner().into_inner().into_inner();
-    Ok(Checked {
+    Ok(VerifiedArchive {
         sha256: hashed.hash.finalize().to_vec(),
         bytes: hashed.bytes,
     })
@@ -207,11 +207,11 @@ pub struct ArchivedPayloads {
 
 /// Why an archived payload cannot be had.
 #[derive(Debug)]
-pub enum Unread {
+pub enum ArchiveReadError {
     /// The file is not there.
     Missing(PathBuf, io::Error),
     /// It is not what was archived.
-    Bad(FirstFault),
+    Invalid(FirstFault),
 }
 
 impl ArchivedPayloads {
@@ -229,7 +229,10 @@ impl ArchivedPayloads {
     }
 
     /// The payload of an entry; `None` if it was erased. To be asked in order.
-    pub fn payload(&mut self, entry: &StoredEntry) -> Result<Option<StoredPayload>, Unread> {
+    pub fn payload(
+        &mut self,
+        entry: &StoredEntry,
+    ) -> Result<Option<StoredPayload>, ArchiveReadError> {
         let seq = entry.seq;
         let range = |a: &&StoredArchive| a.first_seq <= seq && seq <= a.last_seq;
         let Some(archive) = self.archives.iter().find(range) else {
@@ -239,7 +242,7 @@ impl ArchivedPayloads {
             return Ok(None);
         };
         let bad = |_| {
-            Unread::Bad(FirstFault {
+            ArchiveReadError::Invalid(FirstFault {
                 seq,
                 what: Fault::ArchiveUnreadable,
             })
@@ -254,7 +257,7 @@ impl ArchivedPayloads {
             let path = self.folder.join(file_name(&file.path));
             let mut lines = match File::open(&path) {
                 Ok(file) => ExportReader::new(BufReader::new(file)).map_err(bad)?,
-                Err(error) => return Err(Unread::Missing(path, error)),
+                Err(error) => return Err(ArchiveReadError::Missing(path, error)),
             };
             // What the first line says is known better: the entries themselves are compared.
             lines.next(&mut line).map_err(bad)?;

@@ -7,19 +7,19 @@ use mesh_db::pool::{Access, Pool, Transaction};
 use mesh_db::sql::{Row, Sql};
 
 use super::store::Store;
-use super::{postgres, proof, sqlite};
+use super::{checkpoint_rows, postgres, sqlite};
 use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::error::Error;
 
 /// Payloads of one transaction while they are taken out.
-const PAGE: u32 = 2000;
+const PAGE_ENTRIES: u32 = 2000;
 /// Payloads that one query looks at for their age.
-const STEP: u64 = 20_000;
+const ERASE_STEP_ENTRIES: u64 = 20_000;
 
 /// A range, and what the ledger says of it.
 #[derive(Clone, Debug)]
-pub struct CheckedArchive {
+pub struct AuthenticatedArchive {
     /// Its row.
     pub archive: StoredArchive,
     /// Whether the ledger did it; if not, somebody wrote the row by hand.
@@ -28,7 +28,7 @@ pub struct CheckedArchive {
     pub audited: bool,
 }
 
-impl CheckedArchive {
+impl AuthenticatedArchive {
     /// Why nothing may be done with it.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn checked_archives(&self, after: i64) -> Result<Vec<CheckedArchive>, Error> {
+    pub async fn checked_archives(&self, after: i64) -> Result<Vec<AuthenticatedArchive>, Error> {
         let checked = async {
             let mut connection = self.readers.acquire().await?;
             let mut snapshot = connection.begin(Access::Snapshot).await?;
@@ -74,7 +74,7 @@ impl Store {
                 .push(" AND seq <= ")
                 .bind(last)
                 .push(" ORDER BY seq LIMIT ")
-                .bind(STEP.cast_signed());
+                .bind(ERASE_STEP_ENTRIES.cast_signed());
             let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
             for row in &rows {
                 after = row.get("seq").map_err(Error::Read)?;
@@ -121,7 +121,7 @@ impl Store {
         let mut looked_at = self.archived_to().await?;
         // In steps, so that no query grows with the ledger.
         while looked_at < head {
-            let end = looked_at.saturating_add(STEP).min(head);
+            let end = looked_at.saturating_add(ERASE_STEP_ENTRIES).min(head);
             let sql = Sql::new("SELECT MIN(seq) AS seq FROM payloads WHERE seq > ")
                 .bind(looked_at.cast_signed())
                 .push(" AND seq <= ")
@@ -154,7 +154,7 @@ impl Store {
             (after, enough, " ORDER BY size DESC, number DESC LIMIT 1"),
             (enough, last, " ORDER BY size, number LIMIT 1"),
         ] {
-            let sql = proof::checkpoints()
+            let sql = checkpoint_rows::checkpoints()
                 .push(" WHERE size > ")
                 .bind(from.cast_signed())
                 .push(" AND size <= ")
@@ -183,11 +183,11 @@ impl Store {
 
 /// Notes ranges and takes their payloads out, with the rights that this needs.
 #[derive(Clone, Debug)]
-pub struct Dropper {
+pub struct PayloadEraser {
     pool: Pool,
 }
 
-impl Dropper {
+impl PayloadEraser {
     /// Nothing is opened yet.
     pub fn connect(location: &Location) -> Self {
         let pool = match location {
@@ -239,10 +239,10 @@ impl Dropper {
         let oldest = Sql::new("SELECT seq FROM payloads WHERE seq <= ")
             .bind(end)
             .push(" ORDER BY seq LIMIT ")
-            .bind(PAGE);
+            .bind(PAGE_ENTRIES);
         let rows = transaction.conn().rows(&oldest).await?;
         let last = match rows.last() {
-            Some(row) if rows.len() == PAGE as usize => row.get::<i64>("seq")?,
+            Some(row) if rows.len() == PAGE_ENTRIES as usize => row.get::<i64>("seq")?,
             // What has no payload may have columns nevertheless, if it was tampered with.
             _ => end,
         };
@@ -343,13 +343,16 @@ fn insert(archive: &StoredArchive) -> Sql {
 pub(super) async fn checked(
     snapshot: &mut Transaction<'_>,
     after: i64,
-) -> Result<Vec<CheckedArchive>, sqlx::Error> {
+) -> Result<Vec<AuthenticatedArchive>, sqlx::Error> {
     let rows = snapshot.conn().rows(&archives(after)).await?;
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let keys = snapshot.conn().rows(&proof::keys()).await?;
-    let keys = keys.iter().map(proof::key).collect::<Result<Vec<_>, _>>()?;
+    let keys = snapshot.conn().rows(&checkpoint_rows::keys()).await?;
+    let keys = keys
+        .iter()
+        .map(checkpoint_rows::key)
+        .collect::<Result<Vec<_>, _>>()?;
     let signed = Sql::new("SELECT COALESCE(MAX(size), 0) AS size FROM checkpoints");
     let signed = snapshot.conn().first(&signed).await?;
     let signed = signed.map_or(Ok(0), |row| row.get("size"))?;
@@ -371,7 +374,7 @@ pub(super) async fn checked(
             signed,
             audited: audited(snapshot, &archive.audit_id()).await?,
         };
-        checked.push(CheckedArchive {
+        checked.push(AuthenticatedArchive {
             authentic: archive.is_authentic(&evidence),
             audited: evidence.audited.is_some(),
             archive,

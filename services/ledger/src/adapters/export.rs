@@ -13,7 +13,7 @@ use crate::domain::verify::{StoredEntry, StoredPayload};
 use crate::error::Error;
 
 /// Entries of an export that are read at once.
-const PAGE: u64 = 500;
+const PAGE_ENTRIES: u64 = 500;
 
 impl Store {
     /// The first line of an export that begins with an entry and ends with a checkpoint of this note.
@@ -46,7 +46,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read, or a payload is missing that is not archived.
     pub async fn entries(&self, after: u64, to: u64) -> Result<Vec<StoredEntry>, Error> {
-        let to = to.min(after + PAGE).cast_signed();
+        let to = to.min(after + PAGE_ENTRIES).cast_signed();
         let after = after.cast_signed();
         let range = |sql: Sql| {
             sql.push(" WHERE seq > ")

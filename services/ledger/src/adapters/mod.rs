@@ -1,41 +1,40 @@
 //! The database side: no decisions.
 
+mod access_path;
 mod append;
 pub(crate) mod archive_file;
 mod archives;
-mod complete;
+mod block_ranges;
+mod checkpoint_rows;
+mod conditions;
+mod event_index;
+mod events;
 mod export;
-mod index;
+mod index_backfill;
 mod key_file;
 mod page;
 mod postgres;
 mod proof;
-mod read;
 mod replay;
-mod select;
+mod sequence_range;
 mod sqlite;
+mod stats;
 mod store;
 mod streams;
-mod sums;
-mod times;
 mod verify;
-mod ways;
 
-pub use archive_file::FileError;
-pub use archives::{CheckedArchive, Dropper};
-pub use complete::Completion;
+pub use archive_file::ArchiveFileError;
+pub use archives::{AuthenticatedArchive, PayloadEraser};
+pub use events::EntryRow;
+pub use index_backfill::BackfillProgress;
 pub use key_file::KeyFile;
 pub use ledger_format::file::ExportReader;
-pub use proof::Signed;
-pub use read::Row;
-pub use replay::Claimed;
-pub use store::{LONGEST_QUERY, Store};
-pub use streams::{Batch, Position};
+pub use proof::SignedCheckpoint;
+pub use replay::ReplayLease;
+pub use store::{DEFAULT_QUERY_TIMEOUT, Store};
+pub use streams::{BatchSequences, StreamPosition};
 pub use verify::schema;
 pub use verify::{
-    Class, PUBLISHED, Progress, Report, Trust, Unverified, VerifyError, verify_database,
-    verify_database_with, verify_everything,
+    Class, PUBLISHED, TrustAnchors, UnverifiedLedger, VerifyError, VerifyProgress, VerifyReport,
+    verify_database, verify_database_with, verify_everything,
 };
-
-/// Whose the tables are, for messages.
-const NAME: &str = "ledger";

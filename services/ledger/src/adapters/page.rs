@@ -1,186 +1,125 @@
-//! The statement for a page of entries: one that an index answers in the order of the ledger, so that a page of a large ledger costs what
-//! one of a small ledger does.
+//! Plans the statement for a page of entries. An index returns them in ledger order, so the cost of a page does not grow with the ledger.
 //!
-//! - There is a way by each condition that has an index (`super::ways`). If there are several, what is near the beginning of the page is
-//!   looked at first. If that does not fill it, some entries of each way are counted, in the indexes alone. If one of them has only a
-//!   few they are found by it and sorted. If all have many, one is gone along until the page is full.
-//! - No index has both time and sequence in order. Between which sequences the entries of a time are is known without (`super::times`).
-//! - Of a node is what is of one of the blocks that cover it (`domain::nodes`): each is a branch, which goes through the entries of its
-//!   block in order.
-//! - Bodies are fetched for what is on the page only.
+//! - Each indexed condition gives an access path (`super::access_path`). With several paths, the entries next to the start of the page
+//!   are scanned first. If they do not fill it, index-only counts compare the paths: a selective one is scanned and sorted, otherwise one
+//!   is scanned in order until the page is full.
+//! - No index orders by time and sequence. `super::block_ranges` maps a time range to a sequence range.
+//! - A node is covered by a few blocks (`domain::nodes`), each with a scan of its own.
+//! - Bodies are fetched only for the page.
 //!
-//! What is told once more is read by the same pages (`super::replay`).
+//! Replays read the same pages (`super::replay`).
 
 use mesh_db::sql::Sql;
 use mesh_runtime::api::Sight;
 
-use super::select::Select as _;
-use super::ways::{Branch, Lead, Way};
+use super::access_path::{AccessPath, IndexCondition, IndexScan};
+use super::conditions::Conditions as _;
+use super::sequence_range::SequenceRange;
 use crate::domain::query::Query;
 
-/// How far it is looked for what is on a page.
+/// Limits of the scans for a page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
-    /// So many entries are looked at before any are counted.
-    pub near: i64,
-    /// Fewer are sorted.
-    pub sorted: i64,
-    /// Of so many it is known when they occurred.
-    pub block: i64,
+pub(super) struct ScanLimits {
+    /// Entries scanned before paths are compared.
+    pub leading_entries: i64,
+    /// A path with fewer entries is sorted.
+    pub max_sorted_entries: i64,
+    /// Entries per block range.
+    pub block_entries: i64,
 }
 
-impl Default for Reach {
+impl Default for ScanLimits {
     fn default() -> Self {
         Self {
-            near: 20_000,
-            sorted: 20_000,
-            block: super::complete::RANGE.cast_signed(),
+            leading_entries: 20_000,
+            max_sorted_entries: 20_000,
+            block_entries: super::block_ranges::BLOCK_ENTRIES.cast_signed(),
         }
     }
 }
 
-/// In which order entries are looked at.
+/// Order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// In that of the page, until it is full.
+pub(super) enum ScanOrder {
+    /// In sequence order, until the page is full.
     Sequence,
-    /// All that an index finds, to be sorted: they are few.
-    Few,
+    /// All matching entries, then sorted.
+    Sorted,
 }
 
-/// Sequences from one to another, both included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Span {
-    /// The lowest.
-    pub from: Option<i64>,
-    /// The highest.
-    pub to: Option<i64>,
-}
-
-impl Span {
-    /// What a cursor leaves.
-    pub(super) fn beyond(query: &Query) -> Self {
-        match query.after {
-            Some(after) if query.descending => Self {
-                to: Some(after.saturating_sub(1)),
-                from: None,
-            },
-            after => Self {
-                from: after.map(|after| after.saturating_add(1)),
-                to: None,
-            },
-        }
-    }
-
-    /// True if all of another one is in it.
-    pub(super) fn contains(self, other: Self) -> bool {
-        let begins = self.from.is_none_or(|from| other.from >= Some(from));
-        begins
-            && self
-                .to
-                .is_none_or(|to| other.to.is_some_and(|other| other <= to))
-    }
-
-    /// What of it is in a ledger that ends there.
-    pub(super) fn up_to(self, head: i64) -> Self {
-        self.and(Self {
-            from: Some(1),
-            to: Some(head),
-        })
-    }
-
-    /// What is in both.
-    pub(super) fn and(self, other: Self) -> Self {
-        let lower = [self.to, other.to].into_iter().flatten().min();
-        Self {
-            from: self.from.max(other.from),
-            to: lower,
-        }
-    }
-
-    /// So many of it, from where the page begins.
-    pub(super) fn near(self, count: i64, descending: bool) -> Self {
-        let (from, to) = if descending {
-            (self.to.map(|to| to.saturating_sub(count)), None)
-        } else {
-            (None, self.from.map(|from| from.saturating_add(count)))
-        };
-        self.and(Self { from, to })
-    }
-}
-
-/// A page that is asked for.
-pub(super) struct Page<'a> {
+/// A query with its candidate paths.
+pub(super) struct PageQuery<'a> {
     query: &'a Query,
-    ways: Vec<Way>,
+    paths: Vec<AccessPath>,
 }
 
-impl<'a> Page<'a> {
+impl<'a> PageQuery<'a> {
     pub(super) fn new(query: &'a Query, sight: &Sight) -> Self {
         Self {
             query,
-            ways: Way::all(&query.selection, sight),
+            paths: AccessPath::candidates(&query.selection, sight),
         }
     }
 
-    /// The sequences that are asked for.
-    pub(super) fn span(&self) -> Span {
+    /// Requested sequences.
+    pub(super) fn span(&self) -> SequenceRange {
         let selection = &self.query.selection;
-        Span::beyond(self.query).and(Span {
+        SequenceRange::beyond(self.query).and(SequenceRange {
             from: selection.from_seq,
             to: selection.to_seq,
         })
     }
 
-    /// True if an index finds only a few entries. PostgreSQL would go through the whole ledger for a job that it takes for a large one.
-    pub(super) const fn is_of_few(&self) -> bool {
+    /// True if the selection has few entries. PostgreSQL would scan the whole ledger for a job that it overestimates.
+    pub(super) const fn is_selective(&self) -> bool {
         self.query.selection.is_narrow()
     }
-
-    /// True if it is of a time.
-    pub(super) const fn is_of_a_time(&self) -> bool {
+    pub(super) const fn has_time_range(&self) -> bool {
         let selection = &self.query.selection;
         selection.since.is_some() || selection.until.is_some()
     }
 
-    /// The way to go if there is no choice.
-    pub(super) fn only_way(&self) -> Option<&Way> {
-        match self.ways.as_slice() {
+    /// The path, if there is only one.
+    pub(super) fn only_path(&self) -> Option<&AccessPath> {
+        match self.paths.as_slice() {
             [only] => Some(only),
             _ => None,
         }
     }
 
-    /// A way that has its entries in order.
-    pub(super) fn way_in_order(&self) -> &Way {
-        &self.ways[0]
+    /// A path that returns entries in order.
+    pub(super) fn ordered_path(&self) -> &AccessPath {
+        &self.paths[0]
     }
 
-    /// The way to go if none has only a few entries.
-    pub(super) fn way_of_many(&self) -> &Way {
-        let names = self.ways.iter().find(|way| way.is_of_names());
-        names.unwrap_or(&self.ways[0])
+    /// The path if none is selective.
+    pub(super) fn fallback_path(&self) -> &AccessPath {
+        let names = self.paths.iter().find(|path| path.scans_names());
+        names.unwrap_or(&self.paths[0])
     }
 
-    /// The ways of which it makes sense to count the entries.
-    pub(super) fn ways_of_some(&self) -> Vec<&Way> {
-        self.ways.iter().filter(|way| !way.is_of_all()).collect()
+    /// Paths whose entries can be counted by an index alone.
+    pub(super) fn countable_paths(&self) -> Vec<&AccessPath> {
+        self.paths
+            .iter()
+            .filter(|path| !path.scans_sequence())
+            .collect()
     }
 
-    /// The entries of the page, and one more if there is a next page.
-    pub(super) fn entries(&self, way: &Way, span: Span, by: By) -> Sql {
+    /// Selects the entries of the page, and one more if there is a next page.
+    pub(super) fn entries(&self, path: &AccessPath, span: SequenceRange, by: ScanOrder) -> Sql {
         let order = if self.query.descending { " DESC" } else { "" };
         let limit = i64::from(self.query.limit) + 1;
         let mut sql = Sql::new("SELECT i.seq, i.category, p.subject, p.body FROM (");
-        for (n, branch) in way.branches.iter().enumerate() {
+        for (n, scan) in path.scans.iter().enumerate() {
             sql = sql
                 .push(if n == 0 { "" } else { " UNION " })
                 .push("SELECT seq FROM (SELECT i.seq")
-                .going_by(&branch.lead, span, by)
-                .visible(&branch.sight)
-                .chosen(&branch.selection)
+                .scan_clause(&scan.condition, span, by)
+                .visible(&scan.sight)
+                .chosen(&scan.selection)
                 .push(" ORDER BY ")
-                .push(seq(&branch.lead, by))
+                .push(seq(&scan.condition, by))
                 .push(order)
                 .push(" LIMIT ")
                 .bind(limit)
@@ -195,93 +134,93 @@ impl<'a> Page<'a> {
         .bind(limit)
     }
 
-    /// How many entries these ways have, of each as many as a number at most.
-    pub(super) fn counts(ways: &[&Way], span: Span, most: i64) -> Sql {
+    /// Counts the entries of each path, up to `most`.
+    pub(super) fn counts(paths: &[&AccessPath], span: SequenceRange, most: i64) -> Sql {
         let mut sql = Sql::default();
-        for (n, way) in ways.iter().enumerate() {
+        for (n, path) in paths.iter().enumerate() {
             sql = sql.push(if n == 0 { "" } else { " UNION ALL " });
-            sql = sql.push(format!("SELECT {n} AS way, COUNT(*) AS entries FROM ("));
-            for (n, branch) in way.branches.iter().enumerate() {
+            sql = sql.push(format!("SELECT {n} AS path, COUNT(*) AS entries FROM ("));
+            for (n, scan) in path.scans.iter().enumerate() {
                 sql = sql
                     .push(if n == 0 { "" } else { " UNION ALL " })
                     .push("SELECT one FROM (SELECT 1 AS one")
-                    .counting(branch, span)
+                    .count_clause(scan, span)
                     .push(" LIMIT ")
                     .bind(most)
                     .push(format!(") b{n}"));
             }
             sql = sql.push(format!(") w{n}"));
         }
-        sql.push(" ORDER BY way")
+        sql.push(" ORDER BY path")
     }
 }
 
-/// What a branch goes by, as a part of its statement.
-trait GoingBy {
-    /// To look at its entries.
-    fn going_by(self, lead: &Lead, span: Span, by: By) -> Self;
-    /// To count them: in the index alone, in its order, so that it ends with the limit.
-    fn counting(self, branch: &Branch, span: Span) -> Self;
-    /// By an index. SQLite, which has no statistics, is told which; PostgreSQL finds it.
-    fn indexed(self, lead: &Lead) -> Self;
-    /// Only sequences of a span; the column as it is to be looked at.
-    fn within(self, seq: &'static str, span: Span) -> Self;
+/// Clauses of a scan.
+trait ScanClauses {
+    /// FROM and WHERE clauses of a scan.
+    fn scan_clause(self, condition: &IndexCondition, span: SequenceRange, by: ScanOrder) -> Self;
+    /// Clauses for an index-only count, in index order so that it stops at the limit.
+    fn count_clause(self, scan: &IndexScan, span: SequenceRange) -> Self;
+    /// Selects the index. SQLite has no statistics and needs a hint.
+    fn index_clause(self, condition: &IndexCondition) -> Self;
+    /// Restricts to a sequence range.
+    fn in_range(self, seq: &'static str, span: SequenceRange) -> Self;
 }
 
-impl GoingBy for Sql {
-    fn going_by(self, lead: &Lead, span: Span, by: By) -> Self {
-        match lead {
-            // The sum makes sure that the entries of the block are looked up, and not the block in every entry.
-            Lead::Block(block) => self
+impl ScanClauses for Sql {
+    fn scan_clause(self, condition: &IndexCondition, span: SequenceRange, by: ScanOrder) -> Self {
+        match condition {
+            // `+ 0` makes the database join from the block to its entries, not the reverse.
+            IndexCondition::NodeBlock(block) => self
                 .push(" FROM event_nodes n CROSS JOIN event_index i WHERE i.seq = n.seq + 0 AND n.block = ")
                 .bind(block)
-                .within("n.seq", span),
-            // A few are found by another index: what is computed has none.
-            Lead::All if by == By::Few => self
+                .in_range("n.seq", span),
+            // `+ 0` prevents the primary key from being chosen over a selective index.
+            IndexCondition::Sequence if by == ScanOrder::Sorted => self
                 .push(" FROM event_index i WHERE 1 = 1")
-                .within("i.seq + 0", span),
-            _ => self.indexed(lead).within("i.seq", span),
+                .in_range("i.seq + 0", span),
+            _ => self.index_clause(condition).in_range("i.seq", span),
         }
     }
 
-    fn counting(self, branch: &Branch, span: Span) -> Self {
-        let selection = &branch.selection;
-        match &branch.lead {
-            Lead::Block(block) => self
+    fn count_clause(self, scan: &IndexScan, span: SequenceRange) -> Self {
+        let selection = &scan.selection;
+        match &scan.condition {
+            IndexCondition::NodeBlock(block) => self
                 .push(" FROM event_nodes n WHERE n.block = ")
                 .bind(block)
-                .within("n.seq", span)
+                .in_range("n.seq", span)
                 .push(" ORDER BY n.seq"),
-            Lead::All | Lead::Is(..) => self
-                .indexed(&branch.lead)
-                .within("i.seq", span)
+            IndexCondition::Sequence | IndexCondition::Equals(..) => self
+                .index_clause(&scan.condition)
+                .in_range("i.seq", span)
                 .push(" ORDER BY i.seq"),
-            // All of them: what is not in the span would only be left out, not skipped.
-            Lead::Names => self
-                .indexed(&branch.lead)
+            // Without the sequence range, which this index cannot skip by.
+            IndexCondition::NamePrefix => self
+                .index_clause(&scan.condition)
                 .named(selection)
                 .push(" ORDER BY i.name"),
-            Lead::Time => self
-                .indexed(&branch.lead)
+            IndexCondition::OccurredAt => self
+                .index_clause(&scan.condition)
                 .of_time(selection)
                 .push(" ORDER BY i.occurred_at"),
         }
     }
 
-    fn indexed(self, lead: &Lead) -> Self {
-        let index = match lead {
-            Lead::Is(column, _) => Some(column.index),
-            Lead::Names => Some("event_index_name"),
-            Lead::Time => Some("event_index_time"),
-            Lead::All | Lead::Block(_) => None,
+    fn index_clause(self, condition: &IndexCondition) -> Self {
+        let index = match condition {
+            IndexCondition::Equals(column, _) => Some(column.index),
+            IndexCondition::NamePrefix => Some("event_index_name"),
+            IndexCondition::OccurredAt => Some("event_index_time"),
+            IndexCondition::Sequence | IndexCondition::NodeBlock(_) => None,
         };
         let mut sql = self.push(" FROM event_index i");
         if let Some(index) = index {
             sql = sql.either(" INDEXED BY ", "").either(index, "");
         }
         let sql = sql.push(" WHERE 1 = 1");
-        match lead {
-            Lead::Is(column, value) => sql
+        match condition {
+            IndexCondition::Equals(column, value) => sql
                 .push(column.only)
                 .push(" AND i.")
                 .push(column.name)
@@ -291,7 +230,7 @@ impl GoingBy for Sql {
         }
     }
 
-    fn within(mut self, seq: &'static str, span: Span) -> Self {
+    fn in_range(mut self, seq: &'static str, span: SequenceRange) -> Self {
         for (comparison, bound) in [(" >= ", span.from), (" <= ", span.to)] {
             if let Some(bound) = bound {
                 self = self.push(" AND ").push(seq).push(comparison).bind(bound);
@@ -301,11 +240,13 @@ impl GoingBy for Sql {
     }
 }
 
-/// The sequence by which the entries of a branch are put in order. What is computed has no index: then all are found, and sorted.
-const fn seq(lead: &Lead, by: By) -> &'static str {
-    match (lead, by) {
-        (Lead::Block(_), _) => "n.seq",
-        (Lead::Names | Lead::Time, _) | (_, By::Few) => "i.seq + 0",
+/// ORDER BY expression of a scan. `+ 0` disables the index order, so all entries are found and sorted.
+const fn seq(condition: &IndexCondition, by: ScanOrder) -> &'static str {
+    match (condition, by) {
+        (IndexCondition::NodeBlock(_), _) => "n.seq",
+        (IndexCondition::NamePrefix | IndexCondition::OccurredAt, _) | (_, ScanOrder::Sorted) => {
+            "i.seq + 0"
+        }
         _ => "i.seq",
     }
 }

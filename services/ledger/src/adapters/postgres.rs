@@ -10,12 +10,12 @@ use sqlx::Executor as _;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool};
 
-use super::NAME;
-
+/// Name of the database in messages.
+pub(super) const NAME: &str = "ledger";
 /// How long one statement of who verifies may take.
-const VERIFYING: Duration = Duration::from_secs(600);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(600);
 /// Appenders of one process: events and audit entries.
-const WRITERS: u32 = 2;
+const MAX_WRITERS: u32 = 2;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
@@ -39,7 +39,7 @@ pub(super) fn pools(
     let reader = reader.unwrap_or(options).clone();
     let reader = reader.options([("plan_cache_mode", "force_custom_plan")]);
     (
-        writers(NAME, options, WRITERS, "5s"),
+        writers(NAME, options, MAX_WRITERS, "5s"),
         readers(NAME, &reader, most_readers, longest),
     )
 }
@@ -51,7 +51,7 @@ pub(super) fn dropping(options: &PgConnectOptions) -> Pool {
 
 /// Reads only.
 pub(super) fn only_reading(options: &PgConnectOptions) -> Pool {
-    readers(NAME, options, 1, VERIFYING)
+    readers(NAME, options, 1, VERIFY_TIMEOUT)
 }
 
 /// Makes the partitions of payloads ahead of time.

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use ledger_format::chain::{GENESIS, Hash};
 use ledger_format::merkle::{Frontier, Node};
 use mesh_db::pool::{Access, Conn, Transaction};
-use mesh_db::sql::{Row, Sql};
+use mesh_db::sql::Sql;
 
 use super::archives;
+use super::checkpoint_rows::{checkpoint, checkpoints, key, keys};
 use super::store::Store;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
@@ -15,13 +16,13 @@ use crate::domain::tile::{TILE_WIDTH, Tile, Tiles, grow};
 use crate::error::Error;
 
 /// Why a key is not replaced now.
-const UNTOLD: &str = "the audit does not have all archives yet that the present key signed, which a running ledger mends within seconds once it reaches NATS; try again";
+const UNAUDITED: &str = "the audit does not have all archives yet that the present key signed, which a running ledger mends within seconds once it reaches NATS; try again";
 /// Leaves that are read at once.
-const PAGE: u64 = 10_000;
+const PAGE_ENTRIES: u64 = 10_000;
 
 /// What is stored with a checkpoint: all or nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Signed {
+pub struct SignedCheckpoint {
     /// Subtrees that are complete since the checkpoint before.
     pub subtrees: Vec<(Node, Hash)>,
     /// The key it begins with, if it is new.
@@ -132,12 +133,12 @@ impl Store {
     /// Adds the leaves of the entries up to a size to a tree, and gives the subtrees that are complete with them.
     ///
     /// # Errors
-    /// If the database cannot be read, or has a hole.
+    /// If the database cannot be read, or has a gap.
     pub async fn grow(&self, tree: &mut Frontier, size: u64) -> Result<Vec<(Node, Hash)>, Error> {
         let mut subtrees = Vec::new();
         while tree.size() < size {
             let from = tree.size();
-            let to = size.min(from + PAGE);
+            let to = size.min(from + PAGE_ENTRIES);
             let sql = Sql::new("SELECT seq, leaf FROM entries WHERE seq > ")
                 .bind(from.cast_signed())
                 .push(" AND seq <= ")
@@ -224,16 +225,16 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses, or a key is replaced while the audit does not have everything that it signed; nothing is stored then.
-    pub async fn keep(&self, signed: &Signed) -> Result<bool, Error> {
+    pub async fn store_checkpoint(&self, signed: &SignedCheckpoint) -> Result<bool, Error> {
         let mut writer = self.writer.acquire().await.map_err(Error::Sign)?;
         let mut transaction = writer.begin(Access::Write).await.map_err(Error::Sign)?;
         let mut first = true;
         if let Some(key) = &signed.key {
-            let untold = untold_archives(&mut transaction)
+            let untold = unaudited_archives(&mut transaction)
                 .await
                 .map_err(Error::Sign)?;
             if untold {
-                return Err(Error::NoKey(UNTOLD.to_owned()));
+                return Err(Error::NoKey(UNAUDITED.to_owned()));
             }
             first &= insert_key(transaction.conn(), key)
                 .await
@@ -275,7 +276,7 @@ impl Store {
 }
 
 /// Whether an archive that the ledger signed has no entry in the audit yet.
-async fn untold_archives(transaction: &mut Transaction<'_>) -> Result<bool, sqlx::Error> {
+async fn unaudited_archives(transaction: &mut Transaction<'_>) -> Result<bool, sqlx::Error> {
     archives::one_at_a_time(transaction).await?;
     let checked = archives::checked(transaction, 0).await?;
     Ok(checked.iter().any(|one| one.authentic && !one.audited))
@@ -314,42 +315,4 @@ async fn insert_checkpoint(
         .bind(checkpoint.made_at)
         .push(") ON CONFLICT DO NOTHING");
     Ok(conn.execute(&sql).await? == 1)
-}
-
-/// All checkpoints, for a condition and an order.
-pub(super) fn checkpoints() -> Sql {
-    Sql::new("SELECT number, size, root, note, made_at FROM checkpoints")
-}
-
-/// All keys. Text as bytes: somebody may have put something else there.
-pub(super) fn keys() -> Sql {
-    Sql::new("SELECT number, from_size, made_at, ")
-        .bytes("vkey")
-        .push(", ")
-        .bytes("made_by")
-        .push(" FROM checkpoint_keys ORDER BY number")
-}
-
-fn checkpoint(row: &Row) -> Result<StoredCheckpoint, sqlx::Error> {
-    Ok(StoredCheckpoint {
-        number: row.get("number")?,
-        size: row.get("size")?,
-        root: row.get("root")?,
-        note: row.get("note")?,
-        made_at: row.get("made_at")?,
-    })
-}
-
-pub(super) fn key(row: &Row) -> Result<StoredKey, sqlx::Error> {
-    let text = |column| {
-        let bytes: Vec<u8> = row.get(column)?;
-        Ok::<_, sqlx::Error>(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    Ok(StoredKey {
-        number: row.get("number")?,
-        vkey: text("vkey")?,
-        from_size: row.get("from_size")?,
-        made_at: row.get("made_at")?,
-        made_by: text("made_by")?,
-    })
 }

@@ -4,16 +4,16 @@ use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Sight;
 
-use super::page::Reach;
+use super::page::ScanLimits;
 use super::store::Store;
 use crate::domain::filter::Selection;
 use crate::domain::query::Query;
-use crate::domain::replay::{Audited, Replay, State};
+use crate::domain::replay::{AuditProgress, Replay, ReplayState};
 use crate::error::Error;
 
 /// A replay that this process works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ReplayLease {
     /// The replay.
     pub replay: Replay,
     /// Counts who worked on it: writes of a former holder have no effect.
@@ -22,7 +22,7 @@ pub struct Claimed {
 
 /// An entry that is told once more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedMessage {
     /// Sequence.
     pub seq: i64,
     /// Subject it was received on.
@@ -106,7 +106,7 @@ impl Store {
     pub async fn replays(
         &self,
         owner: Option<&str>,
-        state: Option<State>,
+        state: Option<ReplayState>,
         limit: u32,
     ) -> Result<Vec<Replay>, Error> {
         let mut sql = select().push(" WHERE 1 = 1");
@@ -150,7 +150,7 @@ impl Store {
         &self,
         now: DateTime<Utc>,
         until: DateTime<Utc>,
-    ) -> Result<Option<Claimed>, Error> {
+    ) -> Result<Option<ReplayLease>, Error> {
         let open = |sql: Sql| {
             sql.push(" audited < 2 AND lease_until < ")
                 .bind(now.timestamp_micros())
@@ -169,7 +169,7 @@ impl Store {
         let claim = open(claim).push(" RETURNING owner, fence, ").push(COLUMNS);
         let row = self.writer.first(&claim).await.map_err(Error::Replay)?;
         let Some(row) = row else { return Ok(None) };
-        Ok(Some(Claimed {
+        Ok(Some(ReplayLease {
             replay: replay(&row)?,
             fence: row.get("fence").map_err(Error::Read)?,
         }))
@@ -182,11 +182,11 @@ impl Store {
     /// If the database refuses.
     pub async fn save_replay(
         &self,
-        claimed: &Claimed,
-        before: State,
+        claimed: &ReplayLease,
+        before: ReplayState,
         until: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let Claimed { replay, fence } = claimed;
+        let ReplayLease { replay, fence } = claimed;
         let sql = Sql::new("UPDATE replays SET cursor = ")
             .bind(replay.cursor)
             .push(", sent = ")
@@ -197,9 +197,9 @@ impl Store {
             .bind(&replay.problem)
             .push(", audited = ")
             .bind(match replay.audited {
-                Audited::Nothing => 0_i64,
-                Audited::Begin => 1,
-                Audited::End => 2,
+                AuditProgress::Nothing => 0_i64,
+                AuditProgress::Begin => 1,
+                AuditProgress::End => 2,
             })
             .push(", lease_until = ")
             .bind(until.timestamp_micros())
@@ -220,7 +220,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn forget_replays(&self, before: DateTime<Utc>) -> Result<(), Error> {
+    pub async fn purge_replays(&self, before: DateTime<Utc>) -> Result<(), Error> {
         let sql = Sql::new("DELETE FROM replays WHERE audited = 2 AND ended_at < ")
             .bind(before.timestamp_micros());
         self.write_replay(&sql).await.map(drop)
@@ -262,13 +262,13 @@ impl Store {
         after: i64,
         to: i64,
         limit: u32,
-    ) -> Result<Vec<Recorded>, Error> {
+    ) -> Result<Vec<RecordedMessage>, Error> {
         let selection = Selection {
             to_seq: Some(to),
             ..selection.clone()
         };
         let query = Query::of(selection, after, limit);
-        let rows = self.page_by(&query, sight, Reach::default()).await?;
+        let rows = self.page_by(&query, sight, ScanLimits::default()).await?;
         rows.iter().map(recorded).collect()
     }
 }
@@ -285,11 +285,11 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("no maps with other keys than texts")
 }
 
-fn recorded(row: &Row) -> Result<Recorded, Error> {
+fn recorded(row: &Row) -> Result<RecordedMessage, Error> {
     let seq = row.get("seq").map_err(Error::Read)?;
     let entry = || Ok::<_, sqlx::Error>((row.get("subject")?, row.get("body")?));
     match entry().map_err(Error::Read)? {
-        (Some(subject), Some(body)) => Ok(Recorded { seq, subject, body }),
+        (Some(subject), Some(body)) => Ok(RecordedMessage { seq, subject, body }),
         _ => Err(Error::Corrupt { seq }),
     }
 }
@@ -306,14 +306,14 @@ fn replay(row: &Row) -> Result<Replay, Error> {
         cursor: number("cursor")?,
         sent: number("sent")?,
         shown: serde_json::from_str(&text("shown")?).map_err(|_| corrupt())?,
-        state: State::parse(&text("state")?).map_err(|_| corrupt())?,
+        state: ReplayState::parse(&text("state")?).map_err(|_| corrupt())?,
         ended_at: row.get("ended_at").map_err(Error::Read)?,
         cancelled_by: row.get("cancelled_by").map_err(Error::Read)?,
         problem: text("problem")?,
         audited: match number("audited")? {
-            0 => Audited::Nothing,
-            1 => Audited::Begin,
-            _ => Audited::End,
+            0 => AuditProgress::Nothing,
+            1 => AuditProgress::Begin,
+            _ => AuditProgress::End,
         },
         id,
     })

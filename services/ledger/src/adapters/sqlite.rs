@@ -10,7 +10,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use crate::error::Error;
 
 /// How long somebody who verifies waits.
-const PATIENT: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
@@ -36,7 +36,7 @@ const INDEX_GUARDS: [&str; 5] = [
 /// Takes payloads out of a ledger that is there, and writes zeros in their place.
 pub(super) fn dropping(path: &Path) -> Pool {
     let options = mesh_db::sqlite::options(path)
-        .busy_timeout(PATIENT)
+        .busy_timeout(BUSY_TIMEOUT)
         .pragma("secure_delete", "ON");
     let pool = SqlitePoolOptions::new()
         .max_connections(1)
@@ -58,7 +58,7 @@ pub(super) fn only_reading(path: &Path) -> Result<Pool, Error> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .read_only(true)
-        .busy_timeout(PATIENT);
+        .busy_timeout(BUSY_TIMEOUT);
     let pool = SqlitePoolOptions::new()
         .max_connections(1)
         .connect_lazy_with(options);

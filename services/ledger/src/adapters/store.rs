@@ -8,13 +8,14 @@ use mesh_db::pool::Pool;
 use mesh_db::sql::{Row, Sql};
 use tokio::sync::watch;
 
-use super::times::Times;
-use super::{NAME, postgres, sqlite};
+use super::block_ranges::BlockRanges;
+use super::postgres::NAME;
+use super::{postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
 
 /// How long a query takes at most, if nothing else is said.
-pub const LONGEST_QUERY: Duration = Duration::from_secs(30);
+pub const DEFAULT_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The ledger's tables. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -25,7 +26,7 @@ pub struct Store {
     appended: watch::Sender<u64>,
     /// Entries of the greatest checkpoint that is known: with fewer the ledger was set back.
     signed: watch::Sender<u64>,
-    pub(super) times: Arc<Times>,
+    pub(super) block_ranges: Arc<BlockRanges>,
 }
 
 impl Store {
@@ -36,9 +37,9 @@ impl Store {
     pub async fn open(location: &Location, readers: u32) -> Result<Self, Error> {
         let store = Self::connect(location, None, readers)?;
         store.prepare().await?;
-        let mut completion = store.completion().await?;
-        while !completion.is_done() {
-            completion = store.complete_some(completion).await?;
+        let mut progress = store.start_backfill().await?;
+        while !progress.is_done() {
+            progress = store.backfill_step(progress).await?;
         }
         Ok(store)
     }
@@ -52,7 +53,7 @@ impl Store {
         reader: Option<&Location>,
         readers: u32,
     ) -> Result<Self, Error> {
-        Self::connect_with(location, reader, readers, LONGEST_QUERY)
+        Self::connect_with(location, reader, readers, DEFAULT_QUERY_TIMEOUT)
     }
 
     /// As [`Self::connect`]; a query takes no longer than that.
@@ -81,11 +82,11 @@ impl Store {
             location: location.clone(),
             appended: watch::Sender::new(0),
             signed: watch::Sender::new(0),
-            times: Arc::default(),
+            block_ranges: Arc::default(),
         })
     }
 
-    /// Makes the tables or brings them to this version. Columns for queries may be missing still: see [`Self::complete_some`].
+    /// Makes the tables or brings them to this version. Columns for queries may be missing still: see [`Self::backfill_step`].
     ///
     /// # Errors
     /// If it cannot be made or opened, or is no ledger.
@@ -141,7 +142,7 @@ impl Store {
         Ok(head)
     }
 
-    /// Up to which sequence of a stream everything was taken in, or noted as a hole; `None` before the first.
+    /// Up to which sequence of a stream everything was taken in, or noted as a gap; `None` before the first.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -158,7 +159,7 @@ impl Store {
     }
 
     /// From now on nothing is appended to fewer entries than that: a checkpoint of so many was signed.
-    pub fn has_signed(&self, size: u64) {
+    pub fn set_signed_size(&self, size: u64) {
         self.signed.send_if_modified(|signed| {
             let further = size > *signed;
             *signed = size.max(*signed);
@@ -167,7 +168,7 @@ impl Store {
     }
 
     /// What was signed counts no more: the ledger goes on under another origin.
-    pub fn forget_signed(&self) {
+    pub fn clear_signed_size(&self) {
         self.signed.send_replace(0);
     }
 
@@ -180,7 +181,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn until_not_set_back(&self) -> Result<(), Error> {
+    pub async fn wait_until_complete(&self) -> Result<(), Error> {
         let mut appended = self.appended();
         let mut signed = self.signed.subscribe();
         while self.head().await?.seq < *signed.borrow_and_update() {

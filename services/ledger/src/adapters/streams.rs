@@ -6,18 +6,18 @@ use mesh_db::pool::{Access, Transaction};
 use mesh_db::sql::{Column, Row, Sql};
 
 use super::store::Store;
-use crate::domain::hole::Hole;
-use crate::domain::taken::Taken;
+use crate::domain::gap::Gap;
+use crate::domain::sequence_set::SequenceSet;
 use crate::error::Error;
 
 /// Entries that are looked at for the clusters of a ledger.
-const RECENT: i64 = 10_000;
+const RECENT_ENTRIES: i64 = 10_000;
 
 /// How far a stream was taken in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Position {
+pub struct StreamPosition {
     /// What was taken in.
-    pub taken: Taken,
+    pub received: SequenceSet,
     /// When the stream stored the last of what was taken in without a gap, in microseconds since 1970.
     pub last_at: Option<i64>,
     /// When the stream was made.
@@ -26,27 +26,27 @@ pub struct Position {
 
 /// What a batch takes in: sequences and when the stream stored them.
 #[derive(Clone, Debug)]
-pub enum Batch {
+pub enum BatchSequences {
     /// None: what is appended is in no stream.
     Nothing,
     /// Everything up to a sequence.
     UpTo(u64),
     /// These messages.
-    Of(Vec<(u64, i64)>),
+    Messages(Vec<(u64, i64)>),
 }
 
-impl Batch {
-    fn add_to(&self, position: &mut Position) {
+impl BatchSequences {
+    fn add_to(&self, position: &mut StreamPosition) {
         match self {
             Self::Nothing => {}
-            Self::UpTo(last) => position.taken.take(1, *last),
-            Self::Of(messages) => {
-                let before = position.taken.up_to;
+            Self::UpTo(last) => position.received.insert(1, *last),
+            Self::Messages(messages) => {
+                let before = position.received.up_to;
                 for (sequence, _) in messages {
-                    position.taken.take(*sequence, *sequence);
+                    position.received.insert(*sequence, *sequence);
                 }
                 // Of what came without a gap; of what was ahead the time is not known any more, and an earlier one does no harm.
-                let reached = before + 1..=position.taken.up_to;
+                let reached = before + 1..=position.received.up_to;
                 let times = messages.iter().filter(|(n, _)| reached.contains(n));
                 position.last_at = times.map(|(_, at)| *at).max().max(position.last_at);
             }
@@ -59,33 +59,33 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn position(&self, stream: &str) -> Result<Option<Position>, Error> {
+    pub async fn position(&self, stream: &str) -> Result<Option<StreamPosition>, Error> {
         let mut reader = self.readers.acquire().await.map_err(Error::Read)?;
         let mut snapshot = reader.begin(Access::Snapshot).await.map_err(Error::Read)?;
         let position = read(&mut snapshot, stream).await;
         position.map_err(Error::Read)
     }
 
-    /// Notes holes of a stream, which count as taken in from then on; begins with a position if the stream has none or another.
+    /// Notes gaps of a stream, which count as taken in from then on; begins with a position if the stream has none or another.
     ///
     /// # Errors
     /// If the database refuses; nothing is noted then.
-    pub async fn note_holes(
+    pub async fn record_gaps(
         &self,
         stream: &str,
-        begin: Option<&Position>,
-        holes: &[Hole],
+        begin: Option<&StreamPosition>,
+        gaps: &[Gap],
     ) -> Result<(), Error> {
-        self.try_note_holes(stream, begin, holes)
+        self.try_note_gaps(stream, begin, gaps)
             .await
             .map_err(Error::Append)
     }
 
-    async fn try_note_holes(
+    async fn try_note_gaps(
         &self,
         stream: &str,
-        begin: Option<&Position>,
-        holes: &[Hole],
+        begin: Option<&StreamPosition>,
+        gaps: &[Gap],
     ) -> Result<(), sqlx::Error> {
         let mut writer = self.writer.acquire().await?;
         let mut transaction = writer.begin(Access::Write).await?;
@@ -97,7 +97,7 @@ impl Store {
             Some(begin) => begin.clone(),
             None => before.clone().unwrap_or_default(),
         };
-        for hole in holes {
+        for gap in gaps {
             let last = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM holes");
             let last = transaction.conn().first(&last).await?;
             let number = last.map_or(Ok(0), |row| row.get::<i64>("number"))? + 1;
@@ -106,42 +106,42 @@ impl Store {
             );
             for value in [
                 number,
-                hole.created_at,
-                hole.first_sequence,
-                hole.last_sequence,
-                hole.from_at,
-                hole.to_at,
-                hole.found_at,
+                gap.created_at,
+                gap.first_sequence,
+                gap.last_sequence,
+                gap.from_at,
+                gap.to_at,
+                gap.found_at,
             ] {
                 sql = sql.bind(value).push(", ");
             }
-            let sql = sql.bind(&hole.stream).push(") ON CONFLICT DO NOTHING");
+            let sql = sql.bind(&gap.stream).push(") ON CONFLICT DO NOTHING");
             transaction.conn().execute(&sql).await?;
-            if begin.is_none() && hole.last_sequence >= hole.first_sequence {
-                let (first, last) = (hole.first_sequence, hole.last_sequence);
+            if begin.is_none() && gap.last_sequence >= gap.first_sequence {
+                let (first, last) = (gap.first_sequence, gap.last_sequence);
                 position
-                    .taken
-                    .take(first.unsigned_abs(), last.unsigned_abs());
-                position.last_at = position.last_at.max(Some(hole.to_at));
+                    .received
+                    .insert(first.unsigned_abs(), last.unsigned_abs());
+                position.last_at = position.last_at.max(Some(gap.to_at));
             }
         }
         write(&mut transaction, stream, before.as_ref(), &position).await?;
         transaction.commit().await
     }
 
-    /// Holes after some number, in order.
+    /// Gaps after some number, in order.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn holes(&self, after: i64) -> Result<Vec<Hole>, Error> {
+    pub async fn gaps(&self, after: i64) -> Result<Vec<Gap>, Error> {
         let sql = Sql::new(
             "SELECT number, stream, created_at, first_sequence, last_sequence, from_at, to_at, found_at FROM holes WHERE number > ",
         )
         .bind(after)
         .push(" ORDER BY number");
         let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
-        let holes: Result<Vec<_>, _> = rows.iter().map(hole).collect();
-        holes.map_err(Error::Read)
+        let gaps: Result<Vec<_>, _> = rows.iter().map(gap).collect();
+        gaps.map_err(Error::Read)
     }
 
     /// Clusters that the newest entries are about.
@@ -152,7 +152,7 @@ impl Store {
         let sql = Sql::new(
             "SELECT DISTINCT cluster FROM (SELECT cluster FROM event_index ORDER BY seq DESC LIMIT ",
         )
-        .bind(RECENT)
+        .bind(RECENT_ENTRIES)
         .push(") AS recent");
         let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
         let clusters: Result<_, _> = rows.iter().map(|row| row.get("cluster")).collect();
@@ -164,19 +164,19 @@ impl Store {
 pub(super) async fn note(
     transaction: &mut Transaction<'_>,
     stream: &str,
-    batch: &Batch,
+    batch: &BatchSequences,
 ) -> Result<(), sqlx::Error> {
-    if matches!(batch, Batch::Nothing) {
+    if matches!(batch, BatchSequences::Nothing) {
         return Ok(());
     }
     let before = read(transaction, stream).await?;
     let mut position = before.clone().unwrap_or_default();
     if before.is_none()
-        && let Batch::Of(messages) = batch
+        && let BatchSequences::Messages(messages) = batch
     {
         // What the stream had before the ledger's first message nobody promised it.
         let first = messages.iter().map(|(sequence, _)| *sequence).min();
-        position.taken.up_to = first.unwrap_or(1) - 1;
+        position.received.up_to = first.unwrap_or(1) - 1;
     }
     batch.add_to(&mut position);
     write(transaction, stream, before.as_ref(), &position).await
@@ -185,7 +185,7 @@ pub(super) async fn note(
 async fn read(
     transaction: &mut Transaction<'_>,
     stream: &str,
-) -> Result<Option<Position>, sqlx::Error> {
+) -> Result<Option<StreamPosition>, sqlx::Error> {
     // One statement: it is part of every append.
     let sql = Sql::new(
         "SELECT last_sequence AS first_sequence, last_sequence, last_at, created_at, CAST(0 AS BIGINT) AS ahead FROM streams WHERE name = ",
@@ -203,10 +203,10 @@ async fn read(
         if row.get::<i64>("ahead")? == 1 {
             ahead.push((first, last));
         } else {
-            position = Some(Position {
-                taken: Taken {
+            position = Some(StreamPosition {
+                received: SequenceSet {
                     up_to: last,
-                    ..Taken::default()
+                    ..SequenceSet::default()
                 },
                 last_at: row.get("last_at")?,
                 created_at: row.get("created_at")?,
@@ -214,7 +214,7 @@ async fn read(
         }
     }
     if let Some(position) = &mut position {
-        position.taken.ahead.extend(ahead);
+        position.received.ahead.extend(ahead);
     }
     Ok(position)
 }
@@ -222,8 +222,8 @@ async fn read(
 async fn write(
     transaction: &mut Transaction<'_>,
     stream: &str,
-    before: Option<&Position>,
-    position: &Position,
+    before: Option<&StreamPosition>,
+    position: &StreamPosition,
 ) -> Result<(), sqlx::Error> {
     if before == Some(position) {
         return Ok(());
@@ -235,7 +235,7 @@ async fn write(
     let sql = Sql::new("INSERT INTO streams (name, last_sequence, last_at, created_at) VALUES (")
         .bind(stream)
         .push(", ")
-        .bind(position.taken.up_to.cast_signed())
+        .bind(position.received.up_to.cast_signed())
         .push(", ");
     let sql = optional(sql, position.last_at).push(", ");
     let sql = optional(sql, position.created_at).push(
@@ -243,8 +243,8 @@ async fn write(
          created_at = excluded.created_at",
     );
     transaction.conn().execute(&sql).await?;
-    let ahead = &position.taken.ahead;
-    if before.is_some_and(|before| before.taken.ahead == *ahead)
+    let ahead = &position.received.ahead;
+    if before.is_some_and(|before| before.received.ahead == *ahead)
         || (before.is_none() && ahead.is_empty())
     {
         return Ok(());
@@ -266,8 +266,8 @@ async fn write(
     transaction.conn().insert("streams_ahead", &columns).await
 }
 
-fn hole(row: &Row) -> Result<Hole, sqlx::Error> {
-    Ok(Hole {
+fn gap(row: &Row) -> Result<Gap, sqlx::Error> {
+    Ok(Gap {
         number: row.get("number")?,
         stream: row.get("stream")?,
         created_at: row.get("created_at")?,

@@ -2,95 +2,33 @@
 
 mod archives;
 mod checkpoints;
-mod classes;
+mod data_class;
 mod database;
+mod outcome;
 mod pages;
 mod records;
 mod rows;
 pub mod schema;
 
-use std::path::PathBuf;
-
 use mesh_db::Location;
 use mesh_db::pool::{Connection, Pool};
 use mesh_db::sql::Sql;
 
-use self::archives::{ArchivedIds, Archives};
-use self::checkpoints::Checkpoints;
-pub use self::classes::{Class, PUBLISHED};
+use self::archives::{ArchiveVerifier, ArchivedIdVerifier};
+use self::checkpoints::CheckpointVerifier;
+pub use self::data_class::{Class, PUBLISHED};
 use self::database::Integrity;
-use self::pages::{PAGE, Pages};
+pub use self::outcome::{TrustAnchors, VerifyError, VerifyProgress, VerifyReport};
+use self::pages::{PAGE_ENTRIES, PageReader};
 pub(super) use self::rows::payload;
 use self::rows::{stored_archives, stored_keys, stray};
-use super::archive_file::{ArchivedPayloads, Unread};
-use super::{NAME, postgres, sqlite};
-use crate::domain::checkpoint::Checkpoint;
-use crate::domain::note::PublicKey;
+use super::archive_file::ArchivedPayloads;
+use super::postgres::NAME;
+use super::{postgres, sqlite};
 use crate::domain::verify::{
     ExpectedCheckpoint, Fault, FirstFault, LeafContent, VerifiedLedger, Verifier,
 };
 use crate::error::Error;
-
-/// How far the verification is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Entries that fit so far.
-    pub verified: u64,
-    /// Entries that the head counts.
-    pub of: u64,
-}
-
-/// Why a ledger is not verified.
-#[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
-    /// It does not fit together.
-    #[error("{0}")]
-    Bad(FirstFault),
-    /// The file of an archive cannot be read.
-    #[error("read archive {}", path.display())]
-    Archive {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The head is missing, or there are several.
-    #[error("the ledger has no head, or more than one: it was deleted or added to")]
-    NoHead,
-    /// The tables, indexes, triggers or rules are not those that the ledger makes.
-    #[error("the tables are not as the ledger makes them: {0}")]
-    Schema(String),
-    /// The database finds itself damaged.
-    #[error("the database is damaged: {0}")]
-    Damaged(String),
-    /// It could not be read to its end.
-    #[error(transparent)]
-    Read(#[from] Error),
-}
-
-/// What a ledger is compared with, besides itself.
-#[derive(Clone, Debug, Default)]
-pub struct Trust {
-    /// Keys that may have signed its checkpoints. None: those that the ledger itself names.
-    pub keys: Vec<PublicKey>,
-    /// Checkpoints that were kept elsewhere.
-    pub kept: Vec<Checkpoint>,
-    /// The newest one that was signed on this host: it or a later one must be stored.
-    pub newest: Option<Checkpoint>,
-    /// Folder with the files of archives, whose content is verified too. None: those that are where they were written are compared with
-    /// their SHA-256.
-    pub archives: Option<PathBuf>,
-}
-
-/// A ledger that fits together, and what that means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Its entries.
-    pub verified: VerifiedLedger,
-    /// Everything that was compared.
-    pub classes: Vec<Class>,
-}
 
 /// Computes chain and tree of a ledger again from its bodies. It is only read, and may be in use.
 ///
@@ -98,9 +36,9 @@ pub struct Report {
 /// The first entry that does not fit, or why the ledger cannot be read.
 pub async fn verify_database(
     location: &Location,
-    progress: impl FnMut(Progress),
+    progress: impl FnMut(VerifyProgress),
 ) -> Result<VerifiedLedger, VerifyError> {
-    verify_database_with(location, &Trust::default(), progress).await
+    verify_database_with(location, &TrustAnchors::default(), progress).await
 }
 
 /// As [`verify_database`], and compares with what is known from elsewhere.
@@ -109,8 +47,8 @@ pub async fn verify_database(
 /// The first entry that does not fit, or why the ledger cannot be read.
 pub async fn verify_database_with(
     location: &Location,
-    trust: &Trust,
-    progress: impl FnMut(Progress),
+    trust: &TrustAnchors,
+    progress: impl FnMut(VerifyProgress),
 ) -> Result<VerifiedLedger, VerifyError> {
     let report = verify_everything(location, trust, progress).await?;
     Ok(report.verified)
@@ -122,22 +60,22 @@ pub async fn verify_database_with(
 /// The first entry that does not fit, or why the ledger cannot be read.
 pub async fn verify_everything(
     location: &Location,
-    trust: &Trust,
-    progress: impl FnMut(Progress),
-) -> Result<Report, VerifyError> {
-    let ledger = Unverified::open(location)?;
+    trust: &TrustAnchors,
+    progress: impl FnMut(VerifyProgress),
+) -> Result<VerifyReport, VerifyError> {
+    let ledger = UnverifiedLedger::open(location)?;
     let report = verify(&ledger.pool, location, trust, progress).await;
     ledger.close().await;
     report
 }
 
 /// A ledger that is verified more than once, over the same connection.
-pub struct Unverified {
+pub struct UnverifiedLedger {
     pool: Pool,
     location: Location,
 }
 
-impl Unverified {
+impl UnverifiedLedger {
     /// A ledger; nothing is read yet.
     ///
     /// # Errors
@@ -157,8 +95,8 @@ impl Unverified {
     /// The first entry that does not fit, or why the ledger cannot be read.
     pub async fn verify(
         &self,
-        trust: &Trust,
-        progress: impl FnMut(Progress),
+        trust: &TrustAnchors,
+        progress: impl FnMut(VerifyProgress),
     ) -> Result<VerifiedLedger, VerifyError> {
         let report = self.verify_everything(trust, progress).await?;
         Ok(report.verified)
@@ -170,9 +108,9 @@ impl Unverified {
     /// The first entry that does not fit, or why the ledger cannot be read.
     pub async fn verify_everything(
         &self,
-        trust: &Trust,
-        progress: impl FnMut(Progress),
-    ) -> Result<Report, VerifyError> {
+        trust: &TrustAnchors,
+        progress: impl FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, VerifyError> {
         verify(&self.pool, &self.location, trust, progress).await
     }
 
@@ -180,7 +118,7 @@ impl Unverified {
     ///
     /// # Errors
     /// The smallest that it does not have, or why the ledger cannot be read.
-    pub async fn has_published(&self, notes: Vec<String>) -> Result<(), VerifyError> {
+    pub async fn check_published(&self, notes: Vec<String>) -> Result<(), VerifyError> {
         let missing = records::unknown_note(&self.pool, notes).await?;
         missing.map_or(Ok(()), |size| {
             Err(bad(size.cast_signed(), Fault::CheckpointMissing(size)))
@@ -196,9 +134,9 @@ impl Unverified {
 async fn verify(
     pool: &Pool,
     location: &Location,
-    trust: &Trust,
-    progress: impl FnMut(Progress),
-) -> Result<Report, VerifyError> {
+    trust: &TrustAnchors,
+    progress: impl FnMut(VerifyProgress),
+) -> Result<VerifyReport, VerifyError> {
     let open = |source| mesh_db::Error::Open {
         name: NAME,
         location: location.clone(),
@@ -220,34 +158,34 @@ async fn verify(
 
 async fn verify_rows(
     connection: &mut Connection,
-    trust: &Trust,
-    mut progress: impl FnMut(Progress),
-) -> Result<Report, VerifyError> {
+    trust: &TrustAnchors,
+    mut progress: impl FnMut(VerifyProgress),
+) -> Result<VerifyReport, VerifyError> {
     let (stored_keys, known_checkpoints) = stored_keys(connection).await.map_err(Error::Read)?;
-    let mut signed = Checkpoints::new(stored_keys, known_checkpoints, trust);
+    let mut signed = CheckpointVerifier::new(stored_keys, known_checkpoints, trust);
     let mut verifier = Verifier::default();
-    for kept in trust.kept.iter().chain(&trust.newest) {
-        verifier.expect(ExpectedCheckpoint::trusted(kept));
+    for checkpoint in trust.checkpoints.iter().chain(&trust.newest) {
+        verifier.expect(ExpectedCheckpoint::trusted(checkpoint));
     }
     let mut subtrees = Vec::new();
     let mut files = trust.archives.clone().map(ArchivedPayloads::new);
-    let mut archives = Archives::default();
-    let mut archived_ids = ArchivedIds::default();
+    let mut archives = ArchiveVerifier::default();
+    let mut archived_ids = ArchivedIdVerifier::default();
     let mut index_differs = None;
-    let mut pages = Pages::default();
+    let mut pages = PageReader::default();
     loop {
         let page = pages.next(connection).await.map_err(Error::Read)?;
         if page.archived_to > archives.to() {
-            archives = Archives::of(stored_archives(connection).await?);
+            archives = ArchiveVerifier::of(stored_archives(connection).await?);
             if verifier.last() == 0 {
-                archived_ids = ArchivedIds::of(&archives);
+                archived_ids = ArchivedIdVerifier::of(&archives);
             }
             if let Some(files) = &mut files {
                 files.know(archives.authentic.clone());
             }
         }
         let head = page.head.ok_or(VerifyError::NoHead)?;
-        let full = page.entries.len() == PAGE as usize;
+        let full = page.entries.len() == PAGE_ENTRIES as usize;
         for row in &page.checkpoints {
             verifier.expect(signed.take(row));
         }
@@ -263,19 +201,19 @@ async fn verify_rows(
                 true => verifier.next_archived_hashed(&read.hashed),
                 false => verifier.next_hashed(&read.hashed),
             }
-            .map_err(VerifyError::Bad)?;
+            .map_err(VerifyError::Invalid)?;
             if let Some(id) = &read.archived_id {
-                archived_ids.next(seq, id).map_err(VerifyError::Bad)?;
+                archived_ids.next(seq, id).map_err(VerifyError::Invalid)?;
             }
-            if read.payload_twice {
+            if read.has_duplicate_payload {
                 return Err(bad(seq, Fault::Extra));
             }
-            if !read.index_fits && index_differs.is_none() {
+            if !read.index_matches && index_differs.is_none() {
                 index_differs = Some(seq);
             }
         }
         subtrees.extend(verifier.take_subtrees());
-        progress(Progress {
+        progress(VerifyProgress {
             verified: verifier.last().unsigned_abs(),
             of: head.seq.unsigned_abs(),
         });
@@ -283,11 +221,11 @@ async fn verify_rows(
             continue;
         }
         let end = verifier.last();
-        let mut verified = verifier.finish(&head).map_err(VerifyError::Bad)?;
-        signed.finish().map_err(VerifyError::Bad)?;
-        archives.check(end).map_err(VerifyError::Bad)?;
+        let mut verified = verifier.finish(&head).map_err(VerifyError::Invalid)?;
+        signed.finish().map_err(VerifyError::Invalid)?;
+        archives.check(end).map_err(VerifyError::Invalid)?;
         if let Some(bad) = records::keys(connection).await? {
-            return Err(VerifyError::Bad(bad));
+            return Err(VerifyError::Invalid(bad));
         }
         verified.unaudited = archives.unaudited;
         if let Some(seq) = stray(connection, "payloads", end).await? {
@@ -304,7 +242,7 @@ async fn verify_rows(
         }
         let computed = std::mem::take(&mut subtrees);
         if let Some(bad) = records::subtrees(connection, computed, verified.count).await? {
-            return Err(VerifyError::Bad(bad));
+            return Err(VerifyError::Invalid(bad));
         }
         if let Some(difference) = schema::difference(connection).await? {
             return Err(VerifyError::Schema(difference));
@@ -314,15 +252,15 @@ async fn verify_rows(
             Integrity::Damaged(what) => return Err(VerifyError::Damaged(what)),
             Integrity::Unasked(why) => Some(why),
         };
-        return Ok(Report {
+        return Ok(VerifyReport {
             verified,
-            classes: classes::checked(trust, archives.unread_files(trust)?, unasked),
+            classes: data_class::checked(trust, archives.unread_files(trust)?, unasked),
         });
     }
 }
 
 const fn bad(seq: i64, what: Fault) -> VerifyError {
-    VerifyError::Bad(FirstFault { seq, what })
+    VerifyError::Invalid(FirstFault { seq, what })
 }
 
 /// Tables of something else would read as if somebody had tampered with them.
@@ -351,13 +289,4 @@ async fn is_a_ledger(connection: &mut Connection, location: &Location) -> Result
         location: location.clone(),
         whose,
     })
-}
-
-impl From<Unread> for VerifyError {
-    fn from(unread: Unread) -> Self {
-        match unread {
-            Unread::Missing(path, source) => Self::Archive { path, source },
-            Unread::Bad(bad) => Self::Bad(bad),
-        }
-    }
 }

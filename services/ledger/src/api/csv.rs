@@ -7,7 +7,7 @@ use mesh_runtime::api::Problem;
 
 use super::fields::Fields;
 use super::json::{self, time};
-use super::{Content, Entry};
+use super::{Entry, EntryContent};
 
 /// The columns if no others are asked for.
 const COLUMNS: [&str; 20] = [
@@ -61,8 +61,8 @@ impl Table {
                 let json = json::entry(entry)?;
                 fields.cells(json.seq, &json.event)
             }
-            (None, Content::Event(event)) => cells(entry.seq, event),
-            (None, Content::Audit(audit)) => {
+            (None, EntryContent::Event(event)) => cells(entry.seq, event),
+            (None, EntryContent::Audit(audit)) => {
                 let mut cells = vec![String::new(); COLUMNS.len()];
                 cells[0] = entry.seq.to_string();
                 cells[1].clone_from(&audit.id);

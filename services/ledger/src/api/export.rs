@@ -33,7 +33,7 @@ enum Format {
 
 /// Everything that a filter chooses up to the present end of the ledger, oldest first.
 #[utoipa::path(
-    get, path = "/v1/events/export", tag = "events",
+    get, path = "/v1/events/export", operation_id = "exportEvents", tag = "events",
     params(
         FilterParams,
         ("format" = Option<String>, Query, description = "`ndjson` (default): an entry in JSON on each line; `csv`: a table with a header"),
@@ -63,7 +63,7 @@ pub(super) async fn export<A: EventsApi>(
     let filter = params.filter("format, fields")?;
     let pages = Pages::begin(api, caller.clone(), filter).await;
     let pages = pages.map_err(problem)?;
-    let writer = Writer::new(format, fields);
+    let writer = RowWriter::new(format, fields);
     let (kind, name) = match format {
         Format::Ndjson => ("application/x-ndjson", "events.ndjson"),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "events.csv"),
@@ -73,7 +73,7 @@ pub(super) async fn export<A: EventsApi>(
         return Ok(answer(kind, name, Body::from(first), Shown::nothing()));
     }
     let (shown, counts) = Shown::to(&caller).stream();
-    let mut texts = Texts {
+    let mut texts = ExportBody {
         pages,
         writer,
         counts,
@@ -104,13 +104,13 @@ fn answer(kind: &'static str, name: &str, body: Body, shown: Shown) -> Response 
 }
 
 /// Pages as they are written.
-struct Texts<A> {
+struct ExportBody<A> {
     pages: Pages<A>,
-    writer: Writer,
+    writer: RowWriter,
     counts: Showing,
 }
 
-impl<A: EventsApi> Texts<A> {
+impl<A: EventsApi> ExportBody<A> {
     /// The text of the next page; `None` after the last.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
         let Some(entries) = self.pages.next().await.map_err(problem)? else {
@@ -125,12 +125,12 @@ impl<A: EventsApi> Texts<A> {
     }
 }
 
-enum Writer {
+enum RowWriter {
     Ndjson(Option<Fields>),
     Csv(Table),
 }
 
-impl Writer {
+impl RowWriter {
     fn new(format: Format, fields: Option<Fields>) -> Self {
         match format {
             Format::Ndjson => Self::Ndjson(fields),

@@ -21,7 +21,7 @@ const ROOTS: [&str; 10] = [
     "data",
 ];
 /// More are no selection any more.
-const MOST: usize = 64;
+const MAX_PATHS: usize = 64;
 
 /// Paths into an entry: `seq`, `type`, `data.owner.user`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Fields {
                 ROOTS.join(", ")
             )));
         }
-        if paths.len() > MOST {
+        if paths.len() > MAX_PATHS {
             return Err(Problem::bad_request(format!(
-                "fields: {} are too many; allowed: {MOST}",
+                "fields: {} are too many; allowed: {MAX_PATHS}",
                 paths.len()
             )));
         }

@@ -1,7 +1,7 @@
 //! gRPC: `mesh.ledger.v1.EventsService`, on the same address as REST.
 
 mod answers;
-mod asked;
+mod requests;
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use mesh_runtime::api::grpc::{caller, showing};
 use tonic::{Request, Response, Status};
 
 use self::answers::{entry, recorded, run, stats_row};
-pub(super) use self::asked::{asked_filter, filter, present};
-use self::asked::{fields, list_request, time};
+pub(super) use self::requests::{asked_filter, filter, present};
+use self::requests::{fields, list_request, time};
 use super::follow::Follower;
 use super::pages::Pages;
-use super::{ApiError, EventsApi, count, shown, shown_runs, shown_sums, unanswered};
+use super::{ApiError, EventsApi, audited_runs, audited_stats, count, shown, unavailable};
 use crate::domain::query::ListRequest;
 use crate::domain::stats::Group;
 
@@ -155,15 +155,15 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let asked = format!("{request:?}");
         let GetJobRequest { cluster, job, at } = request;
         let at = time(at, "at")?;
-        let story = self
+        let history = self
             .0
             .job(&caller, &cluster, &job, at)
             .await
             .map_err(status)?;
-        let shown = shown_runs(&caller, &story.runs);
+        let shown = audited_runs(&caller, &history.runs);
         let answer = GetJobResponse {
-            runs: story.runs.into_iter().map(run).collect(),
-            truncated: story.truncated,
+            runs: history.runs.into_iter().map(run).collect(),
+            truncated: history.truncated,
         };
         Ok(showing(answer, shown.asked(asked)))
     }
@@ -175,21 +175,21 @@ impl<A: EventsApi> EventsService for Adapter<A> {
         let caller = caller(&request)?;
         let GetNodeRequest { cluster, node, at } = request.into_inner();
         let at = time(at, "at")?;
-        let story = self
+        let history = self
             .0
             .node(&caller, &cluster, &node, at)
             .await
             .map_err(status)?;
         let answer = GetNodeResponse {
             state: Some(NodeState {
-                state: story.state.state,
-                state_flags: story.state.flags,
-                lifecycle: story.state.lifecycle,
-                reason: story.state.reason,
-                since: story.state.since.map(timestamp),
+                state: history.state.state,
+                state_flags: history.state.flags,
+                lifecycle: history.state.lifecycle,
+                reason: history.state.reason,
+                since: history.state.since.map(timestamp),
             }),
-            timeline: story.timeline.into_iter().map(recorded).collect(),
-            truncated: story.truncated,
+            timeline: history.timeline.into_iter().map(recorded).collect(),
+            truncated: history.truncated,
         };
         Ok(showing(answer, Shown::nothing()))
     }
@@ -212,7 +212,7 @@ impl<A: EventsApi> EventsService for Adapter<A> {
             .stats(&caller, filter(asked.unwrap_or_default())?, &by)
             .await
             .map_err(status)?;
-        let shown = shown_sums(&caller, &rows, &by);
+        let shown = audited_stats(&caller, &rows, &by);
         let answer = GetStatsResponse {
             rows: rows.into_iter().map(|row| stats_row(row, &by)).collect(),
         };
@@ -225,6 +225,6 @@ fn status(error: ApiError) -> Status {
         ApiError::Invalid(_) => Status::invalid_argument(error.to_string()),
         ApiError::Forbidden(_) => Status::permission_denied(error.to_string()),
         ApiError::NoJob { .. } | ApiError::NoNode { .. } => Status::not_found(error.to_string()),
-        ApiError::Store(error) => unanswered::status(&error),
+        ApiError::Store(error) => unavailable::status(&error),
     }
 }

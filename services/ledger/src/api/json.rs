@@ -1,4 +1,4 @@
-//! Answers as JSON: entries as CloudEvents, stories, states and sums.
+//! Answers as JSON: entries as CloudEvents, job_history, states and sums.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::cloudevents;
@@ -11,15 +11,16 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::fields::Fields;
-use super::{Content, Entry, NodeStory, Story};
-use crate::domain::story::{NodeState, Recorded, Run, Summary};
+use super::{Entry, EntryContent, JobHistory, NodeTimeline};
+use crate::domain::job_history::{NodeState, RecordedEvent, Run, Summary};
 
 /// The `dataschema` of audit entries.
 const AUDIT_SCHEMA: &str = "urn:slurm-mesh:mesh.audit.v1.AuditEntry";
 
 /// A page of entries.
 #[derive(Serialize, ToSchema)]
-pub(super) struct PageJson {
+#[schema(as = EventPage)]
+pub(super) struct EventPageJson {
     /// Entries of this page.
     #[schema(value_type = Vec<EntryJson>)]
     pub entries: Vec<Value>,
@@ -38,10 +39,10 @@ pub(super) struct EntryJson {
     pub event: Value,
 }
 
-/// A job's story.
+/// A job's history.
 #[derive(Serialize, ToSchema)]
-#[schema(as = JobStory)]
-pub(super) struct StoryJson {
+#[schema(as = JobHistory)]
+pub(super) struct JobHistoryJson {
     /// Cluster as asked for.
     pub cluster: String,
     /// Job as asked for.
@@ -118,7 +119,7 @@ pub(super) struct CostJson {
 
 /// A node's state and what happened to it.
 #[derive(Serialize, ToSchema)]
-#[schema(as = NodeStory)]
+#[schema(as = NodeTimeline)]
 pub(super) struct NodeJson {
     /// Cluster as asked for.
     pub cluster: String,
@@ -153,8 +154,8 @@ pub(super) struct NodeStateJson {
 /// An entry as its event in structured CloudEvents JSON.
 pub(super) fn entry(entry: &Entry) -> Result<EntryJson, Problem> {
     let event = match &entry.content {
-        Content::Event(event) => event_json(event)?,
-        Content::Audit(audit) => audit_json(audit)?,
+        EntryContent::Event(event) => event_json(event)?,
+        EntryContent::Audit(audit) => audit_json(audit)?,
     };
     Ok(EntryJson {
         seq: entry.seq,
@@ -171,18 +172,18 @@ pub(super) fn chosen(found: &Entry, fields: Option<&Fields>) -> Result<Value, Pr
     }
 }
 
-pub(super) fn story(
+pub(super) fn history(
     cluster: String,
     job: String,
     at: Option<DateTime<Utc>>,
-    story: &Story,
-) -> Result<StoryJson, Problem> {
-    Ok(StoryJson {
+    history: &JobHistory,
+) -> Result<JobHistoryJson, Problem> {
+    Ok(JobHistoryJson {
         cluster,
         job,
         at: time(at),
-        runs: story.runs.iter().map(run).collect::<Result<_, _>>()?,
-        truncated: story.truncated,
+        runs: history.runs.iter().map(run).collect::<Result<_, _>>()?,
+        truncated: history.truncated,
     })
 }
 
@@ -190,7 +191,7 @@ pub(super) fn node(
     cluster: String,
     node: String,
     at: Option<DateTime<Utc>>,
-    story: &NodeStory,
+    history: &NodeTimeline,
 ) -> Result<NodeJson, Problem> {
     let NodeState {
         state,
@@ -198,7 +199,7 @@ pub(super) fn node(
         lifecycle,
         reason,
         since,
-    } = story.state.clone();
+    } = history.state.clone();
     Ok(NodeJson {
         cluster,
         node,
@@ -210,8 +211,8 @@ pub(super) fn node(
             reason,
             since: time(since),
         },
-        timeline: timeline(&story.timeline)?,
-        truncated: story.truncated,
+        timeline: timeline(&history.timeline)?,
+        truncated: history.truncated,
     })
 }
 
@@ -243,8 +244,8 @@ fn run(run: &Run) -> Result<RunJson, Problem> {
     })
 }
 
-fn timeline(recorded: &[Recorded]) -> Result<Vec<EntryJson>, Problem> {
-    let entry = |Recorded { seq, event }: &Recorded| {
+fn timeline(recorded: &[RecordedEvent]) -> Result<Vec<EntryJson>, Problem> {
+    let entry = |RecordedEvent { seq, event }: &RecordedEvent| {
         Ok(EntryJson {
             seq: *seq,
             event: event_json(event)?,

@@ -18,7 +18,7 @@ mod replay;
 mod rest;
 mod stats;
 mod stream;
-mod unanswered;
+mod unavailable;
 
 pub use proof::{Proofs, export_router, router as proof_router};
 pub use replay::{Replays, router as replay_router};
@@ -35,15 +35,15 @@ use mesh_runtime::api::{Caller, Showing, Shown};
 use prost::Message as _;
 use tokio::sync::watch;
 
-use crate::adapters::{Row, Store};
+use crate::adapters::{EntryRow, Store};
 use crate::domain::append::Head;
-use crate::domain::fact::AUDIT;
-use crate::domain::filter::{Filter, Invalid, job_ref};
-use crate::domain::query::ListRequest;
-use crate::domain::stats::{self as stats_domain, Group};
-use crate::domain::story::{
-    NodeState, Recorded, Run, in_order, node_state, stays, tell, tell_of_nodes,
+use crate::domain::filter::{Filter, InvalidFilter, job_ref};
+use crate::domain::job_history::{
+    NodeState, RecordedEvent, Run, add_node_events, in_order, job_runs, node_state, node_windows,
 };
+use crate::domain::query::ListRequest;
+use crate::domain::record::AUDIT;
+use crate::domain::stats::{self as stats_domain, Group};
 use crate::error::Error;
 
 /// Queries over the recorded history.
@@ -53,7 +53,7 @@ pub trait EventsApi: Send + Sync + 'static {
         &self,
         caller: &Caller,
         request: ListRequest,
-    ) -> impl Future<Output = Result<Page, ApiError>> + Send;
+    ) -> impl Future<Output = Result<EventPage, ApiError>> + Send;
 
     /// Lists entries after a sequence, in the order of the ledger.
     fn list_after(
@@ -61,19 +61,19 @@ pub trait EventsApi: Send + Sync + 'static {
         caller: &Caller,
         request: ListRequest,
         after: u64,
-    ) -> impl Future<Output = Result<Page, ApiError>> + Send;
+    ) -> impl Future<Output = Result<EventPage, ApiError>> + Send;
 
     /// Sequence of the last entry, changing as entries are appended.
     fn appended(&self) -> watch::Receiver<u64>;
 
-    /// Tells a job's story; with `at` as it stood at that time.
+    /// Tells a job's history; with `at` as it stood at that time.
     fn job(
         &self,
         caller: &Caller,
         cluster: &str,
         job: &str,
         at: Option<DateTime<Utc>>,
-    ) -> impl Future<Output = Result<Story, ApiError>> + Send;
+    ) -> impl Future<Output = Result<JobHistory, ApiError>> + Send;
 
     /// Tells how a node stands and what happened to it; with `at` as it stood at that time.
     fn node(
@@ -82,7 +82,7 @@ pub trait EventsApi: Send + Sync + 'static {
         cluster: &str,
         node: &str,
         at: Option<DateTime<Utc>>,
-    ) -> impl Future<Output = Result<NodeStory, ApiError>> + Send;
+    ) -> impl Future<Output = Result<NodeTimeline, ApiError>> + Send;
 
     /// Sums up what a filter chooses, a row for each group.
     fn stats(
@@ -90,7 +90,7 @@ pub trait EventsApi: Send + Sync + 'static {
         caller: &Caller,
         filter: Filter,
         by: &[Group],
-    ) -> impl Future<Output = Result<Vec<stats_domain::Row>, ApiError>> + Send;
+    ) -> impl Future<Output = Result<Vec<stats_domain::StatsRow>, ApiError>> + Send;
 
     /// End of the chain. It tells nothing about anybody: everyone may note it and compare later.
     fn head(&self) -> impl Future<Output = Result<Head, ApiError>> + Send;
@@ -98,7 +98,7 @@ pub trait EventsApi: Send + Sync + 'static {
 
 /// A page of entries.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct EventPage {
     /// Entries of this page.
     pub entries: Vec<Entry>,
     /// Cursor of the next page; `None` when this was the last.
@@ -111,21 +111,21 @@ pub struct Entry {
     /// Sequence.
     pub seq: u64,
     /// What is recorded.
-    pub content: Content,
+    pub content: EntryContent,
 }
 
 /// What an entry records.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum EntryContent {
     /// An event of the public bus.
     Event(Box<Event>),
     /// Something the mesh itself did.
     Audit(Box<AuditEntry>),
 }
 
-/// A job's story.
+/// A job's history.
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct JobHistory {
     /// Runs, oldest first.
     pub runs: Vec<Run>,
     /// True if there is more than one answer tells; `/v1/events?job=` has all of it.
@@ -134,11 +134,11 @@ pub struct Story {
 
 /// How a node stands or stood, and what happened to it.
 #[derive(Clone, Debug)]
-pub struct NodeStory {
+pub struct NodeTimeline {
     /// How it stands.
     pub state: NodeState,
     /// Its newest events, in order of time.
-    pub timeline: Vec<Recorded>,
+    pub timeline: Vec<RecordedEvent>,
     /// True if it has more events than one answer tells.
     pub truncated: bool,
 }
@@ -148,7 +148,7 @@ pub struct NodeStory {
 pub enum ApiError {
     /// The question is wrong.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
+    Invalid(#[from] InvalidFilter),
     /// The caller may not ask this.
     #[error("{0}")]
     Forbidden(&'static str),
@@ -203,8 +203,8 @@ impl Events {
 }
 
 impl EventsApi for Events {
-    async fn list(&self, caller: &Caller, request: ListRequest) -> Result<Page, ApiError> {
-        may_ask(caller, &request.filter)?;
+    async fn list(&self, caller: &Caller, request: ListRequest) -> Result<EventPage, ApiError> {
+        check_identity_filter(caller, &request.filter)?;
         let query = request.check(Utc::now(), self.max_page)?;
         let mut rows = self.store.list(&query, &caller.sight()).await?;
         let more = rows.len() > query.limit as usize;
@@ -214,7 +214,7 @@ impl EventsApi for Events {
             .filter(|_| more)
             .map(|row| query.cursor_after(row.seq));
         let entries = rows.into_iter().map(read).collect::<Result<_, _>>()?;
-        Ok(Page {
+        Ok(EventPage {
             entries,
             next_cursor,
         })
@@ -225,7 +225,7 @@ impl EventsApi for Events {
         caller: &Caller,
         mut request: ListRequest,
         after: u64,
-    ) -> Result<Page, ApiError> {
+    ) -> Result<EventPage, ApiError> {
         let query = request.check(Utc::now(), self.max_page)?;
         request.limit = Some(self.max_page);
         request.cursor = Some(query.cursor_after(after.cast_signed()));
@@ -242,11 +242,11 @@ impl EventsApi for Events {
         cluster: &str,
         job: &str,
         at: Option<DateTime<Utc>>,
-    ) -> Result<Story, ApiError> {
+    ) -> Result<JobHistory, ApiError> {
         let parsed = job_ref(job)?;
         let mut rows = self
             .store
-            .story(cluster, &parsed, &caller.sight(), at, self.max_story + 1)
+            .job_history(cluster, &parsed, &caller.sight(), at, self.max_story + 1)
             .await?;
         if rows.is_empty() {
             return Err(ApiError::NoJob {
@@ -259,15 +259,15 @@ impl EventsApi for Events {
         let mut truncated = rows.len() > limit;
         rows.truncate(limit);
         let left = limit - rows.len();
-        let mut runs = tell(recorded(rows)?, at);
-        if let Some(stay) = stays(&runs) {
+        let mut runs = job_runs(recorded(rows)?, at);
+        if let Some(window) = node_windows(&runs) {
             let most = u32::try_from(left).unwrap_or(u32::MAX).saturating_add(1);
-            let mut rows = self.store.of_nodes(cluster, &stay, at, most).await?;
+            let mut rows = self.store.node_events(cluster, &window, at, most).await?;
             truncated |= rows.len() > left;
             rows.truncate(left);
-            tell_of_nodes(&mut runs, &recorded(rows)?);
+            add_node_events(&mut runs, &recorded(rows)?);
         }
-        Ok(Story { runs, truncated })
+        Ok(JobHistory { runs, truncated })
     }
 
     async fn node(
@@ -276,7 +276,7 @@ impl EventsApi for Events {
         cluster: &str,
         node: &str,
         at: Option<DateTime<Utc>>,
-    ) -> Result<NodeStory, ApiError> {
+    ) -> Result<NodeTimeline, ApiError> {
         let mut rows = self
             .store
             .node(cluster, node, &caller.sight(), at, self.max_story + 1)
@@ -292,7 +292,7 @@ impl EventsApi for Events {
         rows.truncate(self.max_story as usize);
         let mut timeline = recorded(rows)?;
         in_order(&mut timeline);
-        Ok(NodeStory {
+        Ok(NodeTimeline {
             state: node_state(&timeline),
             timeline,
             truncated,
@@ -304,10 +304,13 @@ impl EventsApi for Events {
         caller: &Caller,
         filter: Filter,
         by: &[Group],
-    ) -> Result<Vec<stats_domain::Row>, ApiError> {
-        may_ask(caller, &filter)?;
+    ) -> Result<Vec<stats_domain::StatsRow>, ApiError> {
+        check_identity_filter(caller, &filter)?;
         let selection = filter.check(Utc::now())?;
-        let sums = self.store.sums(&selection, &caller.sight(), by).await?;
+        let sums = self
+            .store
+            .aggregates(&selection, &caller.sight(), by)
+            .await?;
         Ok(stats_domain::rows(sums)?)
     }
 
@@ -316,7 +319,7 @@ impl EventsApi for Events {
     }
 }
 
-fn may_ask(caller: &Caller, filter: &Filter) -> Result<(), ApiError> {
+fn check_identity_filter(caller: &Caller, filter: &Filter) -> Result<(), ApiError> {
     match &filter.user {
         Some(user) if !caller.may_ask_about(user) => Err(ApiError::Forbidden(
             "user: you see your own events only; leave the filter out or ask an administrator",
@@ -325,26 +328,26 @@ fn may_ask(caller: &Caller, filter: &Filter) -> Result<(), ApiError> {
     }
 }
 
-/// The events of a story; an audit entry belongs to none.
-fn recorded(rows: Vec<Row>) -> Result<Vec<Recorded>, Error> {
+/// The events of a history; an audit entry belongs to none.
+fn recorded(rows: Vec<EntryRow>) -> Result<Vec<RecordedEvent>, Error> {
     let mut events = Vec::with_capacity(rows.len());
     for row in rows {
         let Entry { seq, content } = read(row)?;
-        if let Content::Event(event) = content {
-            events.push(Recorded { seq, event: *event });
+        if let EntryContent::Event(event) = content {
+            events.push(RecordedEvent { seq, event: *event });
         }
     }
     Ok(events)
 }
 
-fn read(row: Row) -> Result<Entry, Error> {
+fn read(row: EntryRow) -> Result<Entry, Error> {
     let corrupt = || Error::Corrupt { seq: row.seq };
     let content = if row.category == AUDIT {
         let entry = AuditEntry::decode(row.body.as_slice()).map_err(|_| corrupt())?;
-        Content::Audit(Box::new(entry))
+        EntryContent::Audit(Box::new(entry))
     } else {
         let event = Event::from_bytes(&row.body).map_err(|_| corrupt())?;
-        Content::Event(Box::new(event))
+        EntryContent::Event(Box::new(event))
     };
     Ok(Entry {
         seq: row.seq.unsigned_abs(),
@@ -353,19 +356,19 @@ fn read(row: Row) -> Result<Entry, Error> {
 }
 
 /// What an answer shows, for the audit.
-fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a Content>) -> Shown {
+fn shown<'a>(caller: &Caller, contents: impl IntoIterator<Item = &'a EntryContent>) -> Shown {
     let mut shown = Shown::to(caller);
     for content in contents {
         match content {
-            Content::Event(event) => shown.row(owner(event)),
+            EntryContent::Event(event) => shown.row(owner(event)),
             // It says who did something.
-            Content::Audit(_) => shown.row_about_people(),
+            EntryContent::Audit(_) => shown.row_about_people(),
         }
     }
     shown
 }
 
-fn shown_runs(caller: &Caller, runs: &[Run]) -> Shown {
+fn audited_runs(caller: &Caller, runs: &[Run]) -> Shown {
     let mut shown = Shown::to(caller);
     for run in runs {
         shown.row(&run.summary.user);
@@ -374,7 +377,7 @@ fn shown_runs(caller: &Caller, runs: &[Run]) -> Shown {
 }
 
 /// A sum over one user is theirs, any other is about people.
-fn shown_sums(caller: &Caller, rows: &[stats_domain::Row], by: &[Group]) -> Shown {
+fn audited_stats(caller: &Caller, rows: &[stats_domain::StatsRow], by: &[Group]) -> Shown {
     let mut shown = Shown::to(caller);
     let place = by.iter().position(|group| *group == Group::User);
     for row in rows {
@@ -387,10 +390,10 @@ fn shown_sums(caller: &Caller, rows: &[stats_domain::Row], by: &[Group]) -> Show
 }
 
 /// Counts an entry that a stream shows.
-fn count(counts: &Showing, content: &Content) {
+fn count(counts: &Showing, content: &EntryContent) {
     match content {
-        Content::Event(event) => counts.row(owner(event)),
-        Content::Audit(_) => counts.row_about_people(),
+        EntryContent::Event(event) => counts.row(owner(event)),
+        EntryContent::Audit(_) => counts.row_about_people(),
     }
 }
 

@@ -6,7 +6,7 @@ use mesh_runtime::api::{Caller, Shown};
 use utoipa::openapi::OpenApi as Document;
 use utoipa::{IntoParams, OpenApi};
 
-use super::proof::history;
+use super::proof::recovery;
 use super::proof::rest as proof;
 use super::replay::rest as replay;
 use super::{export, rest, stats, stream};
@@ -16,12 +16,12 @@ use super::{export, rest, stats, stream};
 #[openapi(
     info(
         title = "slurm-mesh ledger",
-        description = "The Events API: history, stories, states and sums of a Slurm cluster, as the ledger recorded them.",
+        description = "The Events API: history, states and statistics of a Slurm cluster, as the ledger recorded them.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head,
         proof::newest, proof::list, proof::inclusion, proof::consistency, proof::keys, proof::rotate, proof::export,
-        history::resume, history::contradiction,
+        recovery::resume, recovery::contradiction,
         replay::start, replay::list, replay::one, replay::cancel),
     components(responses(BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Unavailable)),
     security((), ("token" = [])),
@@ -29,7 +29,7 @@ use super::{export, rest, stats, stream};
     tags(
         (name = "events", description = "What happened"),
         (name = "proof", description = "That nothing was changed"),
-        (name = "replays", description = "That it is told once more"),
+        (name = "replays", description = "Replays of recorded events"),
     ),
 )]
 struct Ledger;

@@ -4,9 +4,9 @@ use chrono::Utc;
 use mesh_runtime::TimeBound;
 use mesh_runtime::api::Problem;
 
-use crate::domain::fact::categories;
 use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
+use crate::domain::record::categories;
 
 /// Filters that every question about entries takes.
 const FILTERS: &str = "cluster, category, type, job, run, array, user, identity, account, partition, node, name, since, until, from_seq, to_seq";

@@ -4,7 +4,7 @@
 //! everything and are for those who may see everything; a new key is made for administrators.
 
 mod grpc;
-pub(super) mod history;
+pub(super) mod recovery;
 pub(super) mod rest;
 
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::domain::tile::tiles;
 use crate::error::Error;
 
 /// Checkpoints of one answer.
-const PAGE: u32 = 100;
-const LARGEST_PAGE: u32 = 1000;
+const DEFAULT_PAGE: u32 = 100;
+const MAX_PAGE: u32 = 1000;
 
 /// Answers from a store, and signs by a checkpointer.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub struct Proofs {
 
 /// Which entry is proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum CheckpointId {
     Seq(u64),
     Id(String),
 }
@@ -64,7 +64,7 @@ pub(super) struct Consistency {
 
 /// A key, and the size of the last checkpoint it signed.
 #[derive(Clone, Debug)]
-pub(super) struct KnownKey {
+pub(super) struct KeyInfo {
     key: StoredKey,
     to_size: u64,
 }
@@ -74,7 +74,7 @@ pub(super) struct KnownKey {
 pub(super) enum ProofError {
     /// The question is wrong.
     #[error("{field}: {fault}")]
-    Invalid { field: &'static str, fault: String },
+    InvalidFilter { field: &'static str, fault: String },
     /// The caller may not do this.
     #[error("{0}")]
     Forbidden(&'static str),
@@ -92,7 +92,7 @@ pub(super) enum ProofError {
 }
 
 fn invalid(field: &'static str, fault: impl Into<String>) -> ProofError {
-    ProofError::Invalid {
+    ProofError::InvalidFilter {
         field,
         fault: fault.into(),
     }
@@ -122,11 +122,11 @@ impl Proofs {
         from: u64,
         limit: Option<u32>,
     ) -> Result<Vec<StoredCheckpoint>, ProofError> {
-        let limit = limit.unwrap_or(PAGE);
-        if limit == 0 || limit > LARGEST_PAGE {
+        let limit = limit.unwrap_or(DEFAULT_PAGE);
+        if limit == 0 || limit > MAX_PAGE {
             return Err(invalid(
                 "limit",
-                format!("{limit} is not a number of checkpoints; allowed: 1 to {LARGEST_PAGE}"),
+                format!("{limit} is not a number of checkpoints; allowed: 1 to {MAX_PAGE}"),
             ));
         }
         Ok(self.store.checkpoints(from, limit).await?)
@@ -135,12 +135,12 @@ impl Proofs {
     async fn prove_inclusion(
         &self,
         caller: &Caller,
-        wanted: Wanted,
+        requested: CheckpointId,
         size: Option<u64>,
     ) -> Result<Inclusion, ProofError> {
-        match self.try_inclusion(caller, &wanted, size).await {
+        match self.try_inclusion(caller, &requested, size).await {
             Err(ProofError::Broken) if self.repaired().await => {
-                self.try_inclusion(caller, &wanted, size).await
+                self.try_inclusion(caller, &requested, size).await
             }
             result => result,
         }
@@ -165,7 +165,7 @@ impl Proofs {
             Ok(()) => true,
             Err(error) => {
                 let error = mesh_runtime::chain(&error);
-                tracing::error!(error, "a proof does not come out, run smesh verify");
+                tracing::error!(error, "proof does not verify, run smesh verify");
                 false
             }
         }
@@ -174,13 +174,13 @@ impl Proofs {
     async fn try_inclusion(
         &self,
         caller: &Caller,
-        wanted: &Wanted,
+        requested: &CheckpointId,
         size: Option<u64>,
     ) -> Result<Inclusion, ProofError> {
         let size = self.size("size", size).await?;
-        let seq = match wanted {
-            Wanted::Seq(seq) => *seq,
-            Wanted::Id(id) => {
+        let seq = match requested {
+            CheckpointId::Seq(seq) => *seq,
+            CheckpointId::Id(id) => {
                 let seq = self.store.visible_seq_of(id, &caller.sight()).await?;
                 seq.ok_or_else(|| {
                     ProofError::NotFound(format!("no entry with id {id}, or it is not yours"))
@@ -279,21 +279,21 @@ impl Proofs {
         }
     }
 
-    async fn keys(&self) -> Result<Vec<KnownKey>, ProofError> {
+    async fn keys(&self) -> Result<Vec<KeyInfo>, ProofError> {
         let keys = self.store.checkpoint_keys().await?;
         let newest = self.store.last_checkpoint().await?;
         let newest = newest.map_or(0, |newest| newest.size.unsigned_abs());
         let next = keys.iter().skip(1).map(|key| key.from_size.unsigned_abs());
         let known = keys.iter().cloned().zip(next.chain([newest]));
         Ok(known
-            .map(|(key, to_size)| KnownKey { key, to_size })
+            .map(|(key, to_size)| KeyInfo { key, to_size })
             .collect())
     }
 
     async fn rotate(
         &self,
         caller: &Caller,
-    ) -> Result<(KnownKey, Option<StoredCheckpoint>), ProofError> {
+    ) -> Result<(KeyInfo, Option<StoredCheckpoint>), ProofError> {
         if !caller.may_write() {
             return Err(ProofError::Forbidden(
                 "a new key is made for administrators only",
@@ -302,7 +302,7 @@ impl Proofs {
         match self.checkpointer.rotate(&caller.name).await {
             Ok((key, checkpoint)) => {
                 let to_size = key.from_size.unsigned_abs();
-                Ok((KnownKey { key, to_size }, checkpoint))
+                Ok((KeyInfo { key, to_size }, checkpoint))
             }
             Err(error @ (Error::NoKey(_) | Error::Inconsistent(_) | Error::KeyUnfit { .. })) => {
                 Err(ProofError::Conflict(mesh_runtime::chain(&error)))
@@ -346,6 +346,6 @@ pub fn export_router(proofs: Arc<Proofs>) -> Router {
 /// REST and gRPC routes of checkpoints and proofs, which show nothing of anybody.
 pub fn router(proofs: Arc<Proofs>) -> Router {
     rest::router(Arc::clone(&proofs))
-        .merge(history::router(Arc::clone(&proofs)))
+        .merge(recovery::router(Arc::clone(&proofs)))
         .merge(grpc::router(proofs))
 }

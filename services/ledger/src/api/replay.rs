@@ -14,25 +14,26 @@ use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
 use tokio::sync::Mutex;
 
-use super::{ApiError, may_ask};
+use super::{ApiError, check_identity_filter};
 use crate::adapters::Store;
-use crate::domain::filter::Invalid;
+use crate::domain::filter::InvalidFilter;
 use crate::domain::replay::{
-    Limits, Refused, Replay, State, Wanted, check_endpoint, check_key, owner,
+    Replay, ReplayLimits, ReplayRefused, ReplayRequest, ReplayState, check_endpoint, check_key,
+    owner,
 };
 use crate::error::Error;
 use crate::replayer::Replayer;
 
 /// Replays of one answer.
-const PAGE: u32 = 100;
-const LARGEST_PAGE: u32 = 1000;
+const DEFAULT_PAGE: u32 = 100;
+const MAX_PAGE: u32 = 1000;
 
 /// Takes orders for replays, and tells how they stand.
 #[derive(Clone)]
 pub struct Replays {
     store: Store,
     replayer: Replayer,
-    limits: Limits,
+    limits: ReplayLimits,
     /// Held while one begins: nobody has more than they may by asking this ledger several times at once.
     beginning: Arc<Mutex<()>>,
 }
@@ -42,7 +43,7 @@ pub struct Replays {
 pub(super) enum ReplayError {
     /// The request is wrong.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
+    Invalid(#[from] InvalidFilter),
     /// The caller may not do this.
     #[error("{0}")]
     Forbidden(&'static str),
@@ -61,18 +62,18 @@ pub(super) enum ReplayError {
     Bus(#[source] mesh_bus::Error),
 }
 
-impl From<Refused> for ReplayError {
-    fn from(refused: Refused) -> Self {
+impl From<ReplayRefused> for ReplayError {
+    fn from(refused: ReplayRefused) -> Self {
         match refused {
-            Refused::Invalid(invalid) => Self::Invalid(invalid),
-            Refused::Forbidden(reason) => Self::Forbidden(reason),
+            ReplayRefused::Invalid(invalid) => Self::Invalid(invalid),
+            ReplayRefused::Forbidden(reason) => Self::Forbidden(reason),
         }
     }
 }
 
 impl Replays {
     /// Takes orders for a replayer.
-    pub fn new(store: Store, replayer: Replayer, limits: Limits) -> Self {
+    pub fn new(store: Store, replayer: Replayer, limits: ReplayLimits) -> Self {
         Self {
             store,
             replayer,
@@ -81,14 +82,14 @@ impl Replays {
         }
     }
 
-    /// What is wanted with the full name of the webhook endpoint: a name alone is one of the caller's own, or else of no user.
+    /// What is requested with the full name of the webhook endpoint: a name alone is one of the caller's own, or else of no user.
     async fn name_in_full(
         &self,
         caller: &Caller,
-        mut wanted: Wanted,
-    ) -> Result<Wanted, ReplayError> {
-        let Some(named) = wanted.endpoint.take() else {
-            return Ok(wanted);
+        mut requested: ReplayRequest,
+    ) -> Result<ReplayRequest, ReplayError> {
+        let Some(named) = requested.endpoint.take() else {
+            return Ok(requested);
         };
         let mut owner = None;
         for full in webhook_name::candidates(&named, &caller.users) {
@@ -97,22 +98,22 @@ impl Replays {
             if let Some(owner) = &owner
                 && (caller.sees_everything() || caller.is(owner))
             {
-                wanted.endpoint = Some(full);
+                requested.endpoint = Some(full);
                 break;
             }
         }
         check_endpoint(caller, &named, owner.as_deref())?;
-        Ok(wanted)
+        Ok(requested)
     }
 
     /// Begins a replay. False beside one that was begun before with the same idempotency key.
     async fn start(
         &self,
         caller: &Caller,
-        wanted: Wanted,
+        requested: ReplayRequest,
         key: Option<String>,
     ) -> Result<(Replay, bool), ReplayError> {
-        match may_ask(caller, &wanted.filter) {
+        match check_identity_filter(caller, &requested.filter) {
             Ok(()) => {}
             Err(ApiError::Forbidden(reason)) => return Err(ReplayError::Forbidden(reason)),
             Err(_) => {
@@ -121,17 +122,17 @@ impl Replays {
                 ));
             }
         }
-        let wanted = self.name_in_full(caller, wanted).await?;
+        let requested = self.name_in_full(caller, requested).await?;
         let owner = owner(caller);
         if let Some(key) = &key {
             check_key(key)?;
-            if let Some(known) = self.of_key(&owner, key, &wanted).await? {
+            if let Some(known) = self.of_key(&owner, key, &requested).await? {
                 return Ok((known, false));
             }
         }
         let head = self.store.head().await?.seq;
-        let asked = wanted.clone();
-        let request = wanted.check(caller, head, &self.limits, Utc::now())?;
+        let asked = requested.clone();
+        let request = requested.check(caller, head, &self.limits, Utc::now())?;
         let _turn = self.beginning.lock().await;
         if let Some(key) = &key
             && let Some(known) = self.of_key(&owner, key, &asked).await?
@@ -141,7 +142,7 @@ impl Replays {
         let most = self.limits.max_running;
         let running = self
             .store
-            .replays(Some(&owner), Some(State::Running), most)
+            .replays(Some(&owner), Some(ReplayState::Running), most)
             .await?;
         if running.len() >= most as usize {
             return Err(ReplayError::Conflict(format!(
@@ -168,7 +169,7 @@ impl Replays {
             replay.id = replay.id,
             by = caller.name,
             to_seq = replay.to_seq,
-            "replay begins"
+            "replay started"
         );
         Ok((replay, true))
     }
@@ -177,11 +178,11 @@ impl Replays {
         &self,
         owner: &str,
         key: &str,
-        wanted: &Wanted,
+        requested: &ReplayRequest,
     ) -> Result<Option<Replay>, ReplayError> {
         match self.store.replay_of_key(owner, key).await? {
             None => Ok(None),
-            Some((known, _)) if known.request.wanted == *wanted => Ok(Some(known)),
+            Some((known, _)) if known.request.requested == *requested => Ok(Some(known)),
             Some((known, _)) => Err(ReplayError::Conflict(format!(
                 "this idempotency key is that of replay {}, which was asked for otherwise; use another key",
                 known.id
@@ -202,15 +203,15 @@ impl Replays {
         state: Option<String>,
         limit: Option<u32>,
     ) -> Result<Vec<Replay>, ReplayError> {
-        let limit = limit.unwrap_or(PAGE);
-        if limit == 0 || limit > LARGEST_PAGE {
-            return Err(Invalid::new(
+        let limit = limit.unwrap_or(DEFAULT_PAGE);
+        if limit == 0 || limit > MAX_PAGE {
+            return Err(InvalidFilter::new(
                 "limit",
-                format!("{limit} is not allowed; allowed: 1 to {LARGEST_PAGE}"),
+                format!("{limit} is not allowed; allowed: 1 to {MAX_PAGE}"),
             )
             .into());
         }
-        let state = state.as_deref().map(State::parse).transpose()?;
+        let state = state.as_deref().map(ReplayState::parse).transpose()?;
         let own = owner(caller);
         let whose = (!caller.sees_everything()).then_some(own.as_str());
         Ok(self.store.replays(whose, state, limit).await?)
@@ -231,7 +232,7 @@ impl Replays {
         let cancelled = cancel.await?;
         self.replayer.wake();
         let replay = self.get(caller, id).await?;
-        if !cancelled && replay.state != State::Cancelled {
+        if !cancelled && replay.state != ReplayState::Cancelled {
             return Err(ReplayError::Conflict(format!(
                 "it has ended already: {}",
                 replay.state.as_str()
@@ -243,7 +244,7 @@ impl Replays {
 
 /// Where a replay can be followed.
 fn subject_of(replay: &Replay) -> String {
-    let endpoint = replay.request.wanted.endpoint.as_deref();
+    let endpoint = replay.request.requested.endpoint.as_deref();
     mesh_events::subject::replay(&replay.id, endpoint, ">")
 }
 

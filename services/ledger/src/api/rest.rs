@@ -13,10 +13,12 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::Fields;
-use super::json::{self, NodeJson, PageJson, StoryJson};
+use super::json::{self, EventPageJson, JobHistoryJson, NodeJson};
 use super::openapi::{FilterParams, PageParams};
 use super::params::Params;
-use super::{ApiError, EventsApi, export, openapi, shown, shown_runs, stats, stream, unanswered};
+use super::{
+    ApiError, EventsApi, audited_runs, export, openapi, shown, stats, stream, unavailable,
+};
 
 pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
     Router::new()
@@ -33,9 +35,9 @@ pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
 
 /// Entries in the order of the ledger, a page at a time.
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events", params(FilterParams, PageParams),
+    get, path = "/v1/events", operation_id = "listEvents", tag = "events", params(FilterParams, PageParams),
     responses(
-        (status = 200, description = "A page of entries", body = PageJson),
+        (status = 200, description = "A page of entries", body = EventPageJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
         (status = 503, response = openapi::Unavailable),
     )
@@ -44,29 +46,29 @@ pub(super) async fn list<A: EventsApi>(
     State(api): State<Arc<A>>,
     caller: Caller,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<PageJson>), Problem> {
+) -> Result<(Extension<Shown>, Json<EventPageJson>), Problem> {
     let mut params = Params::of(query.as_deref())?;
     let fields = params.fields()?;
     let page = api.list(&caller, params.list()?).await.map_err(problem)?;
     let entry = |entry| json::chosen(entry, fields.as_ref());
     let shown = shown(&caller, page.entries.iter().map(|entry| &entry.content));
-    let page = PageJson {
+    let page = EventPageJson {
         entries: page.entries.iter().map(entry).collect::<Result<_, _>>()?,
         next_cursor: page.next_cursor,
     };
     Ok((shown.extension(), Json(page)))
 }
 
-/// A job's story: its runs, how each stands, and everything that happened to them.
+/// A job's history: its runs, how each stands, and everything that happened to them.
 #[utoipa::path(
-    get, path = "/v1/jobs/{cluster}/{job}", tag = "events",
+    get, path = "/v1/jobs/{cluster}/{job}", operation_id = "getJobHistory", tag = "events",
     params(
         ("cluster" = String, Path, description = "Slurm's ClusterName"),
         ("job" = String, Path, description = "Job in Slurm's id form: 123, 123_4, 123+1"),
-        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, a day, or how long ago such as 2h"),
+        ("at" = Option<String>, Query, description = "State and history at this time: RFC 3339, a day, or how long ago such as 2h"),
     ),
     responses(
-        (status = 200, description = "The story", body = StoryJson), (status = 400, response = openapi::BadRequest),
+        (status = 200, description = "The job history", body = JobHistoryJson), (status = 400, response = openapi::BadRequest),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
         (status = 503, response = openapi::Unavailable),
     )
@@ -76,23 +78,23 @@ pub(super) async fn job<A: EventsApi>(
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
     RawQuery(query): RawQuery,
-) -> Result<(Extension<Shown>, Json<StoryJson>), Problem> {
+) -> Result<(Extension<Shown>, Json<JobHistoryJson>), Problem> {
     let at = at(query.as_deref())?;
-    let story = api
+    let history = api
         .job(&caller, &cluster, &job, at)
         .await
         .map_err(problem)?;
-    let shown = shown_runs(&caller, &story.runs);
-    let story = json::story(cluster, job, at, &story)?;
-    Ok((shown.extension(), Json(story)))
+    let shown = audited_runs(&caller, &history.runs);
+    let history = json::history(cluster, job, at, &history)?;
+    Ok((shown.extension(), Json(history)))
 }
 
 /// How a node stands or stood, and what happened to it.
 #[utoipa::path(
-    get, path = "/v1/nodes/{cluster}/{node}", tag = "events",
+    get, path = "/v1/nodes/{cluster}/{node}", operation_id = "getNodeTimeline", tag = "events",
     params(
         ("cluster" = String, Path, description = "Slurm's ClusterName"), ("node" = String, Path, description = "NodeName"),
-        ("at" = Option<String>, Query, description = "State and story at this time: RFC 3339, a day, or how long ago such as 2h"),
+        ("at" = Option<String>, Query, description = "State and history at this time: RFC 3339, a day, or how long ago such as 2h"),
     ),
     responses(
         (status = 200, description = "The node", body = NodeJson), (status = 400, response = openapi::BadRequest),
@@ -107,11 +109,11 @@ pub(super) async fn node<A: EventsApi>(
     RawQuery(query): RawQuery,
 ) -> Result<(Extension<Shown>, Json<NodeJson>), Problem> {
     let at = at(query.as_deref())?;
-    let story = api
+    let history = api
         .node(&caller, &cluster, &node, at)
         .await
         .map_err(problem)?;
-    let node = json::node(cluster, node, at, &story)?;
+    let node = json::node(cluster, node, at, &history)?;
     Ok((Shown::nothing().extension(), Json(node)))
 }
 
@@ -127,7 +129,7 @@ pub(super) struct HeadJson {
 
 /// End of the chain. It tells nothing about anybody: everyone may note it and compare later.
 #[utoipa::path(
-    get, path = "/v1/ledger/head", tag = "proof",
+    get, path = "/v1/ledger/head", operation_id = "getLedgerHead", tag = "proof",
     responses((status = 200, description = "The head", body = HeadJson), (status = 401, response = openapi::Unauthorized))
 )]
 pub(super) async fn head<A: EventsApi>(
@@ -151,7 +153,7 @@ impl Params {
     }
 }
 
-/// The only parameter of a story.
+/// The only parameter of a history.
 fn at(query: Option<&str>) -> Result<Option<DateTime<Utc>>, Problem> {
     let mut params = Params::of(query)?;
     let at = params.time("at")?;
@@ -164,7 +166,7 @@ pub(super) fn problem(error: ApiError) -> Problem {
         ApiError::Invalid(_) => Problem::bad_request(error.to_string()),
         ApiError::Forbidden(_) => Problem::new(StatusCode::FORBIDDEN, error.to_string()),
         ApiError::NoJob { .. } | ApiError::NoNode { .. } => Problem::not_found(error.to_string()),
-        ApiError::Store(error) => unanswered::problem(&error),
+        ApiError::Store(error) => unavailable::problem(&error),
     }
 }
 

@@ -12,35 +12,35 @@ use utoipa::ToSchema;
 use super::openapi::{self, FilterParams};
 use super::params::Params;
 use super::rest::problem;
-use super::{EventsApi, shown_sums};
-use crate::domain::stats::{Group, Row, Wait};
+use super::{EventsApi, audited_stats};
+use crate::domain::stats::{Group, StatsRow, WaitStats};
 
 /// Sums of groups.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stats)]
 pub(super) struct StatsJson {
     /// One row for each group, ordered by its values.
-    rows: Vec<RowJson>,
+    rows: Vec<StatsRowJson>,
 }
 
 /// Sums of one group.
 #[derive(Serialize, ToSchema)]
 #[schema(as = StatsRow)]
-struct RowJson {
+struct StatsRowJson {
     /// Values of what the sums are grouped by: `{"user": "alice", "day": "2026-11-22"}`; null for what has no such value.
     group: BTreeMap<&'static str, Option<String>>,
     /// How often each event of a job happened, by its word: submitted, started, completed, failed, ...
     jobs: BTreeMap<String, u64>,
     /// How long jobs that started had waited since they were eligible; null if none started.
-    wait: Option<WaitJson>,
+    wait: Option<WaitStatsJson>,
     /// Final costs of the runs that ended, by currency, in millionths of its unit, as strings of digits.
     cost_micros: BTreeMap<String, String>,
 }
 
 /// Waits, in seconds.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Wait)]
-struct WaitJson {
+#[schema(as = WaitStats)]
+struct WaitStatsJson {
     /// How many starts.
     starts: u64,
     /// Half of them waited no longer.
@@ -53,7 +53,7 @@ struct WaitJson {
 
 /// How often jobs were submitted, started, failed, ..., how long they waited and what they cost: in total, or by day, person, account, ...
 #[utoipa::path(
-    get, path = "/v1/events/stats", tag = "events",
+    get, path = "/v1/events/stats", operation_id = "getEventStats", tag = "events",
     params(
         FilterParams,
         ("by" = Option<String>, Query, description = "Groups, with commas: day (UTC), cluster, user, account, partition, name. Without: one total"),
@@ -78,21 +78,21 @@ pub(super) async fn stats<A: EventsApi>(
         .unwrap_or_default();
     let filter = params.filter("by")?;
     let rows = api.stats(&caller, filter, &by).await.map_err(problem)?;
-    let shown = shown_sums(&caller, &rows, &by);
+    let shown = audited_stats(&caller, &rows, &by);
     let stats = StatsJson {
         rows: rows.into_iter().map(|found| row(found, &by)).collect(),
     };
     Ok((shown.extension(), Json(stats)))
 }
 
-fn row(row: Row, by: &[Group]) -> RowJson {
-    let wait = |wait: Wait| WaitJson {
+fn row(row: StatsRow, by: &[Group]) -> StatsRowJson {
+    let wait = |wait: WaitStats| WaitStatsJson {
         starts: wait.starts,
         p50_seconds: wait.p50,
         p90_seconds: wait.p90,
         max_seconds: wait.max,
     };
-    RowJson {
+    StatsRowJson {
         group: by.iter().map(|group| group.as_str()).zip(row.key).collect(),
         jobs: row.counts,
         wait: row.wait.map(wait),

@@ -25,11 +25,11 @@ use crate::domain::query::ListRequest;
 /// How often a silent stream says that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a client of server-sent events waits before it connects again.
-const RETRY: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// Entries after a sequence, and then those that are appended, as server-sent events. The id of each is its sequence.
 #[utoipa::path(
-    get, path = "/v1/events/stream", tag = "events",
+    get, path = "/v1/events/stream", operation_id = "streamEvents", tag = "events",
     params(
         FilterParams,
         ("after" = Option<u64>, Query, description = "Begin after this sequence; 0 for all history. Without it (and without Last-Event-ID): what comes from now on"),
@@ -54,7 +54,7 @@ pub(super) async fn follow<A: EventsApi>(
     ),
     Problem,
 > {
-    let Asked {
+    let StreamRequest {
         request,
         fields,
         after,
@@ -64,7 +64,7 @@ pub(super) async fn follow<A: EventsApi>(
     let follower = Follower::begin(api, caller, request, after)
         .await
         .map_err(problem)?;
-    let first = stream::iter([Ok(SseEvent::default().retry(RETRY))]);
+    let first = stream::iter([Ok(SseEvent::default().retry(RECONNECT_DELAY))]);
     let events = stream::unfold(
         (follower, fields, counts),
         async |(mut follower, fields, counts)| {
@@ -99,14 +99,14 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     })
 }
 
-struct Asked {
+struct StreamRequest {
     request: ListRequest,
     fields: Option<Fields>,
     after: Option<u64>,
 }
 
 /// The filters of a listing that make sense without an end.
-fn read(query: Option<&str>) -> Result<Asked, Problem> {
+fn read(query: Option<&str>) -> Result<StreamRequest, Problem> {
     let mut params = Params::of(query)?;
     for name in ["until", "to_seq"] {
         if params.take(name).is_some() {
@@ -115,7 +115,7 @@ fn read(query: Option<&str>) -> Result<Asked, Problem> {
             )));
         }
     }
-    Ok(Asked {
+    Ok(StreamRequest {
         fields: params.fields()?,
         after: params.number("after")?,
         request: ListRequest {

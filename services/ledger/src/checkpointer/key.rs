@@ -2,8 +2,8 @@
 
 use chrono::Utc;
 
-use super::{Checkpointer, State};
-use crate::adapters::Signed;
+use super::{Checkpointer, SignerState};
+use crate::adapters::SignedCheckpoint;
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::keys::{self, StoredKey, Use};
 use crate::domain::note::PrivateKey;
@@ -13,7 +13,7 @@ impl Checkpointer {
     /// Finds the key to sign with, or makes the first. True if it made one.
     pub(super) async fn load_key(
         &self,
-        state: &mut State,
+        state: &mut SignerState,
         stored: &[StoredKey],
     ) -> Result<bool, Error> {
         if let Some(key) = &state.key
@@ -50,7 +50,7 @@ impl Checkpointer {
                 self.file.write_next(&key)?;
                 if self.register(state, key).await? {
                     self.file.use_next()?;
-                    tracing::info!(path = %self.file.path().display(), "made the key that signs checkpoints");
+                    tracing::info!(path = %self.file.path().display(), "signing key created");
                     return Ok(true);
                 }
                 self.file.drop_next()?;
@@ -64,7 +64,7 @@ impl Checkpointer {
     }
 
     /// What was signed last on this host.
-    pub(super) fn load_last_note(&self, state: &mut State) -> Result<(), Error> {
+    pub(super) fn load_last_note(&self, state: &mut SignerState) -> Result<(), Error> {
         if state.signed.is_none()
             && let Some(note) = self.file.last_note()?
         {
@@ -79,7 +79,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    async fn register(&self, state: &mut State, key: PrivateKey) -> Result<bool, Error> {
+    async fn register(&self, state: &mut SignerState, key: PrivateKey) -> Result<bool, Error> {
         let row = StoredKey {
             number: 1,
             vkey: key.public().to_string(),
@@ -89,9 +89,9 @@ impl Checkpointer {
         };
         let first = self
             .store
-            .keep(&Signed {
+            .store_checkpoint(&SignedCheckpoint {
                 key: Some(row),
-                ..Signed::default()
+                ..SignedCheckpoint::default()
             })
             .await?;
         if first {

@@ -12,14 +12,14 @@ use mesh_events::subject;
 use prost::Message as _;
 
 use super::key::new_key;
-use super::published::{Backwards, read_published};
+use super::published_checkpoints::{NewestFirst, read_published};
 use super::subtrees::{Subtrees, tree_at};
-use super::{Checkpointer, State};
-use crate::adapters::Batch;
+use super::{Checkpointer, SignerState};
+use crate::adapters::BatchSequences;
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::fact::Fact;
-use crate::domain::history;
+use crate::domain::history_audit;
 use crate::domain::keys::{self, StoredKey};
+use crate::domain::record::Record;
 use crate::error::Error;
 use crate::metrics;
 
@@ -63,7 +63,7 @@ impl Checkpointer {
         let former_checkpoint = self.newest_known(&state).await?;
         let before = self.store.head().await?.seq;
         let origins = [origin, &state.origin];
-        let entry = history::new_origin(
+        let entry = history_audit::new_origin(
             origins,
             &former_checkpoint,
             before,
@@ -72,11 +72,11 @@ impl Checkpointer {
         );
         self.file.write_next(&new)?;
         let subject = subject::audit(&entry.cluster, &entry.kind);
-        let fact = Fact::audit(&subject, Bytes::from(entry.encode_to_vec()));
-        let fact = fact.map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
-        let nothing = Batch::Nothing;
+        let record = Record::audit(&subject, Bytes::from(entry.encode_to_vec()));
+        let record = record.map_err(|error| Error::NotResumed(mesh_runtime::chain(&error)))?;
+        let nothing = BatchSequences::Nothing;
         self.store
-            .put_back(before, MESH_AUDIT, &nothing, vec![fact])
+            .append_recovered(before, MESH_AUDIT, &nothing, vec![record])
             .await?;
 
         (state.tree, state.compared) = (Frontier::default(), false);
@@ -106,13 +106,13 @@ impl Checkpointer {
         self.file.use_next()?;
         state.key = Some(new);
         (state.published, state.ordered, state.announced) = (None, None, false);
-        self.store.forget_signed();
+        self.store.clear_signed_size();
         self.note_signed(&state);
         tracing::warn!(
             origin,
             former_origin,
             by = made_by,
-            "the ledger goes on under another origin"
+            "ledger continues under a new origin"
         );
         self.publish_entry(&entry).await;
         self.publish(&mut state).await;
@@ -120,9 +120,9 @@ impl Checkpointer {
     }
 
     /// The note of the greatest checkpoint that is known of the former origin.
-    async fn newest_known(&self, state: &State) -> Result<String, Error> {
+    async fn newest_known(&self, state: &SignerState) -> Result<String, Error> {
         let subject = subject::checkpoint(&state.origin);
-        let mut walk = Backwards::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
+        let mut walk = NewestFirst::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
         let published = walk.next().await?;
         // One of a key that is not known here is named as it is.
         let published =
@@ -138,7 +138,7 @@ impl Checkpointer {
     }
 
     /// Publishes an entry of the audit, unless the ledger has it.
-    pub(super) async fn tell(&self, entry: &AuditEntry) {
+    pub(super) async fn publish_audit(&self, entry: &AuditEntry) {
         let known = self.store.seq_of(&entry.id).await;
         if !matches!(known, Ok(Some(_))) {
             self.publish_entry(entry).await;
@@ -152,15 +152,15 @@ impl Checkpointer {
             .publish_raw(subject, &entry.id, entry.encode_to_vec());
         if let Err(error) = sent.await {
             let error = mesh_runtime::chain(&error);
-            tracing::warn!(error, "publish an entry of the audit about the history");
+            tracing::warn!(error, "audit entry about the history not published");
         }
     }
 
     /// Tells that the bus has a checkpoint which the ledger contradicts.
-    pub(super) async fn tell_published_contradiction(&self) {
+    pub(super) async fn publish_contradiction(&self) {
         if let Err(error) = self.try_tell_published().await {
             let error = mesh_runtime::chain(&error);
-            tracing::debug!(error, "tell that the history is contradicted");
+            tracing::debug!(error, "contradiction not published");
         }
     }
 
@@ -219,10 +219,15 @@ impl Checkpointer {
             origin,
             size = checkpoint.size,
             why,
-            "the history of the ledger is contradicted by a signed checkpoint"
+            "signed checkpoint contradicts the ledger"
         );
-        self.tell(&history::contradicted(origin, note, &self.cluster, &why))
-            .await;
+        self.publish_audit(&history_audit::contradicted(
+            origin,
+            note,
+            &self.cluster,
+            &why,
+        ))
+        .await;
         Ok(Some(why))
     }
 }

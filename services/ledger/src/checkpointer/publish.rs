@@ -5,23 +5,23 @@ use mesh_events::subject;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Checkpointer, State};
+use super::{Checkpointer, SignerState};
 use crate::domain::keys;
-use crate::domain::order::{MAX_MARKS, Order, mark};
+use crate::domain::order::{EntryOrder, MAX_ID_PREFIXES, id_prefix};
 use crate::error::Error;
 
 /// Checkpoints of one size, of which there are more if keys are replaced while no entry comes.
-const MOST_OF_ONE_SIZE: u32 = 100;
+const MAX_CHECKPOINTS_PER_SIZE: u32 = 100;
 
 impl Checkpointer {
     /// Gives NATS the newest checkpoint, and the audit its entries. What fails is tried again with the next checkpoint or tick.
-    pub(super) async fn publish(&self, state: &mut State) {
+    pub(super) async fn publish(&self, state: &mut SignerState) {
         if let Some((size, _)) = &state.unpublished {
             // Before the checkpoint: who has that finds the order of what it counts.
             let size = *size;
             if let Err(error) = self.publish_order(state, size).await {
                 let error = mesh_runtime::chain(&error);
-                tracing::warn!(error, size, "publish the order of entries, trying again");
+                tracing::warn!(error, size, "entry order not published, retrying");
             }
         }
         if let Some((size, note)) = &state.unpublished {
@@ -36,7 +36,7 @@ impl Checkpointer {
                 Err(error) => tracing::warn!(
                     error = mesh_runtime::chain(&error),
                     size,
-                    "publish checkpoint, trying again"
+                    "checkpoint not published, retrying"
                 ),
             }
         }
@@ -44,34 +44,37 @@ impl Checkpointer {
             match self.announce_keys().await {
                 Ok(()) => state.announced = true,
                 Err(error) => {
-                    tracing::warn!(error, "publish the audit entry of a key, trying again")
+                    tracing::warn!(error, "audit entry of signing key not published, retrying")
                 }
             }
         }
     }
 
     /// Gives NATS the order of the entries up to one, beginning where the last message ended.
-    async fn publish_order(&self, state: &mut State, up_to: u64) -> Result<(), Error> {
+    async fn publish_order(&self, state: &mut SignerState, up_to: u64) -> Result<(), Error> {
         let subject = subject::order(&state.origin);
         let mut done = match state.ordered {
             Some(done) => done,
             None => {
                 let last = self.bus.last_stored(MESH_ORDER, &subject).await;
                 let last = last.map_err(Error::Bus)?;
-                let order = last.and_then(|message| Order::decode(&message.body));
+                let order = last.and_then(|message| EntryOrder::decode(&message.body));
                 // Beyond what was signed before this start, entries may have come in another order since.
                 let known = order.map_or(0, |order| order.end() - 1);
                 known.min(state.signed_before)
             }
         };
         while done < up_to {
-            let ids = self.store.ids(done, up_to.min(done + MAX_MARKS)).await?;
+            let ids = self
+                .store
+                .ids(done, up_to.min(done + MAX_ID_PREFIXES))
+                .await?;
             if ids.is_empty() {
                 break;
             }
-            let order = Order {
+            let order = EntryOrder {
                 first_seq: done + 1,
-                marks: ids.iter().map(|id| mark(id)).collect(),
+                prefixes: ids.iter().map(|id| id_prefix(id)).collect(),
             };
             done = order.end() - 1;
             let body = order.encode();
@@ -93,7 +96,7 @@ impl Checkpointer {
             let known = self.store.seq_of(&entry.id).await.map_err(failed)?;
             if known.is_none() {
                 let size = pair[1].from_size.unsigned_abs();
-                let notes = self.store.checkpoints(size, MOST_OF_ONE_SIZE).await;
+                let notes = self.store.checkpoints(size, MAX_CHECKPOINTS_PER_SIZE).await;
                 let notes = notes.map_err(failed)?;
                 if !notes
                     .iter()
@@ -102,7 +105,7 @@ impl Checkpointer {
                     let vkey = &pair[1].vkey;
                     tracing::error!(
                         vkey,
-                        "a key has no hand-over by the one before it and is not told to the audit, run smesh verify"
+                        "signing key has no hand-over by its predecessor, audit entry withheld; run smesh verify"
                     );
                     continue;
                 }

@@ -15,33 +15,33 @@ use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::{from_timestamp, subject};
 use prost::Message as _;
 
-use super::published::{Backwards, read_published};
+use super::published_checkpoints::{NewestFirst, read_published};
 use super::subtrees::tree_at;
 use super::{Checkpointer, same};
-use crate::adapters::{Batch, Signed};
+use crate::adapters::{BatchSequences, SignedCheckpoint};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
-use crate::domain::fact::Fact;
-use crate::domain::history::{self, Resumed};
+use crate::domain::history_audit::{self, Resumed};
 use crate::domain::keys::{self, StoredKey};
 use crate::domain::note::PublicKey;
-use crate::domain::order::{Order, Places};
+use crate::domain::order::{EntryOrder, OrderIndex};
+use crate::domain::record::Record;
 use crate::domain::tile::grow;
 use crate::error::Error;
 use crate::handlers::Source;
 
 /// Entries of one transaction.
-const PAGE: usize = 500;
+const PAGE_ENTRIES: usize = 500;
 
 /// An entry that is to be put back.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct RecoveryPlan {
     source: Source,
     sequence: u64,
     leaf: Hash,
 }
 
 /// A signed checkpoint, and when it was published, in microseconds since 1970.
-struct Published {
+struct PublishedEntry {
     checkpoint: Checkpoint,
     note: String,
     at: i64,
@@ -92,12 +92,12 @@ impl Checkpointer {
         let mut signed = to_store(number, stored, &keys, &published, &made)?;
         let found = self.find(&state.origin, from, to).await?;
         let subtrees = self.prove(from, &found, &published).await?;
-        self.put_back(from, &found).await?;
+        self.append_recovered(from, &found).await?;
         if let Some(first) = signed.first_mut() {
             first.subtrees = subtrees;
         }
         for signed in &signed {
-            if !self.store.keep(signed).await? {
+            if !self.store.store_checkpoint(signed).await? {
                 return Err(Error::NotResumed(
                     "another replica stored a checkpoint meanwhile; try again".to_owned(),
                 ));
@@ -110,7 +110,7 @@ impl Checkpointer {
         }
         (state.compared, state.ordered) = (false, None);
         tracing::warn!(from, to, by = made_by, "ledger resumed from the bus");
-        self.tell(&history::resumed(&resumed, &self.cluster, made_by))
+        self.publish_audit(&history_audit::resumed(&resumed, &self.cluster, made_by))
             .await;
         Ok(resumed)
     }
@@ -121,10 +121,10 @@ impl Checkpointer {
         origin: &str,
         keys: &[PublicKey],
         entries: u64,
-    ) -> Result<Vec<Published>, Error> {
-        let mut published: Vec<Published> = Vec::new();
+    ) -> Result<Vec<PublishedEntry>, Error> {
+        let mut published: Vec<PublishedEntry> = Vec::new();
         let subject = subject::checkpoint(origin);
-        let mut walk = Backwards::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
+        let mut walk = NewestFirst::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
         while let Some(message) = walk.next().await? {
             let Some(checkpoint) = read_published(origin, &message, keys)? else {
                 continue;
@@ -132,7 +132,7 @@ impl Checkpointer {
             // One that the ledger has is enough to say that nothing is missing.
             let beyond = checkpoint.size > entries;
             if beyond || published.is_empty() {
-                published.push(Published {
+                published.push(PublishedEntry {
                     checkpoint,
                     note: String::from_utf8_lossy(&message.body).into_owned(),
                     at: message.stored.timestamp_micros(),
@@ -151,7 +151,7 @@ impl Checkpointer {
     async fn keys_made(&self) -> Result<HashMap<String, (i64, String)>, Error> {
         let mut made = HashMap::new();
         let subject = subject::audit(&self.cluster, keys::KIND);
-        let mut walk = Backwards::new(&self.bus, MESH_AUDIT, &subject).await?;
+        let mut walk = NewestFirst::new(&self.bus, MESH_AUDIT, &subject).await?;
         while let Some(message) = walk.next().await? {
             let Ok(entry) = AuditEntry::decode(message.body) else {
                 continue;
@@ -165,12 +165,12 @@ impl Checkpointer {
     }
 
     /// Where the entries after one, up to another, are in the streams.
-    async fn find(&self, origin: &str, from: u64, to: u64) -> Result<Vec<Found>, Error> {
-        let mut places = Places::new(from, to);
+    async fn find(&self, origin: &str, from: u64, to: u64) -> Result<Vec<RecoveryPlan>, Error> {
+        let mut places = OrderIndex::new(from, to);
         let subject = subject::order(origin);
-        let mut walk = Backwards::new(&self.bus, MESH_ORDER, &subject).await?;
+        let mut walk = NewestFirst::new(&self.bus, MESH_ORDER, &subject).await?;
         while let Some(message) = walk.next().await? {
-            let Some(order) = Order::decode(&message.body) else {
+            let Some(order) = EntryOrder::decode(&message.body) else {
                 continue;
             };
             places.add(&order);
@@ -181,24 +181,24 @@ impl Checkpointer {
         let count = usize::try_from(to - from).unwrap_or(usize::MAX);
         let unknown = places.unknown();
         let mut places = places.indexed();
-        let mut found: Vec<Option<Found>> = vec![None; count];
+        let mut found: Vec<Option<RecoveryPlan>> = vec![None; count];
         let mut rest = Vec::new();
         for source in [Source::Events, Source::Audit] {
             let mut spare = Vec::new();
-            let mut messages = Unread::of(self, source).await?;
+            let mut messages = UnreadMessages::of(self, source).await?;
             while places.left() > 0 || spare.len() < unknown {
-                let Some((sequence, stored, fact)) = messages.next().await? else {
+                let Some((sequence, stored, record)) = messages.next().await? else {
                     break;
                 };
-                if let Some(seq) = places.take(&fact.id) {
+                if let Some(seq) = places.take(&record.id) {
                     let at = usize::try_from(seq - from - 1).unwrap_or(usize::MAX);
-                    found[at] = Some(Found {
+                    found[at] = Some(RecoveryPlan {
                         source,
                         sequence,
-                        leaf: fact.leaf(seq),
+                        leaf: record.leaf(seq),
                     });
-                } else if spare.len() < unknown && self.store.seq_of(&fact.id).await?.is_none() {
-                    spare.push((stored, source, sequence, fact));
+                } else if spare.len() < unknown && self.store.seq_of(&record.id).await?.is_none() {
+                    spare.push((stored, source, sequence, record));
                 }
             }
             rest.extend(spare);
@@ -206,15 +206,17 @@ impl Checkpointer {
         // Of what nothing is said of, time is the best guess. What a guess is worth the root says.
         rest.sort_by_key(|(stored, ..)| *stored);
         let mut ids = HashSet::new();
-        rest.retain(|(.., fact)| ids.insert(fact.id.clone()));
+        rest.retain(|(.., record)| ids.insert(record.id.clone()));
         let mut rest = rest.into_iter();
         let open = found.iter_mut().zip(from + 1..);
         for (place, seq) in open.filter(|(place, _)| place.is_none()).take(unknown) {
-            *place = rest.next().map(|(_, source, sequence, fact)| Found {
-                source,
-                sequence,
-                leaf: fact.leaf(seq),
-            });
+            *place = rest
+                .next()
+                .map(|(_, source, sequence, record)| RecoveryPlan {
+                    source,
+                    sequence,
+                    leaf: record.leaf(seq),
+                });
         }
         let missing = found.iter().filter(|one| one.is_none()).count();
         if missing > 0 {
@@ -229,8 +231,8 @@ impl Checkpointer {
     async fn prove(
         &self,
         from: u64,
-        found: &[Found],
-        published: &[Published],
+        found: &[RecoveryPlan],
+        published: &[PublishedEntry],
     ) -> Result<Vec<(Node, Hash)>, Error> {
         let mut tree = Frontier::default();
         let mut subtrees = self.store.grow(&mut tree, from).await?;
@@ -245,28 +247,31 @@ impl Checkpointer {
         Ok(subtrees)
     }
 
-    async fn put_back(&self, from: u64, found: &[Found]) -> Result<(), Error> {
+    async fn append_recovered(&self, from: u64, found: &[RecoveryPlan]) -> Result<(), Error> {
         let mut after = from;
-        let same_stream = |a: &Found, b: &Found| a.source == b.source;
+        let same_stream = |a: &RecoveryPlan, b: &RecoveryPlan| a.source == b.source;
         let runs = found.chunk_by(same_stream);
-        for page in runs.flat_map(|run| run.chunks(PAGE)) {
+        for page in runs.flat_map(|run| run.chunks(PAGE_ENTRIES)) {
             let source = page[0].source;
             let stream = source.stream();
-            let (mut facts, mut sequences) = (Vec::new(), Vec::new());
+            let (mut records, mut sequences) = (Vec::new(), Vec::new());
             for one in page {
                 let message = self.bus.stored_at(stream, one.sequence).await;
                 let message = message.map_err(Error::Bus)?;
-                let (stored, fact) = fact(source, message).ok_or_else(|| {
+                let (stored, record) = record(source, message).ok_or_else(|| {
                     Error::NotResumed(format!(
                         "message {} of {stream} is gone since it was read; {after} entries are back",
                         one.sequence
                     ))
                 })?;
                 sequences.push((one.sequence, stored));
-                facts.push(fact);
+                records.push(record);
             }
-            let batch = Batch::Of(sequences);
-            let appended = self.store.put_back(after, stream, &batch, facts).await?;
+            let batch = BatchSequences::Messages(sequences);
+            let appended = self
+                .store
+                .append_recovered(after, stream, &batch, records)
+                .await?;
             after += page.len() as u64;
             if appended.head.seq != after {
                 return Err(Error::Moved {
@@ -284,9 +289,9 @@ fn to_store(
     mut number: i64,
     mut known: Vec<StoredKey>,
     keys: &[PublicKey],
-    published: &[Published],
+    published: &[PublishedEntry],
     keys_made: &HashMap<String, (i64, String)>,
-) -> Result<Vec<Signed>, Error> {
+) -> Result<Vec<SignedCheckpoint>, Error> {
     let mut all = Vec::new();
     for one in published {
         let (_, signed_by) = Checkpoint::open(&one.note, keys)
@@ -319,7 +324,7 @@ fn to_store(
         };
         known.extend(key.clone());
         number += 1;
-        all.push(Signed {
+        all.push(SignedCheckpoint {
             subtrees: Vec::new(),
             subtrees_anew: false,
             key,
@@ -336,14 +341,14 @@ fn to_store(
 }
 
 /// The messages of a stream that the ledger has not taken in, in their order.
-struct Unread<'a> {
+struct UnreadMessages<'a> {
     checkpointer: &'a Checkpointer,
     source: Source,
     next: u64,
     last: u64,
 }
 
-impl<'a> Unread<'a> {
+impl<'a> UnreadMessages<'a> {
     async fn of(checkpointer: &'a Checkpointer, source: Source) -> Result<Self, Error> {
         let stream = source.stream();
         let state = checkpointer.bus.stream_state(stream).await;
@@ -356,7 +361,7 @@ impl<'a> Unread<'a> {
             source,
             // In a stream that was made again everything is new.
             next: if same_stream {
-                position.taken.up_to + 1
+                position.received.up_to + 1
             } else {
                 1
             },
@@ -364,8 +369,8 @@ impl<'a> Unread<'a> {
         })
     }
 
-    /// Sequence, time and fact of the next; `None` at the end.
-    async fn next(&mut self) -> Result<Option<(u64, i64, Fact)>, Error> {
+    /// Sequence, time and record of the next; `None` at the end.
+    async fn next(&mut self) -> Result<Option<(u64, i64, Record)>, Error> {
         while self.next <= self.last {
             let bus = &self.checkpointer.bus;
             let message = bus.stored_from(self.source.stream(), self.next).await;
@@ -374,8 +379,8 @@ impl<'a> Unread<'a> {
             };
             self.next = message.sequence + 1;
             let sequence = message.sequence;
-            if let Some((stored, fact)) = fact(self.source, Some(message)) {
-                return Ok(Some((sequence, stored, fact)));
+            if let Some((stored, record)) = record(self.source, Some(message)) {
+                return Ok(Some((sequence, stored, record)));
             }
         }
         Ok(None)
@@ -384,7 +389,7 @@ impl<'a> Unread<'a> {
 
 /// Adds a checkpoint that is not on the bus.
 fn add(
-    published: &mut Vec<Published>,
+    published: &mut Vec<PublishedEntry>,
     note: String,
     origin: &str,
     keys: &[PublicKey],
@@ -399,7 +404,7 @@ fn add(
     }
     if published.iter().all(|one| one.note != note) {
         let at = chrono::Utc::now().timestamp_micros();
-        published.push(Published {
+        published.push(PublishedEntry {
             checkpoint,
             note,
             at,
@@ -409,8 +414,8 @@ fn add(
     Ok(())
 }
 
-fn fact(source: Source, message: Option<StoredMessage>) -> Option<(i64, Fact)> {
+fn record(source: Source, message: Option<StoredMessage>) -> Option<(i64, Record)> {
     let message = message?;
-    let fact = source.decode(&message.subject, message.body).ok()?;
-    Some((message.stored.timestamp_micros(), fact))
+    let record = source.decode(&message.subject, message.body).ok()?;
+    Some((message.stored.timestamp_micros(), record))
 }

@@ -4,7 +4,7 @@ use ledger_format::chain::Hash;
 use ledger_format::merkle::{Frontier, Node, Range};
 
 use super::{genuine, same};
-use crate::adapters::{Signed, Store};
+use crate::adapters::{SignedCheckpoint, Store};
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::note::PublicKey;
 use crate::domain::tile::tiles;
@@ -20,13 +20,13 @@ pub(super) struct Subtrees {
 }
 
 impl Subtrees {
-    pub async fn keep(self, store: &Store) -> Result<(), Error> {
-        let signed = Signed {
+    pub async fn store(self, store: &Store) -> Result<(), Error> {
+        let signed = SignedCheckpoint {
             subtrees: self.made,
             subtrees_anew: self.anew,
-            ..Signed::default()
+            ..SignedCheckpoint::default()
         };
-        store.keep(&signed).await?;
+        store.store_checkpoint(&signed).await?;
         if self.anew {
             metrics::subtrees_repaired();
         }
@@ -54,7 +54,7 @@ pub(super) async fn tree_at(
     }
     tracing::warn!(
         size = checkpoint.size,
-        "stored subtrees do not give the newest checkpoint, making them anew from all leaves"
+        "stored subtrees do not match the newest checkpoint, rebuilding from all leaves"
     );
     tree_of_leaves(store, checkpoint).await
 }
@@ -73,10 +73,10 @@ pub async fn repair_subtrees(store: &Store) -> Result<(), Error> {
         return Ok(());
     };
     let (tree, subtrees) = tree_of_leaves(store, &genuine(&last, &keys)?).await?;
-    subtrees.keep(store).await?;
+    subtrees.store(store).await?;
     tracing::warn!(
         size = tree.size(),
-        "stored subtrees were not those of the entries, made them anew"
+        "stored subtrees did not match the entries, rebuilt"
     );
     Ok(())
 }

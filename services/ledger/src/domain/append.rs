@@ -1,14 +1,14 @@
-//! How the chain grows.
+//! Appends records to the chain.
 //!
-//! A fact is kept once, by its id. What comes again with the same bytes is a duplicate; what comes again with other bytes is a
-//! conflict: the first stays. Observers of one fact agree on its id but not on every byte (each notes when *it* looked), so a conflict is
-//! no alarm, but it is counted.
+//! A record is stored once per id. The same id with the same bytes is a duplicate; with different bytes it is a conflict, and the first
+//! record is retained. Observers of one event agree on its id but not on every byte (`observed_at` differs), so conflicts are counted but
+//! not an error.
 
 use std::collections::HashMap;
 
 use ledger_format::chain::{self, GENESIS, Hash};
 
-use super::fact::Fact;
+use super::record::Record;
 
 /// End of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,78 +30,82 @@ impl Default for Head {
 
 /// A new entry of the chain.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct NewEntry {
     /// Sequence, dense, from 1.
     pub seq: u64,
-    /// Leaf hash of the fact at this sequence.
+    /// Leaf hash of the record at this sequence.
     pub leaf: Hash,
     /// Chain value.
     pub chain: Hash,
-    /// What is kept.
-    pub fact: Fact,
+    /// The record.
+    pub record: Record,
 }
 
-/// What is known of an id that is already in the ledger.
+/// An entry that already has an id.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// Sequence it was given.
+pub struct ExistingEntry {
+    /// Sequence.
     pub seq: u64,
     /// Its leaf hash.
     pub leaf: Hash,
 }
 
-/// An id that came again with other bytes.
+/// A record whose id exists with different bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The id.
     pub id: String,
-    /// Sequence of the entry that is kept.
-    pub kept: u64,
+    /// Sequence of the stored entry.
+    pub stored_seq: u64,
 }
 
-/// What a batch does to the ledger.
+/// Result of appending a batch.
 #[derive(Clone, Debug, Default)]
-pub struct Appended {
+pub struct AppendResult {
     /// Entries to store, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<NewEntry>,
     /// End of the chain after them.
     pub head: Head,
-    /// How many facts were there already, byte for byte.
+    /// Records that were already stored with the same bytes.
     pub duplicates: u64,
-    /// Facts that were there already with other bytes.
+    /// Records that were already stored with different bytes.
     pub conflicts: Vec<Conflict>,
 }
 
-/// Chains the facts that are new to the head.
-pub fn append(head: Head, facts: Vec<Fact>, known: &HashMap<String, Known>) -> Appended {
-    let mut appended = Appended {
+/// Chains new records to the head.
+pub fn append(
+    head: Head,
+    records: Vec<Record>,
+    known: &HashMap<String, ExistingEntry>,
+) -> AppendResult {
+    let mut appended = AppendResult {
         head,
-        ..Appended::default()
+        ..AppendResult::default()
     };
-    let mut in_batch: HashMap<String, Known> = HashMap::new();
-    for fact in facts {
-        if let Some(known) = known.get(&fact.id).or_else(|| in_batch.get(&fact.id)) {
-            // The leaf hashes everything a stranger can check, so two facts are the same if they have the same leaf at the same place.
-            if fact.leaf(known.seq) == known.leaf {
+    let mut in_batch: HashMap<String, ExistingEntry> = HashMap::new();
+    for record in records {
+        if let Some(known) = known.get(&record.id).or_else(|| in_batch.get(&record.id)) {
+            // The leaf covers every field, so equal leaves at the same sequence mean equal records.
+            if record.leaf(known.seq) == known.leaf {
                 appended.duplicates += 1;
             } else {
                 appended.conflicts.push(Conflict {
-                    id: fact.id,
-                    kept: known.seq,
+                    id: record.id,
+                    stored_seq: known.seq,
                 });
             }
             continue;
         }
         let seq = appended.head.seq + 1;
-        let leaf = fact.leaf(seq);
+        let leaf = record.leaf(seq);
         let chain = chain::chain_hash(&appended.head.chain, &leaf);
         appended.head = Head { seq, chain };
-        in_batch.insert(fact.id.clone(), Known { seq, leaf });
-        appended.entries.push(Entry {
+        in_batch.insert(record.id.clone(), ExistingEntry { seq, leaf });
+        appended.entries.push(NewEntry {
             seq,
             leaf,
             chain,
-            fact,
+            record,
         });
     }
     appended
@@ -113,26 +117,26 @@ mod tests {
 
     use super::*;
 
-    fn fact(id: u8, body: u8) -> Fact {
-        Fact::for_tests(&format!("id-{id}"), &[body])
+    fn record(id: u8, body: u8) -> Record {
+        Record::for_tests(&format!("id-{id}"), &[body])
     }
 
-    /// Splits a list of facts into batches and appends them as the store does.
-    fn in_batches(facts: &[(u8, u8)], size: usize) -> (Vec<Entry>, u64, usize) {
+    /// Splits a list of records into batches and appends them as the store does.
+    fn in_batches(records: &[(u8, u8)], size: usize) -> (Vec<NewEntry>, u64, usize) {
         let mut head = Head::default();
         let mut known = HashMap::new();
         let (mut entries, mut duplicates, mut conflicts) = (Vec::new(), 0, 0);
-        for batch in facts.chunks(size) {
+        for batch in records.chunks(size) {
             let appended = append(
                 head,
-                batch.iter().map(|(id, body)| fact(*id, *body)).collect(),
+                batch.iter().map(|(id, body)| record(*id, *body)).collect(),
                 &known,
             );
             head = appended.head;
             for entry in &appended.entries {
                 known.insert(
-                    entry.fact.id.clone(),
-                    Known {
+                    entry.record.id.clone(),
+                    ExistingEntry {
                         seq: entry.seq,
                         leaf: entry.leaf,
                     },
@@ -148,20 +152,20 @@ mod tests {
     proptest! {
         #[test]
         fn batching_changes_nothing_and_every_id_is_kept_once(
-            facts in proptest::collection::vec((0u8..20, 0u8..3), 1..60),
+            records in proptest::collection::vec((0u8..20, 0u8..3), 1..60),
             size in 1usize..20,
         ) {
-            let (entries, duplicates, conflicts) = in_batches(&facts, size);
-            let (reference, ..) = in_batches(&facts, facts.len());
-            prop_assert_eq!(entries.len() + usize::try_from(duplicates).unwrap() + conflicts, facts.len());
+            let (entries, duplicates, conflicts) = in_batches(&records, size);
+            let (reference, ..) = in_batches(&records, records.len());
+            prop_assert_eq!(entries.len() + usize::try_from(duplicates).unwrap() + conflicts, records.len());
             let mut seen = std::collections::HashSet::new();
             for (index, entry) in entries.iter().enumerate() {
                 prop_assert_eq!(entry.seq, index as u64 + 1);
-                prop_assert!(seen.insert(entry.fact.id.clone()));
+                prop_assert!(seen.insert(entry.record.id.clone()));
                 prop_assert_eq!(entry.chain, reference[index].chain);
-                // The first bytes of an id are those that are kept.
-                let first = facts.iter().find(|(id, _)| entry.fact.id == format!("id-{id}")).unwrap();
-                prop_assert_eq!(entry.fact.body.as_ref(), &[first.1]);
+                // The first bytes of an id are retained.
+                let first = records.iter().find(|(id, _)| entry.record.id == format!("id-{id}")).unwrap();
+                prop_assert_eq!(entry.record.body.as_ref(), &[first.1]);
             }
         }
     }
@@ -170,7 +174,7 @@ mod tests {
     fn the_same_id_with_other_bytes_keeps_the_first() {
         let appended = append(
             Head::default(),
-            vec![fact(1, 1), fact(1, 1), fact(1, 2)],
+            vec![record(1, 1), record(1, 1), record(1, 2)],
             &HashMap::new(),
         );
         assert_eq!(appended.entries.len(), 1);
@@ -179,7 +183,7 @@ mod tests {
             appended.conflicts,
             [Conflict {
                 id: "id-1".into(),
-                kept: 1
+                stored_seq: 1
             }]
         );
     }

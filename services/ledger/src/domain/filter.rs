@@ -6,20 +6,20 @@ use mesh_runtime::TimeBound;
 use serde::{Deserialize, Serialize};
 use slurm_types::JobRef;
 
-use super::fact::{AUDIT, categories};
-use super::nodes::is_a_name;
+use super::nodes::is_single_node;
+use super::record::{AUDIT, categories};
 
 /// A question that cannot be answered: which part of it, and what would be allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub struct Invalid {
+pub struct InvalidFilter {
     /// Name of the filter, as it is written in the address.
     pub field: &'static str,
     /// What is wrong and what is allowed.
     pub problem: String,
 }
 
-impl Invalid {
+impl InvalidFilter {
     pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
         Self {
             field,
@@ -137,7 +137,7 @@ impl Filter {
     ///
     /// # Errors
     /// The first part that is wrong.
-    pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, Invalid> {
+    pub fn check(&self, now: DateTime<Utc>) -> Result<Selection, InvalidFilter> {
         let types = self
             .types
             .iter()
@@ -191,11 +191,11 @@ impl Selection {
     ///
     /// # Errors
     /// If they do not.
-    pub fn check_bounds(&self) -> Result<(), Invalid> {
+    pub fn check_bounds(&self) -> Result<(), InvalidFilter> {
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since >= until
         {
-            return Err(Invalid::new(
+            return Err(InvalidFilter::new(
                 "until",
                 "it is not after `since`; allowed: a later time",
             ));
@@ -203,7 +203,7 @@ impl Selection {
         if let (Some(from), Some(to)) = (self.from_seq, self.to_seq)
             && from > to
         {
-            return Err(Invalid::new(
+            return Err(InvalidFilter::new(
                 "to_seq",
                 "it is below `from_seq`; allowed: the same or a higher sequence",
             ));
@@ -221,9 +221,9 @@ fn bounded(seq: u64) -> i64 {
 ///
 /// # Errors
 /// If it is none, or a range of array tasks.
-pub fn job_ref(text: &str) -> Result<JobRef, Invalid> {
+pub fn job_ref(text: &str) -> Result<JobRef, InvalidFilter> {
     match text.parse() {
-        Ok(JobRef::ArrayTasks { .. }) | Err(_) => Err(Invalid::new(
+        Ok(JobRef::ArrayTasks { .. }) | Err(_) => Err(InvalidFilter::new(
             "job",
             format!(
                 "{text:?} is no job; allowed: 123 (with all its array tasks or components), 123_4 (one array task), 123+1 (one component)"
@@ -233,19 +233,19 @@ pub fn job_ref(text: &str) -> Result<JobRef, Invalid> {
     }
 }
 
-fn node_name(text: &str) -> Result<String, Invalid> {
-    if is_a_name(text) {
+fn node_name(text: &str) -> Result<String, InvalidFilter> {
+    if is_single_node(text) {
         return Ok(text.to_owned());
     }
-    Err(Invalid::new(
+    Err(InvalidFilter::new(
         "node",
         format!("{text:?} is no node; allowed: the name of one node such as n16"),
     ))
 }
 
-fn name_pattern(text: &str) -> Result<NamePattern, Invalid> {
+fn name_pattern(text: &str) -> Result<NamePattern, InvalidFilter> {
     match text.strip_suffix('*') {
-        Some("") => Err(Invalid::new(
+        Some("") => Err(InvalidFilter::new(
             "name",
             "it stands for every name; allowed: a job name, or how it begins such as train*",
         )),
@@ -254,13 +254,13 @@ fn name_pattern(text: &str) -> Result<NamePattern, Invalid> {
     }
 }
 
-fn type_pattern(text: &str) -> Result<TypePattern, Invalid> {
+fn type_pattern(text: &str) -> Result<TypePattern, InvalidFilter> {
     let (category, event) = text.split_once('.').unwrap_or((text, ""));
     if !categories().any(|known| known == category) {
         let allowed: Vec<String> = categories()
             .map(|category| format!("{category}.*"))
             .collect();
-        return Err(Invalid::new(
+        return Err(InvalidFilter::new(
             "type",
             format!(
                 "{text:?} is no event type; allowed: {}, or one event of them such as job.completed",
@@ -284,7 +284,7 @@ fn type_pattern(text: &str) -> Result<TypePattern, Invalid> {
         [] => String::new(),
         types => format!(", {}", types.join(", ")),
     };
-    Err(Invalid::new(
+    Err(InvalidFilter::new(
         "type",
         format!("{text:?} is no event type; allowed: {category}.*{allowed}"),
     ))

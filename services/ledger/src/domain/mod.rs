@@ -4,17 +4,17 @@
 pub mod append;
 pub mod archive;
 pub mod cursor;
-pub mod fact;
 pub mod filter;
-pub mod history;
-pub mod hole;
+pub mod gap;
+pub mod history_audit;
+pub mod job_history;
 pub mod keys;
 pub mod nodes;
 pub mod order;
 pub mod query;
+pub mod record;
 pub mod replay;
+pub mod sequence_set;
 pub mod stats;
-pub mod story;
-pub mod taken;
 
 pub use ledger_format::{checkpoint, export, fault, key_rotation, note, tile, verify};

@@ -12,27 +12,27 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use slurm_types::{HostList, MAX_HOSTS};
 
 /// The largest block has 2^16 names: one bracket of Slurm's stands for no more.
-const LARGEST: u32 = 16;
+const MAX_BLOCK_LEVEL: u32 = 16;
 /// An event of more nodes, each list counted, or of more blocks, is found by none: it is none of Slurm's, and must not hold up the others.
-const MOST_NODES: usize = 4 * MAX_HOSTS;
-const MOST_BLOCKS: usize = 8192;
+const MAX_NODES: usize = 4 * MAX_HOSTS;
+const MAX_BLOCKS: usize = 8192;
 
 /// Names that differ in a number: what is before it, its width if it begins with zeros (else 0), what is behind it.
-type Family<'a> = (Cow<'a, str>, usize, Cow<'a, str>);
+type NamePattern<'a> = (Cow<'a, str>, usize, Cow<'a, str>);
 
 /// The blocks of the nodes that an event is about: of the node itself, or of those that a job ran on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nodes {
+pub struct NodeBlocks {
     /// The blocks; together they are exactly these nodes.
     pub blocks: BTreeSet<String>,
     /// True if a host list of the event cannot be read, or stands for too many nodes: it is not in the blocks.
     pub unread: bool,
 }
 
-impl Nodes {
+impl NodeBlocks {
     /// The nodes of an event.
     pub fn of(event: &Event) -> Self {
-        let mut found = Found::default();
+        let mut found = BlockBuilder::default();
         if let Some(job) = event.job() {
             found.add_list(&job.nodes);
             found.add_list(&job.failed_node);
@@ -53,7 +53,7 @@ impl Nodes {
         }
         let unread = found.unread;
         match found.blocks() {
-            blocks if blocks.len() <= MOST_BLOCKS => Self { blocks, unread },
+            blocks if blocks.len() <= MAX_BLOCKS => Self { blocks, unread },
             _ => Self {
                 blocks: BTreeSet::new(),
                 unread: true,
@@ -63,7 +63,7 @@ impl Nodes {
 }
 
 /// True if it can be the name of one node.
-pub fn is_a_name(node: &str) -> bool {
+pub fn is_single_node(node: &str) -> bool {
     // PostgreSQL keeps no zero bytes.
     let is_none_of_a_name = |c: char| matches!(c, '[' | ']' | ',' | '\0') || c.is_whitespace();
     !node.is_empty() && !node.contains(is_none_of_a_name)
@@ -71,14 +71,14 @@ pub fn is_a_name(node: &str) -> bool {
 
 /// Nodes as they are collected, ranges as ranges: a list of thousands is read by the page when a ledger is filled in again.
 #[derive(Default)]
-struct Found<'a> {
+struct BlockBuilder<'a> {
     plain: BTreeSet<String>,
-    families: BTreeMap<Family<'a>, Vec<(u64, u64)>>,
+    families: BTreeMap<NamePattern<'a>, Vec<(u64, u64)>>,
     count: usize,
     unread: bool,
 }
 
-impl<'a> Found<'a> {
+impl<'a> BlockBuilder<'a> {
     /// All of a list or nothing of it.
     fn add_list(&mut self, list: &'a str) {
         match self.read(list) {
@@ -94,7 +94,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn read(&mut self, list: &'a str) -> Option<(Vec<Numbers<'a>>, Vec<String>)> {
+    fn read(&mut self, list: &'a str) -> Option<(Vec<NumberRange<'a>>, Vec<String>)> {
         let (mut ranges, mut names) = (Vec::new(), Vec::new());
         let mut count: usize = 0;
         for item in HostList::items(list).ok()? {
@@ -112,12 +112,12 @@ impl<'a> Found<'a> {
             }
         }
         self.count += count;
-        (self.count <= MOST_NODES).then_some((ranges, names))
+        (self.count <= MAX_NODES).then_some((ranges, names))
     }
 
     /// What is no name is in no block.
     fn add_name(&mut self, name: Cow<'a, str>) {
-        if !is_a_name(&name) {
+        if !is_single_node(&name) {
             return;
         }
         match numbered(&name) {
@@ -148,7 +148,7 @@ impl<'a> Found<'a> {
                 }
                 while from <= high {
                     let size = (high - from + 1).ilog2().min(from.trailing_zeros());
-                    let size = size.min(LARGEST);
+                    let size = size.min(MAX_BLOCK_LEVEL);
                     blocks.insert(written(&family, from, size));
                     from += 1 << size;
                 }
@@ -158,11 +158,11 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Numbers of a family, from the first to the last.
-type Numbers<'a> = (Family<'a>, (u64, u64));
+/// NumberRange of a family, from the first to the last.
+type NumberRange<'a> = (NamePattern<'a>, (u64, u64));
 
 /// What `n[1-3,08-11]-ib` stands for, without writing out each name. `None` for everything else, and what `HostList` has to judge.
-fn numbers(item: &str) -> Option<Vec<Numbers<'_>>> {
+fn numbers(item: &str) -> Option<Vec<NumberRange<'_>>> {
     let (before, rest) = item.split_once('[')?;
     let (ranges, behind) = rest.split_once(']')?;
     // The number may be no part of a longer one, and has to be the last of the name.
@@ -170,7 +170,9 @@ fn numbers(item: &str) -> Option<Vec<Numbers<'_>>> {
     if before.ends_with(is_digit) || behind.contains(|c| is_digit(c) || c == '[') {
         return None;
     }
-    if !(is_a_name(before) || before.is_empty()) || !(is_a_name(behind) || behind.is_empty()) {
+    if !(is_single_node(before) || before.is_empty())
+        || !(is_single_node(behind) || behind.is_empty())
+    {
         return None;
     }
     let family = |width| (Cow::Borrowed(before), width, Cow::Borrowed(behind));
@@ -204,14 +206,14 @@ fn numbers(item: &str) -> Option<Vec<Numbers<'_>>> {
 /// Every block that a node can be in: of each size one.
 pub fn covering(node: &str) -> Vec<String> {
     match numbered(node) {
-        Some((family, number)) => (0..=LARGEST)
+        Some((family, number)) => (0..=MAX_BLOCK_LEVEL)
             .map(|size| written(&family, number >> size << size, size))
             .collect(),
         None => vec![node.to_owned()],
     }
 }
 
-fn numbered(name: &str) -> Option<(Family<'_>, u64)> {
+fn numbered(name: &str) -> Option<(NamePattern<'_>, u64)> {
     let (before, digits, behind) = HostList::split_number(name)?;
     let width = match digits.starts_with('0') && digits.len() > 1 {
         true => digits.len(),
@@ -221,7 +223,7 @@ fn numbered(name: &str) -> Option<(Family<'_>, u64)> {
     Some((family, digits.parse().ok()?))
 }
 
-fn written((before, width, behind): &Family<'_>, from: u64, size: u32) -> String {
+fn written((before, width, behind): &NamePattern<'_>, from: u64, size: u32) -> String {
     match size {
         0 => format!("{before}{from:0width$}{behind}", width = *width),
         _ => {
@@ -244,7 +246,7 @@ mod tests {
     use super::*;
 
     fn of(list: &str) -> BTreeSet<String> {
-        let mut found = Found::default();
+        let mut found = BlockBuilder::default();
         found.add_list(list);
         assert!(!found.unread, "{list}");
         found.blocks()
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(covering("login"), ["login"]);
         // What could be the name of a block is that of no node.
         for name in ["n[16-31]", "n1,n2", "n1 n2", "", "a\0"] {
-            assert!(!is_a_name(name), "{name:?}");
+            assert!(!is_single_node(name), "{name:?}");
         }
     }
 
@@ -303,7 +305,7 @@ mod tests {
                 ..CostLine::default()
             });
         }
-        let nodes = Nodes::of(&event);
+        let nodes = NodeBlocks::of(&event);
         let expected = ["n5", "n7", "n[2-3]"].map(str::to_owned).into();
         assert_eq!((nodes.blocks, nodes.unread), (expected, false));
     }
@@ -312,7 +314,7 @@ mod tests {
     fn a_list_that_cannot_be_read_is_said() {
         let mut job = build::job(1);
         (job.nodes, job.failed_node) = ("n[1-".into(), "n7".into());
-        let nodes = Nodes::of(&build::job_event(EventType::JobStarted, job));
+        let nodes = NodeBlocks::of(&build::job_event(EventType::JobStarted, job));
         assert_eq!(
             (nodes.blocks, nodes.unread),
             (["n7".to_owned()].into(), true)
@@ -324,15 +326,15 @@ mod tests {
         let of = |nodes: String| {
             let mut job = build::job(1);
             job.nodes = nodes;
-            let nodes = Nodes::of(&build::job_event(EventType::JobStarted, job));
+            let nodes = NodeBlocks::of(&build::job_event(EventType::JobStarted, job));
             (nodes.blocks.len(), nodes.unread)
         };
         let every_other = |most: usize| {
             let names = (0..most).map(|n| format!("n{}", 2 * n));
             names.collect::<Vec<_>>().join(",")
         };
-        assert_eq!(of(every_other(MOST_BLOCKS)), (MOST_BLOCKS, false));
-        assert_eq!(of(every_other(MOST_BLOCKS + 1)), (0, true));
+        assert_eq!(of(every_other(MAX_BLOCKS)), (MAX_BLOCKS, false));
+        assert_eq!(of(every_other(MAX_BLOCKS + 1)), (0, true));
         assert_eq!(of("n[0-65535]".into()), (1, false));
         assert_eq!(of("n[0-65536]".into()), (0, true));
     }
@@ -370,12 +372,12 @@ mod tests {
 
         #[test]
         fn a_list_is_read_if_it_can_be_expanded(list in "(n|\\[|\\]|,|-|0|1|9| |x){0,12}") {
-            let mut found = Found::default();
+            let mut found = BlockBuilder::default();
             found.add_list(&list);
             prop_assert_eq!(found.unread, HostList::expand(&list).is_err());
             let blocks = found.blocks();
             if let Ok(names) = HostList::expand(&list) {
-                for name in names.iter().filter(|name| is_a_name(name)) {
+                for name in names.iter().filter(|name| is_single_node(name)) {
                     prop_assert!(covering(name).iter().any(|block| blocks.contains(block)), "{}", name);
                 }
             }

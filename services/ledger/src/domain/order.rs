@@ -9,13 +9,13 @@ use std::collections::{HashMap, VecDeque};
 use sha2::{Digest as _, Sha256};
 
 /// The beginning of SHA-256 of an id. Of a million entries two have the same one in less than one of 500 cases.
-pub type Mark = [u8; 6];
+pub type IdPrefix = [u8; 6];
 
 /// Entries of one message, which has to fit NATS' limit of 1 MiB.
-pub const MAX_MARKS: u64 = 50_000;
+pub const MAX_ID_PREFIXES: u64 = 50_000;
 
 /// The mark of an id.
-pub fn mark(id: &str) -> Mark {
+pub fn id_prefix(id: &str) -> IdPrefix {
     let hash: [u8; 32] = Sha256::digest(id).into();
     let [a, b, c, d, e, f, ..] = hash;
     [a, b, c, d, e, f]
@@ -23,61 +23,61 @@ pub fn mark(id: &str) -> Mark {
 
 /// Marks of entries that follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct EntryOrder {
     /// Sequence of the first.
     pub first_seq: u64,
     /// One for each entry.
-    pub marks: Vec<Mark>,
+    pub prefixes: Vec<IdPrefix>,
 }
 
-impl Order {
+impl EntryOrder {
     /// Sequence after the last.
     pub const fn end(&self) -> u64 {
-        self.first_seq + self.marks.len() as u64
+        self.first_seq + self.prefixes.len() as u64
     }
 
-    /// The body of a message: the first sequence in eight bytes, most significant first, and the marks.
+    /// The body of a message: the first sequence in eight bytes, most significant first, and the prefixes.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = self.first_seq.to_be_bytes().to_vec();
-        body.extend(self.marks.iter().flatten());
+        body.extend(self.prefixes.iter().flatten());
         body
     }
 
     /// Reads a body; `None` if it is none.
     pub fn decode(body: &[u8]) -> Option<Self> {
-        let (first, marks) = body.split_first_chunk::<8>()?;
-        let (marks, rest) = marks.as_chunks();
+        let (first, prefixes) = body.split_first_chunk::<8>()?;
+        let (prefixes, rest) = prefixes.as_chunks();
         let first_seq = u64::from_be_bytes(*first);
-        let fits = rest.is_empty() && first_seq > 0 && !marks.is_empty();
+        let fits = rest.is_empty() && first_seq > 0 && !prefixes.is_empty();
         fits.then(|| Self {
             first_seq,
-            marks: marks.to_vec(),
+            prefixes: prefixes.to_vec(),
         })
     }
 }
 
-/// Finds the places of entries by their marks.
+/// Finds the places of entries by their prefixes.
 #[derive(Debug)]
-pub struct Places {
+pub struct OrderIndex {
     first_seq: u64,
-    missing: Vec<Option<Mark>>,
-    by_mark: HashMap<Mark, VecDeque<u64>>,
+    missing: Vec<Option<IdPrefix>>,
+    by_prefix: HashMap<IdPrefix, VecDeque<u64>>,
 }
 
-impl Places {
+impl OrderIndex {
     /// Places of entries after one, up to another.
     pub fn new(after: u64, up_to: u64) -> Self {
         let count = up_to.saturating_sub(after);
         Self {
             first_seq: after + 1,
             missing: vec![None; usize::try_from(count).unwrap_or(usize::MAX)],
-            by_mark: HashMap::new(),
+            by_prefix: HashMap::new(),
         }
     }
 
     /// Adds what a message says, the newest message first: what was published twice was put right by the later one.
-    pub fn add(&mut self, order: &Order) {
-        for (mark, seq) in order.marks.iter().zip(order.first_seq..) {
+    pub fn add(&mut self, order: &EntryOrder) {
+        for (mark, seq) in order.prefixes.iter().zip(order.first_seq..) {
             let at = seq.checked_sub(self.first_seq);
             let slot = at.and_then(|at| self.missing.get_mut(usize::try_from(at).ok()?));
             if let Some(slot @ None) = slot {
@@ -96,7 +96,7 @@ impl Places {
     pub fn indexed(mut self) -> Self {
         for (mark, seq) in self.missing.drain(..).zip(self.first_seq..) {
             if let Some(mark) = mark {
-                self.by_mark.entry(mark).or_default().push_back(seq);
+                self.by_prefix.entry(mark).or_default().push_back(seq);
             }
         }
         self
@@ -104,18 +104,18 @@ impl Places {
 
     /// The place of an entry with this id, which is taken then; `None` if it has none, or has come before.
     pub fn take(&mut self, id: &str) -> Option<u64> {
-        let mark = mark(id);
-        let places = self.by_mark.get_mut(&mark)?;
+        let mark = id_prefix(id);
+        let places = self.by_prefix.get_mut(&mark)?;
         let place = places.pop_front();
         if places.is_empty() {
-            self.by_mark.remove(&mark);
+            self.by_prefix.remove(&mark);
         }
         place
     }
 
     /// Places that are not taken.
     pub fn left(&self) -> usize {
-        self.by_mark.values().map(VecDeque::len).sum()
+        self.by_prefix.values().map(VecDeque::len).sum()
     }
 }
 
@@ -123,26 +123,26 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn order(first_seq: u64, ids: &[&str]) -> Order {
-        Order {
+    fn order(first_seq: u64, ids: &[&str]) -> EntryOrder {
+        EntryOrder {
             first_seq,
-            marks: ids.iter().map(|id| mark(id)).collect(),
+            prefixes: ids.iter().map(|id| id_prefix(id)).collect(),
         }
     }
 
     #[test]
     fn a_message_is_read_as_it_was_written() {
         let order = order(7, &["a", "b", "c"]);
-        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
+        assert_eq!(EntryOrder::decode(&order.encode()), Some(order.clone()));
         assert_eq!(order.end(), 10);
         for wrong in [&b""[..], b"1234567", &[0; 8], &[0; 14], &[1; 15]] {
-            assert_eq!(Order::decode(wrong), None, "{wrong:?}");
+            assert_eq!(EntryOrder::decode(wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
     fn entries_find_their_places_whatever_order_they_come_in() {
-        let mut places = Places::new(3, 8);
+        let mut places = OrderIndex::new(3, 8);
         // The later message, which is read first, is right about 5.
         places.add(&order(5, &["b", "c"]));
         places.add(&order(2, &["old", "older", "a", "other"]));

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
 
 use super::cursor::{Cursor, DIGEST};
-use super::filter::{Filter, Invalid, Selection};
+use super::filter::{Filter, InvalidFilter, Selection};
 
 /// Page size if none is asked for.
 pub const DEFAULT_LIMIT: u32 = 100;
@@ -41,10 +41,10 @@ impl ListRequest {
     ///
     /// # Errors
     /// The first part that is wrong.
-    pub fn check(&self, now: DateTime<Utc>, max_page: u32) -> Result<Query, Invalid> {
+    pub fn check(&self, now: DateTime<Utc>, max_page: u32) -> Result<Query, InvalidFilter> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT.min(max_page));
         if limit == 0 || limit > max_page {
-            return Err(Invalid::new(
+            return Err(InvalidFilter::new(
                 "limit",
                 format!("{limit} is not allowed; allowed: 1 to {max_page}"),
             ));
@@ -58,13 +58,13 @@ impl ListRequest {
         };
         if let Some(text) = &self.cursor {
             let cursor = Cursor::decode(text).ok_or_else(|| {
-                Invalid::new(
+                InvalidFilter::new(
                     "cursor",
                     "not a cursor; allowed: `next_cursor` of the page before, unchanged",
                 )
             })?;
             if cursor.digest != query.digest {
-                return Err(Invalid::new(
+                return Err(InvalidFilter::new(
                     "cursor",
                     "it belongs to another question; allowed: the filters and the order of the page before, unchanged",
                 ));
@@ -77,7 +77,7 @@ impl ListRequest {
         Ok(query)
     }
 
-    /// Digest of all that must stay the same from page to page.
+    /// Digest of all that must be equal from page to page.
     fn digest(&self) -> [u8; DIGEST] {
         let question = (&self.filter, self.descending);
         let hash = Sha256::digest(format!("{question:?}"));
@@ -129,7 +129,7 @@ mod tests {
         request
     }
 
-    fn refused(request: &ListRequest) -> Invalid {
+    fn refused(request: &ListRequest) -> InvalidFilter {
         request.check(now(), 1000).unwrap_err()
     }
 

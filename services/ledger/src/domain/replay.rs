@@ -1,4 +1,4 @@
-//! Replays: recorded events told once more. Who asked, which events, how far it is, and how fast it goes.
+//! Replays of recorded events: request, progress and rate.
 
 mod audit;
 
@@ -10,51 +10,50 @@ use mesh_runtime::TimeBound;
 use mesh_runtime::api::{Caller, Means, Sight};
 use serde::{Deserialize, Serialize};
 
-use super::fact::AUDIT;
-use super::filter::{Filter, Invalid, Selection};
+use super::filter::{Filter, InvalidFilter, Selection};
+use super::record::AUDIT;
 
-/// Most events that are told before it is noted how far it is.
-const LARGEST_PAGE: u32 = 500;
-/// How often in a second that is noted, unless the page is the smallest or the largest.
+/// Largest page published before the cursor is stored.
+const MAX_PAGE: u32 = 500;
+/// Pages per second, unless the page is the smallest or largest.
 const PAGES_PER_SECOND: u32 = 4;
-/// Users that are told apart.
-const MOST_COUNTED: usize = 1000;
-/// Longest idempotency key.
-const LONGEST_KEY: usize = 200;
-/// Longest name of a webhook endpoint, its owner's with it.
-const LONGEST_NAME: usize = 400;
+/// Users listed by name in the audit.
+const MAX_AUDITED_USERS: usize = 1000;
+const MAX_KEY_BYTES: usize = 200;
+/// Includes the owner's name.
+const MAX_NAME_BYTES: usize = 400;
 
-/// What was asked for.
+/// A replay request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Wanted {
+pub struct ReplayRequest {
     /// Which events.
     pub filter: Filter,
     /// Only for this webhook endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Events in a second at most.
+    /// Maximum events per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
 
-/// How much may be asked for.
+/// Limits of replay requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Events in a second if nothing is asked for.
+pub struct ReplayLimits {
+    /// Default events per second.
     pub rate: u32,
-    /// Events in a second at most.
+    /// Maximum events per second.
     pub max_rate: u32,
-    /// Replays of one caller that may run at the same time.
+    /// Concurrent replays per caller.
     pub max_running: u32,
 }
 
-/// Who asked, as they were known then. What they may see stays as it was.
+/// The caller and their visibility at the time of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Who {
-    /// For people.
+pub struct Requester {
+    /// Display name.
     pub name: String,
-    /// The Unix users they are.
+    /// Unix users of the caller.
     pub users: BTreeSet<String>,
     /// `user`, `coordinator`, `auditor` or `admin`.
     pub role: String,
@@ -64,43 +63,44 @@ pub struct Who {
     pub issuer: String,
     /// `sub` of an OIDC identity.
     pub subject: String,
-    /// What they asked, as `POST /v1/replays`.
+    /// The request, such as `POST /v1/replays`.
     pub request: String,
     everything: bool,
     accounts: Vec<(Option<String>, BTreeSet<String>)>,
 }
 
-/// A replay that can be made.
+/// A validated replay request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
-    /// Who asked.
-    pub who: Who,
-    /// What they asked for.
-    pub wanted: Wanted,
+pub struct ReplaySpec {
+    /// The caller.
+    #[serde(rename = "who")]
+    pub requester: Requester,
+    /// The request as received.
+    #[serde(rename = "wanted")]
+    pub requested: ReplayRequest,
     /// Which events, with absolute times and the end of the range.
     pub filter: Filter,
-    /// Events in a second at most.
+    /// Maximum events per second.
     pub rate: u32,
 }
 
-/// Where a replay is.
+/// State of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It goes on.
+pub enum ReplayState {
+    /// Running.
     Running,
-    /// Everything was told.
+    /// All events were published.
     Done,
-    /// It cannot go on.
+    /// Failed permanently.
     Failed,
-    /// Somebody ended it.
+    /// Cancelled by a user.
     Cancelled,
 }
 
-impl State {
+impl ReplayState {
     /// Every state.
     pub const ALL: [Self; 4] = [Self::Running, Self::Done, Self::Failed, Self::Cancelled];
-
-    /// Its word.
+    /// Name of the state.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -110,14 +110,14 @@ impl State {
         }
     }
 
-    /// The state of a word.
+    /// Parses a state.
     ///
     /// # Errors
     /// If it is none.
-    pub fn parse(word: &str) -> Result<Self, Invalid> {
+    pub fn parse(word: &str) -> Result<Self, InvalidFilter> {
         let found = Self::ALL.into_iter().find(|state| state.as_str() == word);
         found.ok_or_else(|| {
-            Invalid::new(
+            InvalidFilter::new(
                 "state",
                 format!("{word:?} is no state; allowed: running, done, failed, cancelled"),
             )
@@ -125,21 +125,21 @@ impl State {
     }
 }
 
-/// What of the audit's entries is written.
+/// Audit entries written so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Audited {
-    /// Nothing: no event is told before it is.
+pub enum AuditProgress {
+    /// None; no event is published before the first.
     Nothing,
-    /// Its beginning.
+    /// The opening entry.
     Begin,
-    /// Its end: nothing is left to do.
+    /// The closing entry.
     End,
 }
 
-/// Whose data of other people was told.
+/// Other users' events that were published.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
-    /// Unix users, at most [`MOST_COUNTED`].
+pub struct AuditedRows {
+    /// Unix users, at most [`MAX_AUDITED_USERS`].
     pub users: BTreeSet<String>,
     /// Events.
     pub rows: u64,
@@ -150,43 +150,43 @@ pub struct Shown {
 pub struct Replay {
     /// UUID.
     pub id: String,
-    /// What is told to whom.
-    pub request: Request,
-    /// When it was asked for, in microseconds since 1970.
+    /// The validated request.
+    pub request: ReplaySpec,
+    /// When it was requested, in microseconds since 1970.
     pub made_at: i64,
     /// Last sequence of the range.
     pub to_seq: i64,
-    /// Everything up to here was told.
+    /// Last published sequence.
     pub cursor: i64,
-    /// Events that were told.
+    /// Published events.
     pub sent: i64,
-    /// Whose data of other people was told.
-    pub shown: Shown,
-    /// Where it is.
-    pub state: State,
+    /// Other users' events that were published.
+    pub shown: AuditedRows,
+    /// State.
+    pub state: ReplayState,
     /// When it ended, in microseconds since 1970.
     pub ended_at: Option<i64>,
     /// Who cancelled it.
     pub cancelled_by: Option<String>,
     /// What it waits for, or why it failed.
     pub problem: String,
-    /// What of the audit's entries is written.
-    pub audited: Audited,
+    /// Audit entries written so far.
+    pub audited: AuditProgress,
 }
 
-/// Why no replay is made.
+/// A refused replay request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// Something is wrong.
+pub enum ReplayRefused {
+    /// The request is invalid.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// The caller may not do it.
+    Invalid(#[from] InvalidFilter),
+    /// The caller lacks the right.
     #[error("{0}")]
     Forbidden(&'static str),
 }
 
-impl Who {
-    /// Who calls.
+impl Requester {
+    /// Captures a caller.
     pub fn of(caller: &Caller) -> Self {
         let (issuer, subject) = match &caller.means {
             Means::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
@@ -208,7 +208,7 @@ impl Who {
         }
     }
 
-    /// What they may see.
+    /// Visibility of the requester.
     pub fn sight(&self) -> Sight {
         if self.everything {
             return Sight::Everything;
@@ -218,14 +218,12 @@ impl Who {
             accounts: self.accounts.iter().cloned().collect::<BTreeMap<_, _>>(),
         }
     }
-
-    /// True if only what is their own is told to them.
-    fn sees_only_their_own(&self) -> bool {
+    fn sees_only_own_events(&self) -> bool {
         !self.everything && self.accounts.is_empty()
     }
 }
 
-/// What the replays of a caller are found by. People of the same name are told apart by how they are known.
+/// Owner key of a caller's replays. Identities with the same name differ by authentication method.
 pub fn owner(caller: &Caller) -> String {
     match &caller.means {
         Means::Peer { uid } => format!("unix {uid}"),
@@ -234,37 +232,41 @@ pub fn owner(caller: &Caller) -> String {
     }
 }
 
-/// Checks the text by which a caller finds their replay again.
+/// Validates an idempotency key.
 ///
 /// # Errors
 /// If it is none.
-pub fn check_key(key: &str) -> Result<(), Invalid> {
-    if key.is_empty() || key.len() > LONGEST_KEY || !key.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(Invalid::new(
+pub fn check_key(key: &str) -> Result<(), InvalidFilter> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(InvalidFilter::new(
             "idempotency_key",
-            format!("it is no such key; allowed: 1 to {LONGEST_KEY} printable ASCII characters"),
+            format!("it is no such key; allowed: 1 to {MAX_KEY_BYTES} printable ASCII characters"),
         ));
     }
     Ok(())
 }
 
-/// Checks that somebody may have events told to a webhook endpoint: administrators to every one, users to their own. Whose it is
-/// stands in `owner`, empty for the operator's; `None` if there is none of that name.
+/// Checks that the caller may replay to a webhook endpoint: administrators to any, users to their own. `owner` is empty for the operator's
+/// endpoints and `None` if there is no such endpoint.
 ///
 /// # Errors
-/// If they may not. Who may not know of it is told that it is not there.
-pub fn check_endpoint(caller: &Caller, endpoint: &str, owner: Option<&str>) -> Result<(), Refused> {
+/// If the caller may not. An endpoint that they may not see is reported as unknown.
+pub fn check_endpoint(
+    caller: &Caller,
+    endpoint: &str,
+    owner: Option<&str>,
+) -> Result<(), ReplayRefused> {
     match owner {
         Some(owner) if caller.may_write() || caller.is(owner) => Ok(()),
-        Some(_) if caller.sees_everything() => Err(Refused::Forbidden(
+        Some(_) if caller.sees_everything() => Err(ReplayRefused::Forbidden(
             "endpoint: auditors have nothing told to others' webhook endpoints; ask its owner or an administrator",
         )),
         Some(_) | None => Err(unknown_endpoint(endpoint).into()),
     }
 }
 
-fn unknown_endpoint(endpoint: &str) -> Invalid {
-    Invalid::new(
+fn unknown_endpoint(endpoint: &str) -> InvalidFilter {
+    InvalidFilter::new(
         "endpoint",
         format!(
             "there is no webhook endpoint {endpoint:?}, or it is not yours; allowed: one that `smesh webhooks list` (GET /v1/webhooks) shows you"
@@ -272,7 +274,7 @@ fn unknown_endpoint(endpoint: &str) -> Invalid {
     )
 }
 
-impl Wanted {
+impl ReplayRequest {
     /// Checks what was asked for, but for whose the endpoint is ([`check_endpoint`]). Without an end, the range ends with the ledger as it is now.
     ///
     /// # Errors
@@ -281,12 +283,12 @@ impl Wanted {
         self,
         caller: &Caller,
         head: u64,
-        limits: &Limits,
+        limits: &ReplayLimits,
         now: DateTime<Utc>,
-    ) -> Result<Request, Refused> {
+    ) -> Result<ReplaySpec, ReplayRefused> {
         let rate = self.rate.unwrap_or(limits.rate.min(limits.max_rate));
         if rate == 0 || rate > limits.max_rate {
-            return Err(Invalid::new(
+            return Err(InvalidFilter::new(
                 "rate",
                 format!(
                     "{rate} is not allowed; allowed: 1 to {} events in a second",
@@ -295,13 +297,13 @@ impl Wanted {
             )
             .into());
         }
-        let named = |endpoint: &String| !endpoint.is_empty() && endpoint.len() <= LONGEST_NAME;
+        let named = |endpoint: &String| !endpoint.is_empty() && endpoint.len() <= MAX_NAME_BYTES;
         if let Some(endpoint) = self.endpoint.as_ref().filter(|endpoint| !named(endpoint)) {
             return Err(unknown_endpoint(endpoint).into());
         }
         let audit = |kind: &&String| kind.split('.').next() == Some(AUDIT);
         if let Some(kind) = self.filter.types.iter().find(audit) {
-            return Err(Invalid::new(
+            return Err(InvalidFilter::new(
                 "type",
                 format!("{kind:?} is not replayed; allowed: types of events, not of the audit"),
             )
@@ -314,16 +316,16 @@ impl Wanted {
         filter.since = filter.since.map(absolute);
         filter.until = filter.until.map(absolute);
         filter.to_seq = Some(to_seq);
-        Ok(Request {
-            who: Who::of(caller),
-            wanted: self,
+        Ok(ReplaySpec {
+            requester: Requester::of(caller),
+            requested: self,
             filter,
             rate,
         })
     }
 }
 
-impl Request {
+impl ReplaySpec {
     /// Sequence after which it begins.
     pub fn begin(&self) -> i64 {
         let from = self.filter.from_seq.unwrap_or(1).max(1) - 1;
@@ -339,7 +341,7 @@ impl Request {
     ///
     /// # Errors
     /// If it is not what was checked once.
-    pub fn selection(&self) -> Result<Selection, Invalid> {
+    pub fn selection(&self) -> Result<Selection, InvalidFilter> {
         let filter = Filter {
             from_seq: None,
             to_seq: None,
@@ -349,71 +351,71 @@ impl Request {
         filter.check(DateTime::<Utc>::MIN_UTC)
     }
 
-    /// The filter for people and for the audit.
+    /// The filter as JSON, for the audit.
     pub fn shown_filter(&self) -> String {
         serde_json::to_string(&self.filter).unwrap_or_default()
     }
 }
 
 impl Replay {
-    /// A replay that nobody works on yet.
-    pub fn new(id: String, request: Request, now: DateTime<Utc>) -> Self {
+    /// A new replay.
+    pub fn new(id: String, request: ReplaySpec, now: DateTime<Utc>) -> Self {
         Self {
             id,
             made_at: now.timestamp_micros(),
             to_seq: request.end(),
             cursor: request.begin(),
             sent: 0,
-            shown: Shown::default(),
-            state: State::Running,
+            shown: AuditedRows::default(),
+            state: ReplayState::Running,
             ended_at: None,
             cancelled_by: None,
             problem: String::new(),
-            audited: Audited::Nothing,
+            audited: AuditProgress::Nothing,
             request,
         }
     }
 
-    /// How much of the range is behind it, 0 to 1.
+    /// Progress from 0 to 1.
     pub fn progress(&self) -> f64 {
         let begin = self.request.begin();
         let (behind, whole) = (self.cursor - begin, self.to_seq.saturating_sub(begin));
-        if self.state == State::Done || whole <= 0 {
+        if self.state == ReplayState::Done || whole <= 0 {
             return 1.0;
         }
         (behind as f64 / whole as f64).clamp(0.0, 1.0)
     }
 
-    /// An event of a user was told; of an empty one, it is nobody's.
-    pub fn told(&mut self, seq: i64, owner: &str) {
+    /// Counts a published event of `owner`, which is empty for events without one.
+    pub fn add_sent(&mut self, seq: i64, owner: &str) {
         self.cursor = seq;
         self.sent += 1;
-        if owner.is_empty() || self.request.who.users.contains(owner) {
+        if owner.is_empty() || self.request.requester.users.contains(owner) {
             return;
         }
         self.shown.rows += 1;
-        if self.shown.users.len() < MOST_COUNTED && !self.shown.users.contains(owner) {
+        if self.shown.users.len() < MAX_AUDITED_USERS && !self.shown.users.contains(owner) {
             self.shown.users.insert(owner.to_owned());
         }
     }
 
-    /// It ended.
-    pub fn end(&mut self, state: State, problem: String, now: DateTime<Utc>) {
+    /// Ends the replay.
+    pub fn end(&mut self, state: ReplayState, problem: String, now: DateTime<Utc>) {
         self.state = state;
         self.problem = problem;
         self.ended_at = Some(now.timestamp_micros());
-        if state == State::Done {
+        if state == ReplayState::Done {
             self.cursor = self.cursor.max(self.to_seq);
         }
     }
 }
 
-/// How many events are told before it is noted how far it is.
+/// Events per page.
 pub fn page(rate: u32) -> u32 {
-    (rate / PAGES_PER_SECOND).clamp(1, LARGEST_PAGE)
+    (rate / PAGES_PER_SECOND).clamp(1, MAX_PAGE)
 }
 
-/// How long to wait after so many events, which took so long, to keep the rate.
+/// Pause after a page that keeps the rate.
 pub fn pause(sent: usize, rate: u32, took: Duration) -> Duration {
     Duration::from_secs_f64(sent as f64 / f64::from(rate.max(1))).saturating_sub(took)
 }

@@ -1,11 +1,11 @@
-//! Sums over the history: how often things happened, how long jobs waited, what they cost.
+//! Aggregates over the history: how often things happened, how long jobs waited, what they cost.
 
 use std::collections::BTreeMap;
 
-use super::filter::Invalid;
+use super::filter::InvalidFilter;
 
 /// Most groups of one answer.
-pub const MOST_GROUPS: usize = 10_000;
+pub const MAX_GROUPS: usize = 10_000;
 
 /// What sums are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Group {
     ///
     /// # Errors
     /// If a word is none of them or comes twice.
-    pub fn parse_list(text: &str) -> Result<Vec<Self>, Invalid> {
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, InvalidFilter> {
         let mut groups = Vec::new();
         for word in text.split(',').map(str::trim) {
             let group = Self::ALL
@@ -60,7 +60,7 @@ impl Group {
                 .filter(|group| !groups.contains(group));
             groups.push(group.ok_or_else(|| {
                 let words = Self::ALL.map(Self::as_str).join(", ");
-                Invalid::new(
+                InvalidFilter::new(
                     "by",
                     format!("{word:?} is no group, or is given twice; allowed: {words}, several with commas"),
                 )
@@ -71,24 +71,24 @@ impl Group {
 }
 
 /// The values of a row's groups, in the order in which they were asked for; `None` for what has no such value.
-pub type Key = Vec<Option<String>>;
+pub type GroupKey = Vec<Option<String>>;
 
-/// Sums of one group.
+/// Aggregates of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct StatsRow {
     /// Which group.
-    pub key: Key,
+    pub key: GroupKey,
     /// How often each event of a job happened, by its word.
     pub counts: BTreeMap<String, u64>,
     /// How long jobs that started had waited. `None` if none started.
-    pub wait: Option<Wait>,
+    pub wait: Option<WaitStats>,
     /// Final costs of the runs that ended, by currency.
     pub costs: BTreeMap<String, i64>,
 }
 
 /// How long jobs waited from being eligible (or, where Slurm does not tell, submitted) to their start, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct WaitStats {
     /// How many starts.
     pub starts: u64,
     /// Half of them waited no longer.
@@ -101,21 +101,21 @@ pub struct Wait {
 
 /// What a database sums up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct Aggregates {
     /// Group, event word, how often.
-    pub counts: Vec<(Key, String, u64)>,
+    pub counts: Vec<(GroupKey, String, u64)>,
     /// Group, waits.
-    pub waits: Vec<(Key, Wait)>,
+    pub waits: Vec<(GroupKey, WaitStats)>,
     /// Group, currency, millionths of its unit.
-    pub costs: Vec<(Key, String, i64)>,
+    pub costs: Vec<(GroupKey, String, i64)>,
 }
 
 /// One row for each group, ordered by the group's values.
 ///
 /// # Errors
 /// If there are more groups than one answer tells.
-pub fn rows(sums: Sums) -> Result<Vec<Row>, Invalid> {
-    let mut rows: BTreeMap<Key, Row> = BTreeMap::new();
+pub fn rows(sums: Aggregates) -> Result<Vec<StatsRow>, InvalidFilter> {
+    let mut rows: BTreeMap<GroupKey, StatsRow> = BTreeMap::new();
     for (key, word, count) in sums.counts {
         row(&mut rows, key).counts.insert(word, count);
     }
@@ -125,19 +125,19 @@ pub fn rows(sums: Sums) -> Result<Vec<Row>, Invalid> {
     for (key, currency, micros) in sums.costs {
         row(&mut rows, key).costs.insert(currency, micros);
     }
-    if rows.len() > MOST_GROUPS {
-        return Err(Invalid::new(
+    if rows.len() > MAX_GROUPS {
+        return Err(InvalidFilter::new(
             "by",
-            format!("more than {MOST_GROUPS} groups; allowed: a narrower filter, or fewer groups"),
+            format!("more than {MAX_GROUPS} groups; allowed: a narrower filter, or fewer groups"),
         ));
     }
     Ok(rows.into_values().collect())
 }
 
-fn row(rows: &mut BTreeMap<Key, Row>, key: Key) -> &mut Row {
-    rows.entry(key.clone()).or_insert_with(|| Row {
+fn row(rows: &mut BTreeMap<GroupKey, StatsRow>, key: GroupKey) -> &mut StatsRow {
+    rows.entry(key.clone()).or_insert_with(|| StatsRow {
         key,
-        ..Row::default()
+        ..StatsRow::default()
     })
 }
 
@@ -145,19 +145,19 @@ fn row(rows: &mut BTreeMap<Key, Row>, key: Key) -> &mut Row {
 mod tests {
     use super::*;
 
-    fn key(user: &str) -> Key {
+    fn key(user: &str) -> GroupKey {
         vec![Some(user.to_owned())]
     }
 
     #[test]
     fn what_belongs_together_is_one_row() {
-        let wait = Wait {
+        let wait = WaitStats {
             starts: 2,
             p50: 1,
             p90: 5,
             max: 5,
         };
-        let rows = rows(Sums {
+        let rows = rows(Aggregates {
             counts: vec![
                 (key("bob"), "started".into(), 2),
                 (key("alice"), "failed".into(), 1),

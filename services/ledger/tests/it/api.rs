@@ -9,7 +9,7 @@ use mesh_testkit::build::{self, CLUSTER, submit_time};
 use serde_json::Value;
 
 use crate::support::{
-    Database, admin, audit_entry, audit_fact, fact, node_event, of_user, on_both, serve,
+    Database, admin, audit_entry, audit_fact, node_event, of_user, on_both, record, serve,
 };
 
 on_both!(
@@ -31,8 +31,8 @@ impl Api {
         mesh_runtime::install_tls();
         let store = database.store().await;
         for batch in events.chunks(500) {
-            let facts = batch.iter().map(fact).collect();
-            store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+            let records = batch.iter().map(record).collect();
+            store.append("SLURM_EVENTS", 1, records).await.unwrap();
         }
         let url = serve(&store, admin(), 1000, 100).await;
         Self {
@@ -201,7 +201,7 @@ async fn cursors_are_stable_while_events_are_appended(database: Database) {
             appended += 1;
             let fresh = submitted(if order == "asc" { "bob" } else { "alice" }, appended, 0);
             api.store
-                .append("SLURM_EVENTS", 1, vec![fact(&fresh)])
+                .append("SLURM_EVENTS", 1, vec![record(&fresh)])
                 .await
                 .unwrap();
             match page["next_cursor"].as_str() {
@@ -223,7 +223,7 @@ async fn a_body_changed_in_the_database_is_an_error_and_not_a_wrong_answer(datab
     mesh_runtime::install_tls();
     let store = database.store().await;
     store
-        .append("S", 1, vec![fact(&submitted("alice", 1, 0))])
+        .append("S", 1, vec![record(&submitted("alice", 1, 0))])
         .await
         .unwrap();
     let mut outsider = database.outsider().await;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use ledger::domain::fact::{Fact, NotAFact};
+use ledger::domain::record::{InvalidRecord, Record};
 use ledger::verify_database;
 use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
@@ -10,7 +10,7 @@ use mesh_testkit::build::{self, CLUSTER};
 use prost::Message as _;
 
 use crate::support::{
-    Database, Process, audit_entry, audit_fact, bus, fact, node_event, of_user, on_both, serve,
+    Database, Process, audit_entry, audit_fact, bus, node_event, of_user, on_both, record, serve,
 };
 
 on_both!(
@@ -44,7 +44,7 @@ async fn every_fact_is_kept_once_and_what_is_no_fact_is_parked(database: Databas
     .unwrap();
     ids.insert(audit.id);
 
-    // Beyond the dedupe window the bus delivers a fact again: here under another message id.
+    // Beyond the dedupe window the bus delivers a record again: here under another message id.
     let mut again = build::job_event(EventType::JobSubmitted, build::job(1));
     let subject = subject::of(&again).unwrap();
     again.late = true;
@@ -109,10 +109,10 @@ async fn a_fact_that_comes_again_is_not_appended(database: Database) {
     let event = build::job_event(EventType::JobStarted, build::job(7));
     let mut other = event.clone();
     other.late = true;
-    let first = store.append("S", 1, vec![fact(&event)]).await.unwrap();
+    let first = store.append("S", 1, vec![record(&event)]).await.unwrap();
     assert_eq!(first.entries.len(), 1);
     let again = store
-        .append("S", 3, vec![fact(&event), fact(&other)])
+        .append("S", 3, vec![record(&event), record(&other)])
         .await
         .unwrap();
     assert_eq!(
@@ -130,15 +130,15 @@ async fn any_text_of_an_event_can_be_kept(database: Database) {
     let mut job = build::job(1);
     job.partition = "p\0\u{1F980}' --\\".into();
     let strange = of_user("al\0ice", EventType::JobStarted, job);
-    let appended = store.append("S", 1, vec![fact(&strange)]).await.unwrap();
+    let appended = store.append("S", 1, vec![record(&strange)]).await.unwrap();
     assert_eq!(appended.entries.len(), 1);
     let verified = verify_database(&database.location(), |_| ()).await;
     assert_eq!(verified.unwrap().count, 1);
     let mut audit = audit_entry(1);
     audit.cluster = "c\0".into();
-    let refused = Fact::audit("mesh.c.audit.delivery", audit.encode_to_vec().into());
+    let refused = Record::audit("mesh.c.audit.delivery", audit.encode_to_vec().into());
     assert!(
-        matches!(refused, Err(NotAFact::ZeroByte("cluster"))),
+        matches!(refused, Err(InvalidRecord::ZeroByte("cluster"))),
         "{refused:?}"
     );
 }
@@ -146,7 +146,7 @@ async fn any_text_of_an_event_can_be_kept(database: Database) {
 async fn the_database_refuses_to_change_or_delete(database: Database) {
     let store = database.store().await;
     let event = build::job_event(EventType::JobStarted, build::job(7));
-    store.append("S", 1, vec![fact(&event)]).await.unwrap();
+    store.append("S", 1, vec![record(&event)]).await.unwrap();
 
     let mut outsider = database.outsider().await;
     let both = [
@@ -221,7 +221,7 @@ async fn the_database_refuses_to_change_or_delete(database: Database) {
 async fn what_was_signed_and_noted_about_the_ledger_stays_as_it_is(database: Database) {
     let store = database.store().await;
     let event = build::job_event(EventType::JobStarted, build::job(7));
-    store.append("S", 1, vec![fact(&event)]).await.unwrap();
+    store.append("S", 1, vec![record(&event)]).await.unwrap();
     let mut outsider = database.outsider().await;
     for row in [
         "checkpoint_keys (number, vkey, from_size, made_at, made_by) VALUES (1, 'k', 0, 1, 'root')",
@@ -285,13 +285,13 @@ async fn only_the_owner_may_read_the_file() {
 }
 
 async fn columns_for_queries_are_filled_again_from_the_payloads(database: Database) {
-    let facts = || {
-        let mut facts: Vec<_> = (1..=2500)
-            .map(|id| fact(&of_user("alice", EventType::JobStarted, build::job(id))))
+    let records = || {
+        let mut records: Vec<_> = (1..=2500)
+            .map(|id| record(&of_user("alice", EventType::JobStarted, build::job(id))))
             .collect();
-        facts.push(fact(&node_event("n1", 1)));
-        facts.push(audit_fact(&audit_entry(1)));
-        facts
+        records.push(record(&node_event("n1", 1)));
+        records.push(audit_fact(&audit_entry(1)));
+        records
     };
     let listed = async |store: &ledger::Store| {
         let url = serve(store, crate::support::admin(), 5000, 10).await;
@@ -304,7 +304,7 @@ async fn columns_for_queries_are_filled_again_from_the_payloads(database: Databa
     };
     mesh_runtime::install_tls();
     let store = database.store().await;
-    for batch in facts().chunks(500) {
+    for batch in records().chunks(500) {
         store.append("S", 1, batch.to_vec()).await.unwrap();
     }
     let before = listed(&store).await;

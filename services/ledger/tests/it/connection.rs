@@ -8,7 +8,7 @@ use mesh_testkit::{Postgres, build, psql};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 use crate::roles::of_role;
-use crate::support::{Database, Outsider, fact};
+use crate::support::{Database, Outsider, record};
 
 /// An authority of a test's own.
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
@@ -26,8 +26,8 @@ fn pem(folder: &Path, authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> P
 
 async fn append(store: &Store, job: u32) -> Result<(), ledger::Error> {
     let event = build::job_event(EventType::JobStarted, build::job(job));
-    let facts = vec![fact(&event)];
-    store.append("SLURM_EVENTS", job.into(), facts).await?;
+    let records = vec![record(&event)];
+    store.append("SLURM_EVENTS", job.into(), records).await?;
     Ok(())
 }
 

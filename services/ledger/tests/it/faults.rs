@@ -99,7 +99,7 @@ async fn it_starts_before_its_database_and_goes_on_when_that_comes() {
     let process = Process::spawn(&nats, &database.url, "");
     process
         .until("it says why", async |process| {
-            process.log().contains("ledger is not there yet")
+            process.log().contains("ledger database unavailable")
         })
         .await;
     assert!(process.get("/readyz").await.is_none());

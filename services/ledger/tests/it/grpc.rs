@@ -1,6 +1,6 @@
 //! gRPC gives the same answers as REST, on the same address.
 
-mod sight;
+mod visibility;
 
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
@@ -14,8 +14,8 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::support::{
-    DEADLINE, Database, admin, audit_entry, audit_fact, fact, node_event, of_user, on_both, serve,
-    user,
+    DEADLINE, Database, admin, audit_entry, audit_fact, node_event, of_user, on_both, record,
+    serve, user,
 };
 
 on_both!(
@@ -35,7 +35,7 @@ async fn answers_are_those_of_rest(database: Database) {
         of_user("alice", EventType::JobStarted, build::job(1)),
     ];
     store
-        .append("S", 3, events.iter().map(fact).collect())
+        .append("S", 3, events.iter().map(record).collect())
         .await
         .unwrap();
     store
@@ -92,9 +92,9 @@ async fn answers_are_those_of_rest(database: Database) {
         job: job.into(),
         at: None,
     };
-    let story = alice.get_job(of_job("1")).await.unwrap().into_inner();
-    assert_eq!((story.runs.len(), story.runs[0].timeline.len()), (1, 2));
-    assert_eq!(story.runs[0].summary.as_ref().unwrap().user, "alice");
+    let history = alice.get_job(of_job("1")).await.unwrap().into_inner();
+    assert_eq!((history.runs.len(), history.runs[0].timeline.len()), (1, 2));
+    assert_eq!(history.runs[0].summary.as_ref().unwrap().user, "alice");
     assert_eq!(
         alice.get_job(of_job("2")).await.unwrap_err().code(),
         Code::NotFound
@@ -134,11 +134,11 @@ async fn parts_of_entries_and_exports_are_those_of_rest(database: Database) {
     mesh_runtime::install_tls();
     let store = database.store().await;
     // More than two pages of an export, with an audit entry in between.
-    let started = |n| fact(&of_user("alice", EventType::JobStarted, build::job(n)));
-    let mut facts: Vec<_> = (1..=250).map(started).collect();
-    facts.insert(100, audit_fact(&audit_entry(1)));
-    facts.push(fact(&node_event("n1", 1)));
-    store.append("S", 1, facts).await.unwrap();
+    let started = |n| record(&of_user("alice", EventType::JobStarted, build::job(n)));
+    let mut records: Vec<_> = (1..=250).map(started).collect();
+    records.insert(100, audit_fact(&audit_entry(1)));
+    records.push(record(&node_event("n1", 1)));
+    store.append("S", 1, records).await.unwrap();
     let url = serve(&store, admin(), 1000, 100).await;
     let mut grpc = client(url.clone()).await;
     let lines = async |query: &str| -> Vec<serde_json::Value> {
@@ -271,7 +271,7 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
         of_user("bob", EventType::JobStarted, build::job(2)),
     ];
     store
-        .append("S", 3, events.iter().map(fact).collect())
+        .append("S", 3, events.iter().map(record).collect())
         .await
         .unwrap();
     let mut all = client(serve(&store, admin(), 2, 100).await).await;
@@ -337,7 +337,7 @@ async fn filters_sums_nodes_and_the_tail_are_those_of_rest_too() {
         assert_eq!(entry.seq, seq);
     }
     let next = of_user("alice", EventType::JobStarted, build::job(4));
-    store.append("S", 4, vec![fact(&next)]).await.unwrap();
+    store.append("S", 4, vec![record(&next)]).await.unwrap();
     let entry = tail.message().await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.seq, entry.event), (4, Some(next)));
     let bounded = all

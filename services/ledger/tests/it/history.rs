@@ -193,9 +193,13 @@ async fn a_node_finds_itself_and_the_jobs_that_ran_on_it(database: Database) {
     let (status, problem) = api.get("/v1/events?node=n[16-17]").await;
     assert_eq!(status, 400);
     assert!(problem["detail"].as_str().unwrap().starts_with("node: "));
-    // A node's own story is about nothing else.
-    let (_, story) = api.get(&format!("/v1/nodes/{CLUSTER}/n17")).await;
-    assert_eq!(story["timeline"].as_array().unwrap().len(), 1, "{story}");
+    // A node's own history is about nothing else.
+    let (_, history) = api.get(&format!("/v1/nodes/{CLUSTER}/n17")).await;
+    assert_eq!(
+        history["timeline"].as_array().unwrap().len(),
+        1,
+        "{history}"
+    );
     let verified = ledger::verify_database(&location, |_| ()).await.unwrap();
     assert_eq!(verified.count, 10);
 }
@@ -381,12 +385,12 @@ async fn a_job_and_a_node_are_told_as_they_were_at_a_time(database: Database) {
         (submit_time() + TimeDelta::seconds(seconds)).to_rfc3339_opts(SecondsFormat::Secs, true)
     };
     let state = async |seconds| {
-        let (status, story) = api
+        let (status, history) = api
             .get(&format!("/v1/jobs/{CLUSTER}/100_1?at={}", at(seconds)))
             .await;
-        assert_eq!(status, 200, "{story}");
-        assert_eq!(story["at"], at(seconds));
-        story["runs"][0]["summary"]["state"]
+        assert_eq!(status, 200, "{history}");
+        assert_eq!(history["at"], at(seconds));
+        history["runs"][0]["summary"]["state"]
             .as_str()
             .unwrap()
             .to_owned()

@@ -9,7 +9,7 @@ use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest};
 use mesh_testkit::{NatsServer, build};
 use tonic::transport::Endpoint;
 
-use crate::support::{Database, Process, fact, free_address, on_both, secret};
+use crate::support::{Database, Process, free_address, on_both, record, secret};
 
 on_both!(exports_of_any_size_are_made_in_little_memory,);
 
@@ -33,13 +33,13 @@ enum Pace {
 
 async fn fill(store: &Store) {
     for first in (1..=ENTRIES).step_by(BATCH as usize) {
-        let facts = (first..first + BATCH).map(|id| {
+        let records = (first..first + BATCH).map(|id| {
             let mut job = build::job(id);
             job.work_dir = format!("/home/{}", "x".repeat(SIZE));
-            fact(&build::job_event(EventType::JobStarted, job))
+            record(&build::job_event(EventType::JobStarted, job))
         });
-        let facts = facts.collect();
-        store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+        let records = records.collect();
+        store.append("SLURM_EVENTS", 1, records).await.unwrap();
     }
 }
 

@@ -18,7 +18,7 @@ use mesh_testkit::build::{self, CLUSTER};
 use serde_json::{Value, json};
 
 use crate::api::get;
-use crate::support::{Database, admin, audit_entry, audit_fact, bus, fact, node_event, of_user};
+use crate::support::{Database, admin, audit_entry, audit_fact, bus, node_event, of_user, record};
 
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
 
@@ -34,16 +34,16 @@ impl Whole {
         mesh_runtime::install_tls();
         let database = Database::sqlite();
         let store = database.store().await;
-        let mut facts: Vec<_> = events.iter().map(fact).collect();
-        facts.push(audit_fact(&audit_entry(1)));
-        store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+        let mut records: Vec<_> = events.iter().map(record).collect();
+        records.push(audit_fact(&audit_entry(1)));
+        store.append("SLURM_EVENTS", 1, records).await.unwrap();
         let nats = NatsServer::start().await;
         let bus = bus(&nats, "ledger").await;
         let file = KeyFile::new(database.folder.path().join("key"));
         let checkpointer = Checkpointer::new(store.clone(), bus.clone(), file, "o", CLUSTER);
         checkpointer.sign_if_new().await.unwrap();
         let proofs = Arc::new(Proofs::new(store.clone(), checkpointer));
-        // Nobody works on them: every order is taken, and stays.
+        // Nobody works on them: every order is received, and stays.
         let replayer = Replayer::new(store.clone(), bus, CLUSTER, Duration::from_secs(86_400));
         let limits = ledger::ReplayConfig {
             max_running: 100_000,

@@ -22,7 +22,7 @@ use serde_json::Value;
 use signed_note::{Note, StandardVerifier, VerifierList};
 use tlog_tiles::{Hash, check_record, check_tree};
 
-use crate::support::{Database, bus, fact, of_user, on_both, user};
+use crate::support::{Database, bus, of_user, on_both, record, user};
 
 on_both!(proofs_hold_for_another_implementation);
 
@@ -51,9 +51,10 @@ impl Ledger {
     pub async fn append(&mut self, count: u32) {
         let jobs = self.next_job..self.next_job + count;
         self.next_job += count;
-        let facts = jobs.map(|id| fact(&of_user("alice", EventType::JobSubmitted, build::job(id))));
-        let facts: Vec<_> = facts.collect();
-        for batch in facts.chunks(500) {
+        let records =
+            jobs.map(|id| record(&of_user("alice", EventType::JobSubmitted, build::job(id))));
+        let records: Vec<_> = records.collect();
+        for batch in records.chunks(500) {
             self.store.append("S", 1, batch.to_vec()).await.unwrap();
         }
     }
@@ -201,7 +202,7 @@ async fn proofs_hold_for_another_implementation(database: Database) {
     .unwrap();
 
     // By id, for those who may see the event.
-    let id = fact(&build::job_event(EventType::JobSubmitted, build::job(3))).id;
+    let id = record(&build::job_event(EventType::JobSubmitted, build::job(3))).id;
     let by_id = format!("/v1/ledger/proof/inclusion?id={id}&size=7");
     assert_eq!(json(&format!("{url}{by_id}")).await["seq"], 3);
     let bob = ledger.serve(user("bob")).await;

@@ -55,8 +55,8 @@ async fn what_cannot_be_audited_is_not_shown() {
         })
         .await;
     // Another question than those below: its entry covers nothing else.
-    let story = process.get("/v1/jobs/testbed/2").await.unwrap();
-    assert!(story.contains("alice"));
+    let history = process.get("/v1/jobs/testbed/2").await.unwrap();
+    assert!(history.contains("alice"));
 
     nats.kill();
     let answers = futures_util::future::join_all(paths.iter().map(async |path| ask(path).await));

@@ -1,4 +1,4 @@
-//! Recorded events told once more: the same, to whom they may be told, once, and to the end.
+//! RecordedEvent events sent once more: the same, to whom they may be sent, once, and to the end.
 
 mod endpoints;
 
@@ -13,7 +13,7 @@ use axum::Extension;
 use futures_util::future::join_all;
 use ledger::Store;
 use ledger::api::{Replays, replay_router};
-use ledger::domain::replay::Limits;
+use ledger::domain::replay::ReplayLimits;
 use ledger::replayer::Replayer;
 use mesh_api::ledger::replay_service_client::ReplayServiceClient;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
@@ -31,8 +31,8 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use crate::support::{
-    DEADLINE, Database, Process, admin, audit_entry, audit_fact, bus, fact, node_event, of_user,
-    on_both, user,
+    DEADLINE, Database, Process, admin, audit_entry, audit_fact, bus, node_event, of_user, on_both,
+    record, user,
 };
 
 on_both!(
@@ -42,7 +42,7 @@ on_both!(
     what_was_told_long_ago_leaves_the_bus,
 );
 
-const LIMITS: Limits = Limits {
+const LIMITS: ReplayLimits = ReplayLimits {
     rate: 1000,
     max_rate: 5000,
     max_running: 3,
@@ -62,7 +62,7 @@ impl Ledger {
         Self::start_with(database, Duration::from_secs(86_400)).await
     }
 
-    /// With what was told kept for some time.
+    /// With what was sent kept for some time.
     async fn start_with(database: Database, keep: Duration) -> Self {
         mesh_runtime::install_tls();
         let store = database.store().await;
@@ -70,7 +70,7 @@ impl Ledger {
         let bus = bus(&nats, "ledger").await;
         let replayer = Replayer::new(store.clone(), bus, CLUSTER, keep);
         let stop = CancellationToken::new();
-        tokio::spawn(replayer.clone().keep(stop.clone()));
+        tokio::spawn(replayer.clone().run(stop.clone()));
         Self {
             database,
             store,
@@ -81,8 +81,8 @@ impl Ledger {
     }
 
     async fn append(&self, events: &[Event]) {
-        let facts = events.iter().map(fact).collect();
-        self.store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+        let records = events.iter().map(record).collect();
+        self.store.append("SLURM_EVENTS", 1, records).await.unwrap();
     }
 
     /// The API as somebody has it.
@@ -143,24 +143,24 @@ impl Api {
 }
 
 /// A message of a stream.
-pub struct Told {
+pub struct ReplayedMessage {
     subject: String,
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
-impl Told {
+impl ReplayedMessage {
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.as_str())
     }
 }
 
 /// All messages of a stream, or those of a replay.
-pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Told> {
+pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<ReplayedMessage> {
     let client = async_nats::connect(nats.url()).await.unwrap();
     let stream = jetstream::new(client).get_stream(stream).await.unwrap();
     let state = stream.cached_info().state.clone();
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     for sequence in state.first_sequence.max(1)..=state.last_sequence {
         let message = match stream.get_raw_message(sequence).await {
             Ok(message) => message,
@@ -169,14 +169,14 @@ pub async fn messages(nats: &NatsServer, stream: &str, of: &str) -> Vec<Told> {
             Err(error) => panic!("{error}"),
         };
         if message.subject.contains(of) {
-            told.push(Told {
+            sent.push(ReplayedMessage {
                 subject: message.subject.to_string(),
                 headers: message.headers,
                 body: message.payload.to_vec(),
             });
         }
     }
-    told
+    sent
 }
 
 /// The audit's entries about a replay: what was replayed, and what was read.
@@ -229,17 +229,17 @@ async fn events_are_told_once_more_as_they_were_to_those_who_may_see_them(databa
     assert_eq!((&all["cursor"], &all["progress"]), (&json!(5), &json!(1.0)));
     let id = all["id"].as_str().unwrap();
     assert_eq!(all["subject"], format!("mesh.replay.{id}.>"));
-    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
-    assert_eq!(told.len(), events.len());
-    for (told, event) in told.iter().zip(&events) {
+    let sent = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    assert_eq!(sent.len(), events.len());
+    for (sent, event) in sent.iter().zip(&events) {
         let original = subject::of(event).unwrap();
-        assert_eq!(told.subject, format!("mesh.replay.{id}.{original}"));
-        assert_eq!(told.body, event.encode_to_vec());
-        assert_eq!(told.header("ce-id"), event.id);
-        assert_eq!(told.header("ce-replayid"), id);
-        assert_eq!(told.header("Nats-Msg-Id"), format!("{id}:{}", event.id));
+        assert_eq!(sent.subject, format!("mesh.replay.{id}.{original}"));
+        assert_eq!(sent.body, event.encode_to_vec());
+        assert_eq!(sent.header("ce-id"), event.id);
+        assert_eq!(sent.header("ce-replayid"), id);
+        assert_eq!(sent.header("Nats-Msg-Id"), format!("{id}:{}", event.id));
         let kind = format!("org.slurm-mesh.{}.v1", event.r#type);
-        assert_eq!(told.header("ce-type"), kind);
+        assert_eq!(sent.header("ce-type"), kind);
     }
     let audit = audited_to_the_end(&ledger.nats, id, 4).await;
     let Act::Replay(begin) = &audit[0].1 else {
@@ -258,8 +258,8 @@ async fn events_are_told_once_more_as_they_were_to_those_who_may_see_them(databa
     let bob = ledger.as_seen_by(user("bob")).await;
     let own = bob.done(json!({"filter": {"type": ["job.*"]}})).await;
     let id = own["id"].as_str().unwrap();
-    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
-    let ids: Vec<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    let sent = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let ids: Vec<&str> = sent.iter().map(|sent| sent.header("ce-id")).collect();
     assert_eq!(ids, [&events[1].id]);
     let audit = audited_to_the_end(&ledger.nats, id, 2).await;
     assert!(audit.iter().all(|(kind, _)| kind == "replay"));
@@ -267,8 +267,8 @@ async fn events_are_told_once_more_as_they_were_to_those_who_may_see_them(databa
     // Of a node, which may be that of jobs that ran there.
     let of_node = root.done(json!({"filter": {"node": "n1"}})).await;
     let id = of_node["id"].as_str().unwrap();
-    let told = messages(&ledger.nats, "MESH_REPLAY", id).await;
-    let ids: Vec<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    let sent = messages(&ledger.nats, "MESH_REPLAY", id).await;
+    let ids: Vec<&str> = sent.iter().map(|sent| sent.header("ce-id")).collect();
     assert!(ids.contains(&events[2].id.as_str()), "{ids:?}");
     assert_eq!(of_node["cursor"], 5);
 }
@@ -333,7 +333,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
 
     // The rate is kept from the first event on.
     let id = first["id"].as_str().unwrap();
-    wait_until("some are told", DEADLINE, async || {
+    wait_until("some are sent", DEADLINE, async || {
         let sent = bob.get(id).await.1["sent"].as_u64().unwrap();
         let most = 1.0 + started.elapsed().as_secs_f64() * 4.0;
         assert!(sent as f64 <= most, "{sent} > {most}");
@@ -391,7 +391,7 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
     };
     let begun = grpc.start_replay(start(none)).await.unwrap().into_inner();
     let nothing = begun.replay.unwrap().id;
-    wait_until("nothing is told", DEADLINE, async || {
+    wait_until("nothing is sent", DEADLINE, async || {
         bob.get(&nothing).await.1["state"] == "done"
     })
     .await;
@@ -417,8 +417,8 @@ async fn killed_in_the_middle_it_goes_on_and_tells_each_event_once(database: Dat
         .collect();
     let store = database.store().await;
     for batch in events.chunks(500) {
-        let facts = batch.iter().map(fact).collect();
-        store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+        let records = batch.iter().map(record).collect();
+        store.append("SLURM_EVENTS", 1, records).await.unwrap();
     }
     store.close().await;
     let mut nats = NatsServer::start().await;
@@ -457,11 +457,11 @@ async fn killed_in_the_middle_it_goes_on_and_tells_each_event_once(database: Dat
     assert_eq!(replay["problem"], Value::Null);
     assert_eq!(replay["sent"], u64::from(EVENTS));
 
-    let told = messages(&nats, "MESH_REPLAY", "").await;
-    let ids: BTreeSet<&str> = told.iter().map(|told| told.header("ce-id")).collect();
+    let sent = messages(&nats, "MESH_REPLAY", "").await;
+    let ids: BTreeSet<&str> = sent.iter().map(|sent| sent.header("ce-id")).collect();
     let expected: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
     assert_eq!(ids, expected, "nothing is missing");
-    assert_eq!(told.len(), events.len(), "and nothing is there twice");
+    assert_eq!(sent.len(), events.len(), "and nothing is there twice");
 }
 
 async fn what_was_told_long_ago_leaves_the_bus(database: Database) {
@@ -470,11 +470,11 @@ async fn what_was_told_long_ago_leaves_the_bus(database: Database) {
     ledger.append(&[event]).await;
     let root = ledger.as_seen_by(admin()).await;
     let [old, new] = [root.done(json!({})).await, root.done(json!({})).await];
-    let told = async |replay: &Value| {
+    let count = async |replay: &Value| {
         let id = replay["id"].as_str().unwrap();
         messages(&ledger.nats, "MESH_REPLAY", id).await.len()
     };
-    assert_eq!((told(&old).await, told(&new).await), (1, 1));
+    assert_eq!((count(&old).await, count(&new).await), (1, 1));
     let mut outsider = ledger.database.outsider().await;
     outsider
         .execute(&format!(
@@ -487,12 +487,12 @@ async fn what_was_told_long_ago_leaves_the_bus(database: Database) {
     let hour = Duration::from_secs(3600);
     let next = Replayer::new(ledger.store.clone(), bus, CLUSTER, hour);
     let stop = CancellationToken::new();
-    let working = tokio::spawn(next.keep(stop.clone()));
+    let working = tokio::spawn(next.run(stop.clone()));
     wait_until("the old one is gone", DEADLINE, async || {
-        told(&old).await == 0
+        count(&old).await == 0
     })
     .await;
-    assert_eq!(told(&new).await, 1);
+    assert_eq!(count(&new).await, 1);
     stop.cancel();
     working.await.unwrap();
 }

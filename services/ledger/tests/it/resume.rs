@@ -2,7 +2,7 @@
 
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::note::PublicKey;
-use ledger::{Trust, VerifyError, verify_database_with, verify_everything};
+use ledger::{TrustAnchors, VerifyError, verify_database_with, verify_everything};
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{EventType, subject};
@@ -127,7 +127,7 @@ impl Lost {
         let kept = signed(&process, 400).await;
         published(nats, &kept).await;
         process.kill();
-        process.put_back(&database, &backup);
+        process.restore_backup(&database, &backup);
         std::fs::write(last, earlier).unwrap();
         Self {
             process,
@@ -186,10 +186,10 @@ async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) 
     let (before, after) = (ids(&lost.database).await, ids(&lost.backup).await);
     let whole = usize::try_from(size).unwrap();
     assert_eq!(after[..whole], before[..whole]);
-    let trust = Trust {
-        kept: vec![Checkpoint::unverified(&lost.kept).unwrap()],
+    let trust = TrustAnchors {
+        checkpoints: vec![Checkpoint::unverified(&lost.kept).unwrap()],
         keys,
-        ..Trust::default()
+        ..TrustAnchors::default()
     };
     let location = lost.backup.location();
     let verified = verify_everything(&location, &trust, |_| ()).await;
@@ -221,7 +221,7 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
     }
     let kept = signed(&process, 65).await;
     process.kill();
-    process.put_back(&database, &backup);
+    process.restore_backup(&database, &backup);
     let client = async_nats::connect(nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
     let stream = context.get_stream("MESH_ORDER").await.unwrap();
@@ -297,10 +297,10 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     assert_eq!(names, [former.as_str(), "example.org/second"]);
     lost.process.kill();
 
-    let trust = |kept: Vec<Checkpoint>| Trust {
+    let trust = |kept: Vec<Checkpoint>| TrustAnchors {
         keys: keys.clone(),
-        kept,
-        ..Trust::default()
+        checkpoints: kept,
+        ..TrustAnchors::default()
     };
     let location = lost.backup.location();
     let verified = verify_database_with(&location, &trust(Vec::new()), |_| ()).await;
@@ -308,7 +308,7 @@ async fn what_the_bus_has_no_more_ends_under_another_origin(database: Database) 
     // Who kept what the former origin signed sees that it does not go on here.
     let kept = vec![Checkpoint::unverified(&lost.kept).unwrap()];
     let found = verify_database_with(&location, &trust(kept), |_| ()).await;
-    assert!(matches!(found, Err(VerifyError::Bad(_))), "{found:?}");
+    assert!(matches!(found, Err(VerifyError::Invalid(_))), "{found:?}");
     let mut outsider = lost.backup.outsider().await;
     let bodies = outsider
         .bytes(&format!(

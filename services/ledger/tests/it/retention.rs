@@ -10,18 +10,20 @@ use ledger::adapters::{ExportReader, KeyFile};
 use ledger::checkpointer::Checkpointer;
 use ledger::domain::archive::{StoredArchive, file_name};
 use ledger::domain::export::ExportVerifier;
-use ledger::domain::fact::Fact;
 use ledger::domain::note::PublicKey;
+use ledger::domain::record::Record;
 use ledger::domain::verify::{Fault, VerifiedLedger};
-use ledger::retention::{Done, Plan, Progress, Retention, Wish};
-use ledger::{Error, POSTGRES_ROLES, Store, Trust, VerifyError, verify_database_with};
+use ledger::retention::{
+    Retention, RetentionPlan, RetentionProgress, RetentionRequest, RetentionResult,
+};
+use ledger::{Error, POSTGRES_ROLES, Store, TrustAnchors, VerifyError, verify_database_with};
 use mesh_events::EventType;
 use mesh_testkit::build::{self, CLUSTER};
 use mesh_testkit::{NatsServer, Postgres, psql};
 use tempfile::TempDir;
 use tokio::sync::watch::Sender;
 
-use crate::support::{Database, admin, bus, fact, of_user, on_both, serve};
+use crate::support::{Database, admin, bus, of_user, on_both, record, serve};
 
 on_both!(
     archived_content_leaves_the_database_and_stays_provable,
@@ -100,10 +102,10 @@ impl Ledger {
     async fn append(&mut self, user: &str, count: u32) {
         let jobs = self.jobs + 1..=self.jobs + count;
         self.jobs += count;
-        let facts: Vec<Fact> = jobs
-            .map(|id| fact(&of_user(user, EventType::JobSubmitted, build::job(id))))
+        let records: Vec<Record> = jobs
+            .map(|id| record(&of_user(user, EventType::JobSubmitted, build::job(id))))
             .collect();
-        for batch in facts.chunks(500) {
+        for batch in records.chunks(500) {
             let last = u64::from(self.jobs);
             self.store.append("S", last, batch.to_vec()).await.unwrap();
         }
@@ -118,29 +120,33 @@ impl Ledger {
         Retention::new(self.store.clone(), &self.database.location(), self.key())
     }
 
-    async fn retain(&self, folder: Option<PathBuf>, before: DateTime<Utc>) -> Result<Done, Error> {
-        let wish = Wish {
+    async fn retain(
+        &self,
+        folder: Option<PathBuf>,
+        before: DateTime<Utc>,
+    ) -> Result<RetentionResult, Error> {
+        let request = RetentionRequest {
             before,
             folder,
             made_by: "root".into(),
         };
         let retention = self.retention();
         let done = retention
-            .run(&wish, &Sender::new(Progress::default()))
+            .run(&request, &Sender::new(RetentionProgress::default()))
             .await;
         retention.close().await;
         done
     }
 
-    async fn archive_all(&self) -> Result<Done, Error> {
+    async fn archive_all(&self) -> Result<RetentionResult, Error> {
         self.retain(Some(self.archives()), Utc::now() + TimeDelta::hours(1))
             .await
     }
 
     async fn verify(&self, archives: bool) -> Result<VerifiedLedger, VerifyError> {
-        let trust = Trust {
+        let trust = TrustAnchors {
             archives: archives.then(|| self.archives()),
-            ..Trust::default()
+            ..TrustAnchors::default()
         };
         verify_database_with(&self.database.location(), &trust, |_| ()).await
     }
@@ -202,13 +208,13 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     let mut ledger = Ledger::new(database).await;
     ledger.append("alice", 700).await;
     let before = Utc::now();
-    // Recorded later: stays.
+    // RecordedEvent later: stays.
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     ledger.append("bob", 50).await;
     let plan = ledger.retention().plan(before).await.unwrap();
     assert_eq!(
         plan,
-        Plan {
+        RetentionPlan {
             archived_to: 0,
             to: 700
         }
@@ -242,14 +248,14 @@ async fn archived_content_leaves_the_database_and_stays_provable(database: Datab
     ledger.store = ledger.database.store().await;
     assert_eq!(ledger.count("event_index").await, 50);
     assert_eq!(ledger.count("event_nodes").await, 50);
-    let again = fact(&of_user("alice", EventType::JobSubmitted, build::job(1)));
+    let again = record(&of_user("alice", EventType::JobSubmitted, build::job(1)));
     let again = ledger.store.append("S", 750, vec![again]).await.unwrap();
     assert_eq!(again.entries.len(), 0);
     let done = ledger
         .retain(Some(ledger.archives()), before)
         .await
         .unwrap();
-    assert_eq!(done, Done::default());
+    assert_eq!(done, RetentionResult::default());
     assert_eq!(ledger.archive_all().await.unwrap().archives.len(), 1);
     assert_eq!(ledger.is_whole().await.len(), 2);
     assert_eq!(ledger.count("payloads").await, 0);
@@ -292,7 +298,7 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
         std::fs::write(&file, &whole[..cut]).unwrap();
         let found = ledger.verify(true).await.unwrap_err();
         assert!(
-            matches!(&found, VerifyError::Bad(bad) if bad.what == Fault::ArchiveUnreadable),
+            matches!(&found, VerifyError::Invalid(bad) if bad.what == Fault::ArchiveUnreadable),
             "{found:?}"
         );
     }
@@ -303,7 +309,7 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
         flipped[byte] ^= 1 << rand::random_range(0..8);
         std::fs::write(&file, &flipped).unwrap();
         let found = ledger.verify(true).await;
-        assert!(matches!(found, Err(VerifyError::Bad(_))), "byte {byte}");
+        assert!(matches!(found, Err(VerifyError::Invalid(_))), "byte {byte}");
     }
     std::fs::remove_file(&file).unwrap();
     let missing = ledger.verify(true).await.unwrap_err();
@@ -322,12 +328,14 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
     }
     std::fs::write(&file, &text).unwrap();
     match ledger.verify(true).await {
-        Err(VerifyError::Bad(bad)) => assert_eq!((bad.seq, bad.what), (150, Fault::ContentChanged)),
+        Err(VerifyError::Invalid(bad)) => {
+            assert_eq!((bad.seq, bad.what), (150, Fault::ContentChanged))
+        }
         other => panic!("{other:?}"),
     }
     // Who does not name a folder has the file compared with what was signed, where it was written; if it is not there, nothing is said of it.
     match ledger.verify(false).await {
-        Err(VerifyError::Bad(bad)) => {
+        Err(VerifyError::Invalid(bad)) => {
             assert_eq!((bad.seq, bad.what), (200, Fault::ArchiveFileDiffers));
         }
         other => panic!("{other:?}"),
@@ -341,7 +349,7 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
     .unwrap();
     std::fs::write(&file, other.finish().unwrap()).unwrap();
     match ledger.verify(true).await {
-        Err(VerifyError::Bad(bad)) => {
+        Err(VerifyError::Invalid(bad)) => {
             assert_eq!((bad.seq, bad.what), (200, Fault::ArchiveFileDiffers));
         }
         other => panic!("{other:?}"),
@@ -366,7 +374,7 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
         "DELETE FROM payloads WHERE seq = 1",
         "DELETE FROM event_index WHERE seq = 1",
         "DELETE FROM event_nodes WHERE seq = 1",
-        // Not from the beginning, without a checkpoint, with a hole before it, empty.
+        // Not from the beginning, without a checkpoint, with a gap before it, empty.
         &note(1, 2, 20),
         &note(1, 1, 19),
         &note(2, 1, 20),
@@ -394,7 +402,9 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
     outsider.execute("DELETE FROM payloads WHERE seq = 3").await;
     // The database lets who may note ranges do so. Without the ledger's signature what is gone is missing.
     match ledger.verify(false).await {
-        Err(VerifyError::Bad(bad)) => assert_eq!((bad.seq, bad.what), (3, Fault::PayloadMissing)),
+        Err(VerifyError::Invalid(bad)) => {
+            assert_eq!((bad.seq, bad.what), (3, Fault::PayloadMissing))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -416,12 +426,12 @@ async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
         folder: tempfile::tempdir().unwrap(),
         url: url.replace("//postgres@", &format!("//{role}@")),
     };
-    let wish = Wish {
+    let request = RetentionRequest {
         before: Utc::now() + TimeDelta::hours(1),
         folder: Some(ledger.archives()),
         made_by: String::new(),
     };
-    let progress = Sender::new(Progress::default());
+    let progress = Sender::new(RetentionProgress::default());
     for role in ["r_appender", "r_reader"] {
         let location = of(role).location();
         let retention = Retention::new(
@@ -429,7 +439,7 @@ async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
             &location,
             ledger.key(),
         );
-        let error = retention.run(&wish, &progress).await.unwrap_err();
+        let error = retention.run(&request, &progress).await.unwrap_err();
         assert!(matches!(error, Error::Retain(_)), "{role}: {error:?}");
         let mut outsider = of(role).outsider().await;
         for refused in [
@@ -471,7 +481,7 @@ async fn only_the_role_for_it_takes_content_out_and_it_can_do_nothing_else() {
         &location,
         ledger.key(),
     );
-    let done = retention.run(&wish, &progress).await.unwrap();
+    let done = retention.run(&request, &progress).await.unwrap();
     assert_eq!((done.archives.len(), done.dropped), (1, 100));
     assert!(
         outsider

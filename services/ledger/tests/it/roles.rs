@@ -1,11 +1,11 @@
 //! Each role can do its work, and nothing else.
 
-use ledger::domain::replay::{Audited, Replay, State, Wanted};
+use ledger::domain::replay::{AuditProgress, Replay, ReplayRequest, ReplayState};
 use ledger::{Error, Location, POSTGRES_ROLES, Store, verify_database};
 use mesh_events::EventType;
 use mesh_testkit::{Postgres, build, psql};
 
-use crate::support::{Database, admin, fact, serve};
+use crate::support::{Database, admin, record, serve};
 
 /// The same database for another role.
 pub fn of_role(database: &Database, role: &str) -> Database {
@@ -51,7 +51,11 @@ async fn each_role_does_its_work_and_nothing_else() {
     for id in 1..=3 {
         let event = build::job_event(EventType::JobSubmitted, build::job(id));
         store
-            .append("SLURM_EVENTS", id.into(), vec![fact(&event), fact(&event)])
+            .append(
+                "SLURM_EVENTS",
+                id.into(),
+                vec![record(&event), record(&event)],
+            )
             .await
             .unwrap();
     }
@@ -71,19 +75,21 @@ async fn each_role_does_its_work_and_nothing_else() {
     // Replays are begun, worked on and forgotten.
     let now = chrono::Utc::now();
     let limits = ledger::ReplayConfig::default().limits();
-    let request = Wanted::default().check(&admin(), 3, &limits, now).unwrap();
+    let request = ReplayRequest::default()
+        .check(&admin(), 3, &limits, now)
+        .unwrap();
     let replay = Replay::new("r1".into(), request, now);
     assert!(store.add_replay(&replay, "root", None).await.unwrap());
     let mut claimed = store.claim_replay(now, now).await.unwrap().unwrap();
     assert_eq!(claimed.replay, replay);
-    claimed.replay.end(State::Done, String::new(), now);
-    claimed.replay.audited = Audited::End;
-    let saved = store.save_replay(&claimed, State::Running, now);
+    claimed.replay.end(ReplayState::Done, String::new(), now);
+    claimed.replay.audited = AuditProgress::End;
+    let saved = store.save_replay(&claimed, ReplayState::Running, now);
     assert!(saved.await.unwrap());
     let listed = store.replays(None, None, 10).await.unwrap();
     assert_eq!(listed, [claimed.replay]);
     store
-        .forget_replays(now + chrono::TimeDelta::days(1))
+        .purge_replays(now + chrono::TimeDelta::days(1))
         .await
         .unwrap();
     assert_eq!(store.replays(None, None, 10).await.unwrap(), []);

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::export::ExportVerifier;
 use ledger::domain::note::{PrivateKey, PublicKey};
-use ledger::{Error, Fault, FirstFault, Trust, VerifyError, verify_database_with};
+use ledger::{Error, Fault, FirstFault, TrustAnchors, VerifyError, verify_database_with};
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
 use mesh_events::{EventType, subject};
 use mesh_testkit::NatsServer;
@@ -15,7 +15,7 @@ use prost::Message as _;
 use serde_json::Value;
 
 use crate::proof::{Ledger, ORIGIN, json, their_checkpoint};
-use crate::support::{Database, Process, admin, bus, fact, of_user, on_both, user};
+use crate::support::{Database, Process, admin, bus, of_user, on_both, record, user};
 
 on_both!(
     a_new_key_takes_over_with_a_checkpoint_of_both,
@@ -100,9 +100,9 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
 
     // With both keys the whole history is verified; with one alone the other's checkpoints are nobody's.
     let verify = async |keys: &[&PublicKey]| {
-        let trust = Trust {
+        let trust = TrustAnchors {
             keys: keys.iter().copied().cloned().collect(),
-            ..Trust::default()
+            ..TrustAnchors::default()
         };
         verify_database_with(&database.location(), &trust, |_| ()).await
     };
@@ -111,8 +111,10 @@ async fn a_new_key_takes_over_with_a_checkpoint_of_both(database: Database) {
         seq,
         what: Fault::CheckpointForged,
     };
-    assert!(matches!(verify(&[&first]).await, Err(VerifyError::Bad(bad)) if bad == forged(20)));
-    assert!(matches!(verify(&[&second]).await, Err(VerifyError::Bad(bad)) if bad == forged(10)));
+    assert!(matches!(verify(&[&first]).await, Err(VerifyError::Invalid(bad)) if bad == forged(20)));
+    assert!(
+        matches!(verify(&[&second]).await, Err(VerifyError::Invalid(bad)) if bad == forged(10))
+    );
 
     // Killed after the database knew of a key and before its file was in place: the next start ends it.
     let file = ledger.key_file();
@@ -206,7 +208,7 @@ async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Datab
     ledger.set_back(&database, 20).await;
     std::fs::write(&last, earlier).unwrap();
     let checkpointer = ledger.checkpointer().await;
-    let found = checkpointer.look_back().await;
+    let found = checkpointer.check_published_checkpoints().await;
     assert!(
         matches!(
             found,
@@ -223,7 +225,7 @@ async fn what_was_put_back_with_its_last_note_is_seen_on_the_bus(database: Datab
     };
     assert!(why.contains("MESH_CHECKPOINTS) count 40"), "{why}");
     // Nothing else is put in the place of what is missing.
-    let other = fact(&of_user("bob", EventType::JobSubmitted, build::job(9_999)));
+    let other = record(&of_user("bob", EventType::JobSubmitted, build::job(9_999)));
     let appended = ledger.store.append("S", 1, vec![other]).await;
     assert!(
         matches!(appended, Err(Error::SetBack { .. })),
@@ -281,9 +283,9 @@ async fn two_replicas_sign_one_history(database: Database) {
         b.unwrap();
         assert_eq!(ledger.newest().await.size, 1 + 30 * (round + 1));
     }
-    let trust = Trust {
+    let trust = TrustAnchors {
         keys: ledger.keys().await,
-        ..Trust::default()
+        ..TrustAnchors::default()
     };
     let verified = verify_database_with(&database.location(), &trust, |_| ())
         .await
@@ -344,10 +346,10 @@ async fn killed_between_entries_and_checkpoint_it_goes_on(database: Database) {
         .iter()
         .map(|note| Checkpoint::open(note, &keys).unwrap().0)
         .collect();
-    let trust = Trust {
+    let trust = TrustAnchors {
         keys: keys.to_vec(),
-        kept: kept.clone(),
-        ..Trust::default()
+        checkpoints: kept.clone(),
+        ..TrustAnchors::default()
     };
     let verified = verify_database_with(&database.location(), &trust, |_| ())
         .await

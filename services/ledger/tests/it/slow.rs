@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 use crate::api::get;
-use crate::support::{Database, admin, fact, node_event, of_user, on_both, serve};
+use crate::support::{Database, admin, node_event, of_user, on_both, record, serve};
 
 on_both!(what_takes_too_long_says_what_to_ask_for_instead);
 
@@ -28,8 +28,8 @@ async fn what_takes_too_long_says_what_to_ask_for_instead(database: Database) {
         of_user("alice", EventType::JobStarted, build::job(1)),
         node_event("n1", 1),
     ];
-    let facts = events.iter().map(fact).collect();
-    store.append("S", 2, facts).await.unwrap();
+    let records = events.iter().map(record).collect();
+    store.append("S", 2, records).await.unwrap();
     store.close().await;
     let mut outsider = database.outsider().await;
     let rename = "ALTER TABLE event_index RENAME TO real_index";

@@ -1,4 +1,4 @@
-//! Told to stop, a ledger ends in time whatever it is doing, and its next start goes on where it was.
+//! ReplayedMessage to stop, a ledger ends in time whatever it is doing, and its next start goes on where it was.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use mesh_testkit::{NatsServer, Postgres, build};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::complete::{empty, fill, present};
+use crate::index_backfill::{empty, fill, present};
 use crate::retention::interrupted::of_long_ago;
-use crate::support::{Database, Process, bus, fact, of_user, on_both};
+use crate::support::{Database, Process, bus, of_user, on_both, record};
 
 on_both!(
     stopped_while_it_fills_columns_it_goes_on,
@@ -31,7 +31,7 @@ async fn stopped_while_it_fills_columns_it_goes_on(database: Database) {
             match answer {
                 Ok(answer) => {
                     let text = answer.text().await.unwrap_or_default();
-                    text.contains("filled") && !text.contains("filled 0 so far")
+                    text.contains("indexed") && !text.contains(" 0 indexed")
                 }
                 Err(_) => false,
             }
@@ -183,14 +183,14 @@ async fn neither_slow_readers_nor_a_database_that_hangs_hold_up_a_stop() {
 /// So many entries with some content.
 async fn append(database: &Database, count: u32) {
     let store: Store = database.store().await;
-    let facts: Vec<_> = (1..=count)
+    let records: Vec<_> = (1..=count)
         .map(|id| {
             let mut job = build::job(id);
             job.comment = "x".repeat(500);
-            fact(&of_user("alice", EventType::JobSubmitted, job))
+            record(&of_user("alice", EventType::JobSubmitted, job))
         })
         .collect();
-    for batch in facts.chunks(500) {
+    for batch in records.chunks(500) {
         store.append("S", 1, batch.to_vec()).await.unwrap();
     }
     store.close().await;

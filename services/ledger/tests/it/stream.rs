@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    DEADLINE, Database, Process, admin, bus, fact, of_user, on_both, serve, user,
+    DEADLINE, Database, Process, admin, bus, of_user, on_both, record, serve, user,
 };
 
 on_both!(
@@ -80,10 +80,10 @@ impl Reader {
 }
 
 async fn append(store: &Store, jobs: impl Iterator<Item = u32>) {
-    let facts = jobs
-        .map(|id| fact(&build::job_event(EventType::JobStarted, build::job(id))))
+    let records = jobs
+        .map(|id| record(&build::job_event(EventType::JobStarted, build::job(id))))
         .collect();
-    store.append("SLURM_EVENTS", 1, facts).await.unwrap();
+    store.append("SLURM_EVENTS", 1, records).await.unwrap();
 }
 
 async fn entries_arrive_as_they_are_appended_and_a_reader_goes_on_where_it_was(database: Database) {
@@ -117,7 +117,7 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
     append(&store, 1..=3).await;
     let of_bob = of_user("bob", EventType::JobStarted, build::job(4));
     store
-        .append("SLURM_EVENTS", 1, vec![fact(&of_bob)])
+        .append("SLURM_EVENTS", 1, vec![record(&of_bob)])
         .await
         .unwrap();
     // The first he gets is his own: alice's three before it are not for him.
@@ -129,7 +129,7 @@ async fn a_stream_shows_what_a_listing_would(database: Database) {
             nodes: nodes.into(),
             ..build::job(id)
         };
-        let of_bob = fact(&of_user("bob", EventType::JobStarted, job));
+        let of_bob = record(&of_user("bob", EventType::JobStarted, job));
         let appended = store.append("SLURM_EVENTS", 1, vec![of_bob]);
         appended.await.unwrap();
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Extension;
 use bytes::Bytes;
 use ledger::api::{Events, router};
-use ledger::domain::fact::Fact;
+use ledger::domain::record::Record;
 use ledger::{Location, Store};
 use mesh_bus::Bus;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, Delivery, audit_entry::Act};
@@ -339,7 +339,7 @@ impl Process {
     }
 
     /// Another database from the next start on.
-    pub fn put_back(&self, from: &Database, to: &Database) {
+    pub fn restore_backup(&self, from: &Database, to: &Database) {
         let path = self.folder.path().join("mesh.toml");
         let text = std::fs::read_to_string(&path).unwrap();
         let url = |database: &Database| format!("url = {:?}", database.url);
@@ -510,14 +510,14 @@ pub fn audit_entry(n: u32) -> AuditEntry {
     }
 }
 
-pub fn fact(event: &Event) -> Fact {
+pub fn record(event: &Event) -> Record {
     let subject = subject::of(event).unwrap();
-    Fact::event(&subject, Bytes::from(event.encode_to_vec())).unwrap()
+    Record::event(&subject, Bytes::from(event.encode_to_vec())).unwrap()
 }
 
-pub fn audit_fact(entry: &AuditEntry) -> Fact {
+pub fn audit_fact(entry: &AuditEntry) -> Record {
     let subject = subject::audit(&entry.cluster, &entry.kind);
-    Fact::audit(&subject, Bytes::from(entry.encode_to_vec())).unwrap()
+    Record::audit(&subject, Bytes::from(entry.encode_to_vec())).unwrap()
 }
 
 pub fn admin() -> Caller {

@@ -6,18 +6,18 @@ mod records;
 
 use std::path::PathBuf;
 
-use ledger::adapters::Signed;
+use ledger::adapters::SignedCheckpoint;
 use ledger::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use ledger::domain::keys::StoredKey;
 use ledger::domain::note::PrivateKey;
 use ledger::domain::verify::{Fault, FirstFault, VerifiedLedger};
-use ledger::{Location, Store, Trust, Unverified, VerifyError, verify_database};
+use ledger::{Location, Store, TrustAnchors, UnverifiedLedger, VerifyError, verify_database};
 use ledger_format::merkle::Frontier;
 use mesh_events::EventType;
 use mesh_testkit::build;
 
 use crate::proof::ORIGIN;
-use crate::support::{Database, Outsider, fact, on_both};
+use crate::support::{Database, Outsider, on_both, record};
 
 on_both!(
     an_untouched_copy_is_verified,
@@ -42,13 +42,13 @@ const RECORDS: [&str; 4] = ["checkpoints", "checkpoint_keys", "archives", "subtr
 /// A ledger, and somebody who may change all of it and has a copy of what it was.
 struct Victim {
     database: Database,
-    ledger: Unverified,
+    ledger: UnverifiedLedger,
     outsider: Outsider,
     /// What makes the triggers again.
     guards: String,
     guarded: bool,
     /// What was signed last is known from elsewhere.
-    trust: Trust,
+    trust: TrustAnchors,
     /// Notes of the checkpoints that were published.
     published: Vec<String>,
     /// Of a ledger that is attacked again and again: what was done to it, and the statements that undo it.
@@ -71,21 +71,21 @@ impl Victim {
     /// Of so many entries: a third is signed with one key, the second third with both, all with another.
     async fn of(database: Database, count: i64) -> Self {
         let store = database.store().await;
-        let facts = (1..=count).map(|id| {
+        let records = (1..=count).map(|id| {
             let job = build::job(id.try_into().unwrap());
-            fact(&build::job_event(EventType::JobSubmitted, job))
+            record(&build::job_event(EventType::JobSubmitted, job))
         });
-        store.append("S", 60, facts.collect()).await.unwrap();
+        store.append("S", 60, records.collect()).await.unwrap();
         let newest = sign_in_thirds(&store, count).await;
         store.close().await;
-        let trust = Trust {
+        let trust = TrustAnchors {
             newest: Some(newest),
-            ..Trust::default()
+            ..TrustAnchors::default()
         };
         Self::attacked(database, trust).await
     }
 
-    async fn attacked(database: Database, trust: Trust) -> Self {
+    async fn attacked(database: Database, trust: TrustAnchors) -> Self {
         let mut outsider = database.outsider().await;
         for table in TABLES.iter().chain(&RECORDS) {
             // Seen by nobody else.
@@ -99,7 +99,7 @@ impl Victim {
             outsider.drop_guards().await;
         }
         Self {
-            ledger: Unverified::open(&database.location()).unwrap(),
+            ledger: UnverifiedLedger::open(&database.location()).unwrap(),
             database,
             outsider,
             guards,
@@ -157,13 +157,13 @@ impl Victim {
     async fn verify(&mut self) -> Result<VerifiedLedger, VerifyError> {
         self.guard().await;
         let verified = self.ledger.verify(&self.trust, |_| ()).await?;
-        self.ledger.has_published(self.published.clone()).await?;
+        self.ledger.check_published(self.published.clone()).await?;
         Ok(verified)
     }
 
     async fn first_bad(&mut self) -> FirstFault {
         match self.verify().await {
-            Err(VerifyError::Bad(bad)) => bad,
+            Err(VerifyError::Invalid(bad)) => bad,
             other => panic!("expected a fault, got {other:?}"),
         }
     }
@@ -200,7 +200,7 @@ async fn sign_in_thirds(store: &Store, count: i64) -> Checkpoint {
             size,
             root: tree.root(),
         };
-        let signed = Signed {
+        let signed = SignedCheckpoint {
             subtrees,
             subtrees_anew: false,
             key: new.map(|(number, from_size): (u8, u64)| StoredKey {
@@ -218,7 +218,7 @@ async fn sign_in_thirds(store: &Store, count: i64) -> Checkpoint {
                 made_at: 1,
             }),
         };
-        assert!(store.keep(&signed).await.unwrap());
+        assert!(store.store_checkpoint(&signed).await.unwrap());
         newest = Some(checkpoint);
     }
     newest.unwrap()

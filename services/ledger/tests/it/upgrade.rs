@@ -7,7 +7,7 @@ use mesh_testkit::build;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
-use crate::support::{Database, admin, fact, node_event, on_both, serve};
+use crate::support::{Database, admin, node_event, on_both, record, serve};
 
 on_both!(a_ledger_without_nodes_is_filled_in);
 
@@ -15,8 +15,9 @@ on_both!(a_ledger_without_nodes_is_filled_in);
 async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
     let new = Database::sqlite();
     let store = new.store().await;
-    let facts = (1..=3).map(|id| fact(&build::job_event(EventType::JobStarted, build::job(id))));
-    store.append("S", 3, facts.collect()).await.unwrap();
+    let records =
+        (1..=3).map(|id| record(&build::job_event(EventType::JobStarted, build::job(id))));
+    store.append("S", 3, records.collect()).await.unwrap();
     store.close().await;
 
     // The tables as they were, with the same entries.
@@ -63,7 +64,7 @@ async fn a_sqlite_ledger_of_the_first_version_is_brought_to_this_one() {
         assert!(outsider.try_execute(refused).await.is_err(), "{refused}");
     }
     let event = build::job_event(EventType::JobStarted, build::job(4));
-    store.append("S", 4, vec![fact(&event)]).await.unwrap();
+    store.append("S", 4, vec![record(&event)]).await.unwrap();
     let verified = verify_database(&old.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 4);
 }
@@ -73,14 +74,14 @@ async fn a_ledger_without_nodes_is_filled_in(database: Database) {
     let started = |id: u32| {
         let mut job = build::job(id);
         job.nodes = format!("n[{id}-5000]");
-        fact(&build::job_event(EventType::JobStarted, job))
+        record(&build::job_event(EventType::JobStarted, job))
     };
     // More than are filled in at once.
     for first in [1, 501, 1001] {
-        let facts = (first..first + 500).map(started).collect();
-        store.append("S", 1, facts).await.unwrap();
+        let records = (first..first + 500).map(started).collect();
+        store.append("S", 1, records).await.unwrap();
     }
-    let last = vec![fact(&node_event("n7", 1))];
+    let last = vec![record(&node_event("n7", 1))];
     store.append("S", 1, last).await.unwrap();
     store.close().await;
     let mut outsider = database.outsider().await;

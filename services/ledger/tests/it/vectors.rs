@@ -17,7 +17,7 @@ use serde_json::Value;
 struct Vectors {
     run_keys: Vec<RunKeyVector>,
     no_run_keys: Vec<String>,
-    recorded: Vec<Recorded>,
+    recorded: Vec<RecordedEvent>,
     sampled: Vec<Sampled>,
     derived: Vec<Derived>,
     tokens: Vec<Token>,
@@ -97,7 +97,7 @@ impl From<Run> for RunKey {
 }
 
 #[derive(Deserialize)]
-struct Recorded {
+struct RecordedEvent {
     run: Run,
     slot: String,
     id: String,

@@ -25,7 +25,7 @@ use crate::support::{Database, on_both};
 on_both!(witnesses_cosign_what_continues_and_nothing_else);
 
 /// What a witness has signed of each origin.
-type Signed = HashMap<String, (u64, Hash)>;
+type SignedCheckpoint = HashMap<String, (u64, Hash)>;
 
 #[derive(Clone)]
 struct Served {
@@ -33,7 +33,7 @@ struct Served {
     secret: SigningKey,
     /// The only key of the log that it knows.
     log: Arc<Mutex<String>>,
-    signed: Arc<Mutex<Signed>>,
+    signed: Arc<Mutex<SignedCheckpoint>>,
 }
 
 impl Served {

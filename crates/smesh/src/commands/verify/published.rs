@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ledger::{LedgerService, PUBLISHED, Report, Unverified, VerifyError};
+use ledger::{LedgerService, PUBLISHED, UnverifiedLedger, VerifyError, VerifyReport};
 use mesh_bus::Bus;
 use mesh_events::catalogue::MESH_CHECKPOINTS;
 use mesh_events::subject;
@@ -18,8 +18,8 @@ const READER: &str = "reader";
 pub(super) async fn compare(
     context: &Context,
     origin: &str,
-    ledger: &Unverified,
-    report: &mut Report,
+    ledger: &UnverifiedLedger,
+    report: &mut VerifyReport,
 ) -> Result<(), VerifyError> {
     let unchecked = match bus(context).await {
         Ok(bus) => {
@@ -37,7 +37,11 @@ pub(super) async fn compare(
 }
 
 /// Why it could not be done; `None` if all of them are stored.
-async fn all(bus: &Bus, origin: &str, ledger: &Unverified) -> Result<Option<String>, VerifyError> {
+async fn all(
+    bus: &Bus,
+    origin: &str,
+    ledger: &UnverifiedLedger,
+) -> Result<Option<String>, VerifyError> {
     let mut stored = bus.stored_messages(MESH_CHECKPOINTS, subject::checkpoint(origin));
     let mut compared = false;
     loop {
@@ -51,7 +55,7 @@ async fn all(bus: &Bus, origin: &str, ledger: &Unverified) -> Result<Option<Stri
         compared = true;
         let notes = messages.iter();
         let notes = notes.map(|message| String::from_utf8_lossy(&message.body).into_owned());
-        ledger.has_published(notes.collect()).await?;
+        ledger.check_published(notes.collect()).await?;
     }
 }
 

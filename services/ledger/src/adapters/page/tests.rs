@@ -10,17 +10,17 @@ use mesh_runtime::api::Accounts;
 use mesh_testkit::{Postgres, build};
 
 use super::*;
-use crate::domain::fact::{Fact, Index};
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
-use crate::domain::nodes::Nodes;
+use crate::domain::nodes::NodeBlocks;
 use crate::domain::query::ListRequest;
+use crate::domain::record::{IndexColumns, Record};
 use crate::{Location, Store};
 
 /// Small, so that a small ledger is a large one.
-const REACH: Reach = Reach {
-    near: 25,
-    sorted: 40,
-    block: 10,
+const REACH: ScanLimits = ScanLimits {
+    leading_entries: 25,
+    max_sorted_entries: 40,
+    block_entries: 10,
 };
 const ENTRIES: i64 = 400;
 
@@ -48,31 +48,31 @@ fn nodes_of(mix: i64) -> Option<(i64, i64)> {
     }
 }
 
-fn nodes(mix: i64) -> Nodes {
+fn nodes(mix: i64) -> NodeBlocks {
     let Some((first, last)) = nodes_of(mix) else {
-        return Nodes::default();
+        return NodeBlocks::default();
     };
     let job = Job {
         nodes: format!("n[{first}-{last}]"),
         ..build::job(1)
     };
-    Nodes::of(&build::job_event(EventType::JobStarted, job))
+    NodeBlocks::of(&build::job_event(EventType::JobStarted, job))
 }
 
 /// Some of everything; some entries are late, and some of the audit.
-fn fact(n: i64) -> Fact {
+fn record(n: i64) -> Record {
     let mix = mix(n);
     let late = if mix % 9 == 0 { mix % 200 } else { 0 };
     let occurred_at = begin() + TimeDelta::seconds((n - late) * 10);
     let index = if mix % 11 == 0 {
-        Index {
+        IndexColumns {
             category: "audit".into(),
             kind: "audit.read".into(),
             occurred_at,
-            ..Index::default()
+            ..IndexColumns::default()
         }
     } else {
-        Index {
+        IndexColumns {
             category: "job".into(),
             kind: pick(mix / 3, &["job.started", "job.failed", "job.held"]).unwrap(),
             user: pick(mix / 5, &["alice", "bob", "carol", ""]),
@@ -83,10 +83,10 @@ fn fact(n: i64) -> Fact {
             name: pick(mix / 19, &["train-1", "train-2", "other", ""]),
             nodes: nodes(mix / 29),
             occurred_at,
-            ..Index::default()
+            ..IndexColumns::default()
         }
     };
-    Fact {
+    Record {
         id: format!("{n}"),
         cluster: pick(mix / 23, &["one", "one", "two"]).unwrap(),
         subject: "slurm".into(),
@@ -96,8 +96,8 @@ fn fact(n: i64) -> Fact {
 }
 
 /// What is asked, in words of its own.
-fn is_meant(fact: &Fact, seq: i64, asked: &Selection, sight: &Sight) -> bool {
-    let index = &fact.index;
+fn is_meant(record: &Record, seq: i64, asked: &Selection, sight: &Sight) -> bool {
+    let index = &record.index;
     let is = |value: &Option<String>, wanted: &Option<String>| wanted.is_none() || value == wanted;
     let seen = match sight {
         Sight::Everything => true,
@@ -106,7 +106,7 @@ fn is_meant(fact: &Fact, seq: i64, asked: &Selection, sight: &Sight) -> bool {
             let of = |(cluster, names): (&Option<String>, &BTreeSet<String>)| {
                 cluster
                     .as_ref()
-                    .is_none_or(|cluster| *cluster == fact.cluster)
+                    .is_none_or(|cluster| *cluster == record.cluster)
                     && index
                         .account
                         .as_ref()
@@ -142,7 +142,7 @@ fn is_meant(fact: &Fact, seq: i64, asked: &Selection, sight: &Sight) -> bool {
             [] => index.category != "audit",
             types => types.iter().any(of_type),
         }
-        && is(&Some(fact.cluster.clone()), &asked.cluster)
+        && is(&Some(record.cluster.clone()), &asked.cluster)
         && is(&index.user, &asked.user)
         && is(&index.account, &asked.account)
         && is(&index.partition, &asked.partition)
@@ -281,8 +281,8 @@ fn sights() -> [Sight; 3] {
 
 async fn pages_are_what_a_look_at_every_entry_gives(location: &Location) {
     let store = Store::open(location, 1).await.unwrap();
-    let facts: Vec<Fact> = (1..=ENTRIES).map(fact).collect();
-    store.append("S", 1, facts.clone()).await.unwrap();
+    let records: Vec<Record> = (1..=ENTRIES).map(record).collect();
+    store.append("S", 1, records.clone()).await.unwrap();
     for selection in selections() {
         for sight in sights() {
             for descending in [false, true] {
@@ -304,8 +304,9 @@ async fn pages_are_what_a_look_at_every_entry_gives(location: &Location) {
                     }
                     query.after = listed.last().copied();
                 }
-                let every = (1..).zip(&facts);
-                let meant = every.filter(|(seq, fact)| is_meant(fact, *seq, &selection, &sight));
+                let every = (1..).zip(&records);
+                let meant =
+                    every.filter(|(seq, record)| is_meant(record, *seq, &selection, &sight));
                 let mut meant: Vec<i64> = meant.map(|(seq, _)| seq).collect();
                 if descending {
                     meant.reverse();
@@ -335,8 +336,8 @@ async fn what_is_appended_between_two_pages_is_on_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Sqlite(folder.path().join("ledger.db"));
     let store = Store::open(&location, 1).await.unwrap();
-    let facts = (1..=ENTRIES).map(fact).collect();
-    store.append("S", 1, facts).await.unwrap();
+    let records = (1..=ENTRIES).map(record).collect();
+    store.append("S", 1, records).await.unwrap();
     let at = |n: i64| Some((begin() + TimeDelta::seconds(n * 10)).timestamp_micros());
     let mut query = ListRequest {
         limit: Some(60),
@@ -351,13 +352,13 @@ async fn what_is_appended_between_two_pages_is_on_the_next() {
     };
     let first = page(&query).await;
     assert_eq!(first.len(), 61);
-    let late = Fact {
+    let late = Record {
         id: "late".into(),
-        index: Index {
+        index: IndexColumns {
             occurred_at: begin() + TimeDelta::seconds(2_000),
-            ..fact(2).index
+            ..record(2).index
         },
-        ..fact(2)
+        ..record(2)
     };
     store.append("S", 2, vec![late]).await.unwrap();
     let mut found = first[..60].to_vec();
@@ -378,16 +379,16 @@ async fn a_ledger_that_opens_knows_when_its_entries_occurred() {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Sqlite(folder.path().join("ledger.db"));
     let store = Store::open(&location, 1).await.unwrap();
-    let facts = (1..=ENTRIES).map(fact).collect();
-    store.append("S", 1, facts).await.unwrap();
+    let records = (1..=ENTRIES).map(record).collect();
+    store.append("S", 1, records).await.unwrap();
     store.close().await;
     let store = Store::open(&location, 1).await.unwrap();
-    assert_eq!(store.times.known(), ENTRIES);
-    let whole = Span {
+    assert_eq!(store.block_ranges.covered_to(), ENTRIES);
+    let whole = SequenceRange {
         from: Some(1),
         to: Some(ENTRIES),
     };
-    assert_eq!(store.times.span(None, None), Some(whole));
+    assert_eq!(store.block_ranges.span(None, None), Some(whole));
     store.close().await;
 }
 

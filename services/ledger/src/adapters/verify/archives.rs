@@ -5,15 +5,15 @@ use std::path::Path;
 
 use ledger_format::archive::IdHasher;
 
-use super::{Trust, VerifyError};
+use super::outcome::{TrustAnchors, VerifyError};
 use crate::adapters::archive_file;
-use crate::adapters::archives::CheckedArchive;
+use crate::adapters::archives::AuthenticatedArchive;
 use crate::domain::archive::{StoredArchive, misplaced};
 use crate::domain::verify::{Fault, FirstFault};
 
 /// The noted ranges.
 #[derive(Default)]
-pub(super) struct Archives {
+pub(super) struct ArchiveVerifier {
     /// Those before the first that is forged.
     pub authentic: Vec<StoredArchive>,
     /// Those from there on.
@@ -24,13 +24,13 @@ pub(super) struct Archives {
 
 /// The ids of the ranges that were noted when the verification began: later ones have entries that it had passed by then.
 #[derive(Default)]
-pub(super) struct ArchivedIds {
+pub(super) struct ArchivedIdVerifier {
     ranges: VecDeque<StoredArchive>,
     ids: IdHasher,
 }
 
-impl ArchivedIds {
-    pub fn of(archives: &Archives) -> Self {
+impl ArchivedIdVerifier {
+    pub fn of(archives: &ArchiveVerifier) -> Self {
         Self {
             ranges: archives.authentic.iter().cloned().collect(),
             ids: IdHasher::default(),
@@ -59,8 +59,8 @@ impl ArchivedIds {
     }
 }
 
-impl Archives {
-    pub fn of(checked: Vec<CheckedArchive>) -> Self {
+impl ArchiveVerifier {
+    pub fn of(checked: Vec<AuthenticatedArchive>) -> Self {
         let mut archives = Self::default();
         for one in checked {
             if one.authentic && archives.forged.is_empty() {
@@ -94,7 +94,7 @@ impl Archives {
     }
 
     /// Compares the files with the SHA-256 that was signed, and says how many could not be: they are elsewhere, or were deleted to erase them.
-    pub fn unread_files(&self, trust: &Trust) -> Result<usize, VerifyError> {
+    pub fn unread_files(&self, trust: &TrustAnchors) -> Result<usize, VerifyError> {
         let mut unread = 0;
         for archive in &self.authentic {
             let Some(file) = &archive.file else { continue };
@@ -110,7 +110,7 @@ impl Archives {
             let same = archive_file::is(&path, file)
                 .map_err(|source| VerifyError::Archive { path, source })?;
             if !same {
-                return Err(VerifyError::Bad(FirstFault {
+                return Err(VerifyError::Invalid(FirstFault {
                     seq: archive.last_seq,
                     what: Fault::ArchiveFileDiffers,
                 }));

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Trust;
+use super::outcome::TrustAnchors;
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::key_rotation::KeyRotation;
 use crate::domain::keys::StoredKey;
@@ -10,7 +10,7 @@ use crate::domain::note::PublicKey;
 use crate::domain::verify::{ExpectedCheckpoint, Fault, FirstFault};
 
 /// The stored checkpoints on their way through the verification.
-pub(super) struct Checkpoints {
+pub(super) struct CheckpointVerifier {
     /// Every key that may have signed: those that the ledger names, and those that are trusted.
     keys: Vec<PublicKey>,
     /// Those that count.
@@ -20,8 +20,8 @@ pub(super) struct Checkpoints {
     largest: u64,
 }
 
-impl Checkpoints {
-    pub fn new(stored: Vec<StoredKey>, known: i64, trust: &Trust) -> Self {
+impl CheckpointVerifier {
+    pub fn new(stored: Vec<StoredKey>, known: i64, trust: &TrustAnchors) -> Self {
         let mut keys: Vec<PublicKey> = stored
             .iter()
             .filter_map(|key| key.vkey.parse().ok())

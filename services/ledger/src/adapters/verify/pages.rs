@@ -9,44 +9,44 @@ use mesh_db::sql::{Row, Sql};
 
 use super::rows::checkpoint;
 use crate::adapters::archives;
-use crate::adapters::index::{self, COLUMNS};
+use crate::adapters::event_index::{self, COLUMNS};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::verify::{HashedEntry, StoredEntry, StoredEntryRef, StoredHead};
 
 /// Entries of one page.
-pub(super) const PAGE: i64 = 1000;
+pub(super) const PAGE_ENTRIES: i64 = 1000;
 
 /// A page and the head at the same moment: entries may be appended meanwhile.
-pub(super) struct Page {
+pub(super) struct VerifyPage {
     pub head: Option<StoredHead>,
     /// Up to which entry payloads may be gone.
     pub archived_to: i64,
-    pub entries: Vec<Read>,
+    pub entries: Vec<VerifiedRow>,
     /// Those that end with one of these entries; on the last page all that are left.
     pub checkpoints: Vec<StoredCheckpoint>,
 }
 
-pub(super) struct Read {
+pub(super) struct VerifiedRow {
     pub hashed: HashedEntry,
     /// The id, if payloads may be gone: no leaf proves it then.
     pub archived_id: Option<Vec<u8>>,
     /// The entry, if it has no payload.
     pub without_payload: Option<StoredEntry>,
     /// Where payloads are partitioned, their sequence alone is not unique.
-    pub payload_twice: bool,
-    pub index_fits: bool,
+    pub has_duplicate_payload: bool,
+    pub index_matches: bool,
 }
 
 /// All of them, in order.
 #[derive(Default)]
-pub(super) struct Pages {
+pub(super) struct PageReader {
     /// The next, read ahead.
-    fetched: Option<Result<Fetched, sqlx::Error>>,
+    fetched: Option<Result<FetchedPage, sqlx::Error>>,
 }
 
-impl Pages {
+impl PageReader {
     /// The next page. The last one is not full.
-    pub async fn next(&mut self, connection: &mut Connection) -> Result<Page, sqlx::Error> {
+    pub async fn next(&mut self, connection: &mut Connection) -> Result<VerifyPage, sqlx::Error> {
         let fetched = match self.fetched.take() {
             Some(fetched) => fetched?,
             None => fetch(connection, None).await?,
@@ -65,7 +65,7 @@ impl Pages {
 }
 
 /// The rows of a page as they are, which nothing was computed from yet.
-struct Fetched {
+struct FetchedPage {
     head: Option<StoredHead>,
     archived_to: i64,
     entries: Vec<Row>,
@@ -76,7 +76,10 @@ struct Fetched {
     checkpoints: Vec<Row>,
 }
 
-async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetched, sqlx::Error> {
+async fn fetch(
+    connection: &mut Connection,
+    after: Option<i64>,
+) -> Result<FetchedPage, sqlx::Error> {
     let mut snapshot = connection.begin(Access::Snapshot).await?;
     let head = Sql::new("SELECT seq, chain FROM head");
     let head = match snapshot.conn().rows(&head).await?.as_slice() {
@@ -95,7 +98,7 @@ async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetche
     if let Some(after) = after {
         entries = entries.push(" WHERE seq > ").bind(after);
     }
-    let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE);
+    let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE_ENTRIES);
     let entries = snapshot.conn().rows(&entries).await?;
     let seqs = seqs(&entries)?;
     // By range and not by a join: each partition is looked into once, and not once for every entry.
@@ -132,14 +135,14 @@ async fn fetch(connection: &mut Connection, after: Option<i64>) -> Result<Fetche
     if let Some(after) = after {
         checkpoints = checkpoints.push(" AND size > ").bind(after);
     }
-    if seqs.len() == PAGE as usize {
+    if seqs.len() == PAGE_ENTRIES as usize {
         let last = seqs.last().copied().unwrap_or_default();
         checkpoints = checkpoints.push(" AND size <= ").bind(last);
     }
     let checkpoints = checkpoints.push(" ORDER BY size, number");
     let checkpoints = snapshot.conn().rows(&checkpoints).await?;
     snapshot.commit().await?;
-    Ok(Fetched {
+    Ok(FetchedPage {
         head,
         archived_to,
         entries,
@@ -155,24 +158,24 @@ fn seqs(rows: &[Row]) -> Result<Vec<i64>, sqlx::Error> {
     rows.iter().map(|row| row.get("seq")).collect()
 }
 
-impl Fetched {
+impl FetchedPage {
     const fn is_full(&self) -> bool {
-        self.seqs.len() == PAGE as usize
+        self.seqs.len() == PAGE_ENTRIES as usize
     }
 
     fn last(&self) -> Option<i64> {
         self.seqs.last().copied()
     }
 
-    fn compare(self) -> Result<Page, sqlx::Error> {
-        let beside = Beside {
+    fn compare(self) -> Result<VerifyPage, sqlx::Error> {
+        let beside = RelatedRows {
             archived_to: self.archived_to,
-            payloads: BySeq::of(self.payloads)?,
-            index: BySeq::of(self.index)?,
-            nodes: BySeq::of(self.nodes)?,
+            payloads: RowsBySequence::of(self.payloads)?,
+            index: RowsBySequence::of(self.index)?,
+            nodes: RowsBySequence::of(self.nodes)?,
         };
         let part = self.entries.len().div_ceil(available_threads()).max(1);
-        let compared: Vec<Result<Vec<Read>, sqlx::Error>> = thread::scope(|scope| {
+        let compared: Vec<Result<Vec<VerifiedRow>, sqlx::Error>> = thread::scope(|scope| {
             let of = |rows: &[Row]| rows.iter().map(|row| beside.compare(row)).collect();
             let parts = self.entries.chunks(part);
             let parts: Vec<_> = parts.map(|rows| scope.spawn(move || of(rows))).collect();
@@ -186,7 +189,7 @@ impl Fetched {
             entries.extend(part?);
         }
         let checkpoints = self.checkpoints.iter().map(checkpoint);
-        Ok(Page {
+        Ok(VerifyPage {
             head: self.head,
             archived_to: self.archived_to,
             entries,
@@ -196,15 +199,15 @@ impl Fetched {
 }
 
 /// What stands beside entries.
-struct Beside {
+struct RelatedRows {
     archived_to: i64,
-    payloads: BySeq,
-    index: BySeq,
-    nodes: BySeq,
+    payloads: RowsBySequence,
+    index: RowsBySequence,
+    nodes: RowsBySequence,
 }
 
-impl Beside {
-    fn compare(&self, row: &Row) -> Result<Read, sqlx::Error> {
+impl RelatedRows {
+    fn compare(&self, row: &Row) -> Result<VerifiedRow, sqlx::Error> {
         let seq = row.at(0)?;
         let payloads = self.payloads.rows_of(seq);
         let (index, nodes) = (self.index.rows_of(seq), self.nodes.rows_of(seq));
@@ -219,21 +222,21 @@ impl Beside {
             chain: row.at(3)?,
             payload,
         };
-        let index_fits = match (payload, payloads.first()) {
+        let index_matches = match (payload, payloads.first()) {
             (Some([_, subject, body]), Some(stored)) => {
                 index.len() < 2
-                    && index::fits(index.first(), nodes, subject, body)
+                    && event_index::matches(index.first(), nodes, subject, body)
                     && index.first().is_none_or(|index| same_time(index, stored))
             }
             // Nothing is left of what is archived.
             _ => index.is_empty() && nodes.is_empty(),
         };
-        Ok(Read {
+        Ok(VerifiedRow {
             hashed: entry.hashed(),
             archived_id: (seq <= self.archived_to).then(|| entry.id.to_vec()),
             without_payload: payload.is_none().then(|| entry.to_stored()),
-            payload_twice: payloads.len() > 1,
-            index_fits,
+            has_duplicate_payload: payloads.len() > 1,
+            index_matches,
         })
     }
 }
@@ -245,12 +248,12 @@ fn same_time(index: &Row, payload: &Row) -> bool {
 }
 
 /// Rows in the order of their sequence.
-struct BySeq {
+struct RowsBySequence {
     seqs: Vec<i64>,
     rows: Vec<Row>,
 }
 
-impl BySeq {
+impl RowsBySequence {
     fn of(rows: Vec<Row>) -> Result<Self, sqlx::Error> {
         Ok(Self {
             seqs: seqs(&rows)?,

@@ -9,7 +9,7 @@ use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use prost::Message as _;
 
-use crate::adapters::{archives, proof};
+use crate::adapters::{archives, checkpoint_rows};
 use crate::domain::archive::Audited;
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::keys::{StoredKey, audit_entries};
@@ -17,7 +17,7 @@ use crate::domain::verify::{Fault, FirstFault};
 use crate::error::Error;
 
 /// Stored subtrees of one query.
-const PAGE: i64 = 10_000;
+const PAGE_ENTRIES: i64 = 10_000;
 
 /// The first stored subtree that the entries do not give, or that is missing although a checkpoint counts its entries.
 pub async fn subtrees(
@@ -49,7 +49,7 @@ pub async fn subtrees(
             .push(" AND idx > ")
             .bind(after.1)
             .push(") ORDER BY level, idx LIMIT ")
-            .bind(PAGE);
+            .bind(PAGE_ENTRIES);
         let rows = connection.conn().rows(&sql).await.map_err(Error::Read)?;
         for row in &rows {
             let (level, idx): (i64, i64) = (
@@ -67,7 +67,7 @@ pub async fn subtrees(
                 return Ok(Some(differs(after)));
             }
         }
-        if rows.len() < PAGE as usize {
+        if rows.len() < PAGE_ENTRIES as usize {
             break;
         }
     }
@@ -96,8 +96,11 @@ fn differs(place: (i64, i64)) -> FirstFault {
 pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
     let told = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
-        let keys = snapshot.conn().rows(&proof::keys()).await?;
-        let keys: Vec<StoredKey> = keys.iter().map(proof::key).collect::<Result<_, _>>()?;
+        let keys = snapshot.conn().rows(&checkpoint_rows::keys()).await?;
+        let keys: Vec<StoredKey> = keys
+            .iter()
+            .map(checkpoint_rows::key)
+            .collect::<Result<_, _>>()?;
         for (key, entry) in keys.iter().skip(1).zip(audit_entries(&keys, "")) {
             let fits = match archives::audited(&mut snapshot, &entry.id).await? {
                 Some(Audited {

@@ -3,8 +3,8 @@
 use mesh_db::pool::{Access, Connection};
 use mesh_db::sql::{Row, Sql};
 
-use crate::adapters::archives::{self, CheckedArchive};
-use crate::adapters::proof;
+use crate::adapters::archives::{self, AuthenticatedArchive};
+use crate::adapters::checkpoint_rows;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
 use crate::domain::verify::StoredPayload;
@@ -27,12 +27,12 @@ pub(super) async fn stored_keys(
     connection: &mut Connection,
 ) -> Result<(Vec<StoredKey>, i64), sqlx::Error> {
     let mut snapshot = connection.begin(Access::Snapshot).await?;
-    let rows = snapshot.conn().rows(&proof::keys()).await?;
+    let rows = snapshot.conn().rows(&checkpoint_rows::keys()).await?;
     let newest = Sql::new("SELECT COALESCE(MAX(number), 0) AS number FROM checkpoints");
     let newest = snapshot.conn().first(&newest).await?;
     snapshot.commit().await?;
     // One that is no text is nobody's: what it signed counts as forged.
-    let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(proof::key).collect();
+    let keys: Result<Vec<_>, sqlx::Error> = rows.iter().map(checkpoint_rows::key).collect();
     Ok((keys?, newest.map_or(Ok(0), |row| row.get("number"))?))
 }
 
@@ -47,7 +47,7 @@ pub(in crate::adapters) fn payload(row: &Row) -> Result<StoredPayload, sqlx::Err
 /// The ranges that are noted, in order.
 pub(super) async fn stored_archives(
     connection: &mut Connection,
-) -> Result<Vec<CheckedArchive>, Error> {
+) -> Result<Vec<AuthenticatedArchive>, Error> {
     let checked = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
         let checked = archives::checked(&mut snapshot, 0).await?;

@@ -15,10 +15,10 @@ use crate::error::Error;
 pub const POSTGRES: &str = include_str!("schema/postgres.txt");
 const POSTGRES_QUERY: &str = include_str!("schema/postgres.sql");
 /// In lines of what there is once for every partition.
-const MONTH: &str = "<month>";
+const MONTH_PLACEHOLDER: &str = "<month>";
 
 /// Of a new ledger in a file, made once.
-static NEW: OnceCell<Lines> = OnceCell::const_new();
+static EXPECTED_SQLITE: OnceCell<SchemaObjects> = OnceCell::const_new();
 
 /// The first difference, in words; `None` if there is none.
 pub async fn difference(connection: &mut Connection) -> Result<Option<String>, Error> {
@@ -28,11 +28,16 @@ pub async fn difference(connection: &mut Connection) -> Result<Option<String>, E
     };
     let found = found.map_err(Error::Read)?;
     let expected = match connection {
-        Connection::Sqlite(_) => NEW.get_or_try_init(expected_of_sqlite).await?.clone(),
+        Connection::Sqlite(_) => EXPECTED_SQLITE
+            .get_or_try_init(expected_of_sqlite)
+            .await?
+            .clone(),
         Connection::Postgres(_) => {
             let months = found
                 .iter()
-                .filter(|(line, _)| line.starts_with("relation ") && line.contains(MONTH))
+                .filter(|(line, _)| {
+                    line.starts_with("relation ") && line.contains(MONTH_PLACEHOLDER)
+                })
                 .map(|(_, count)| *count);
             let months = months.max().unwrap_or_default();
             POSTGRES
@@ -40,7 +45,11 @@ pub async fn difference(connection: &mut Connection) -> Result<Option<String>, E
                 .map(|line| {
                     (
                         line.to_owned(),
-                        if line.contains(MONTH) { months } else { 1 },
+                        if line.contains(MONTH_PLACEHOLDER) {
+                            months
+                        } else {
+                            1
+                        },
                     )
                 })
                 .filter(|(_, count)| *count > 0)
@@ -58,16 +67,16 @@ pub async fn difference(connection: &mut Connection) -> Result<Option<String>, E
     })
 }
 
-type Lines = BTreeMap<String, i64>;
+type SchemaObjects = BTreeMap<String, i64>;
 
-async fn of_sqlite(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
+async fn of_sqlite(connection: &mut Connection) -> Result<SchemaObjects, sqlx::Error> {
     // What ANALYZE leaves says nothing about entries.
     let sql = Sql::new(
         "SELECT type || ' ' || name || ' on ' || tbl_name || COALESCE(': ' || sql, '') AS line FROM sqlite_schema
          WHERE name NOT LIKE 'sqlite_stat%'",
     );
     let rows = connection.conn().rows(&sql).await?;
-    let mut lines = Lines::new();
+    let mut lines = SchemaObjects::new();
     for row in rows {
         *lines.entry(row.get("line")?).or_default() += 1;
     }
@@ -75,7 +84,7 @@ async fn of_sqlite(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
 }
 
 /// Of a new ledger, made in memory.
-async fn expected_of_sqlite() -> Result<Lines, Error> {
+async fn expected_of_sqlite() -> Result<SchemaObjects, Error> {
     let pool = SqlitePoolOptions::new()
         .max_connections(1)
         .connect("sqlite::memory:")
@@ -91,9 +100,9 @@ async fn expected_of_sqlite() -> Result<Lines, Error> {
     lines.map_err(Error::Read)
 }
 
-async fn of_postgres(connection: &mut Connection) -> Result<Lines, sqlx::Error> {
+async fn of_postgres(connection: &mut Connection) -> Result<SchemaObjects, sqlx::Error> {
     let rows = connection.conn().rows(&Sql::new(POSTGRES_QUERY)).await?;
-    let mut lines = Lines::new();
+    let mut lines = SchemaObjects::new();
     for row in rows {
         lines.insert(row.get("line")?, row.get("count")?);
     }

@@ -9,18 +9,18 @@ use mesh_runtime::api::Problem;
 use tonic::Status;
 
 use crate::api::fields::Fields;
-use crate::api::{Content, Entry};
-use crate::domain::stats::{Group, Row};
-use crate::domain::story::{Recorded, Run, Summary};
+use crate::api::{Entry, EntryContent};
+use crate::domain::job_history::{RecordedEvent, Run, Summary};
+use crate::domain::stats::{self, Group};
 
 /// An entry, or only the parts that were asked for.
 pub(super) fn entry(entry: Entry, fields: Option<&Fields>) -> Result<LedgerEntry, Status> {
     let Entry { seq, content } = entry;
     let (event, audit) = match (content, fields) {
-        (Content::Event(event), None) => (Some(*event), None),
-        (Content::Audit(audit), None) => (None, Some(*audit)),
-        (Content::Event(event), Some(fields)) => (fields.event(&event).map_err(unfit)?, None),
-        (Content::Audit(audit), Some(fields)) => (None, fields.audit(&audit).map_err(unfit)?),
+        (EntryContent::Event(event), None) => (Some(*event), None),
+        (EntryContent::Audit(audit), None) => (None, Some(*audit)),
+        (EntryContent::Event(event), Some(fields)) => (fields.event(&event).map_err(unfit)?, None),
+        (EntryContent::Audit(audit), Some(fields)) => (None, fields.audit(&audit).map_err(unfit)?),
     };
     let with_seq = fields.is_none_or(Fields::with_seq);
     Ok(LedgerEntry {
@@ -43,7 +43,7 @@ pub(super) fn run(run: Run) -> JobRun {
     }
 }
 
-pub(super) fn recorded(recorded: Recorded) -> LedgerEntry {
+pub(super) fn recorded(recorded: RecordedEvent) -> LedgerEntry {
     LedgerEntry {
         seq: recorded.seq,
         event: Some(recorded.event),
@@ -51,7 +51,7 @@ pub(super) fn recorded(recorded: Recorded) -> LedgerEntry {
     }
 }
 
-pub(super) fn stats_row(row: Row, by: &[Group]) -> StatsRow {
+pub(super) fn stats_row(row: stats::StatsRow, by: &[Group]) -> StatsRow {
     let words = by.iter().map(|group| group.as_str().to_owned());
     StatsRow {
         group: words

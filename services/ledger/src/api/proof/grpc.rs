@@ -16,8 +16,8 @@ use mesh_events::timestamp;
 use mesh_runtime::api::grpc::{caller, internal};
 use tonic::{Request, Response, Status};
 
-use super::{KnownKey, ProofError, Proofs, Wanted, invalid};
-use crate::api::unanswered;
+use super::{CheckpointId, KeyInfo, ProofError, Proofs, invalid};
+use crate::api::unavailable;
 use crate::domain::checkpoint::StoredCheckpoint;
 
 pub(super) fn router(proofs: Arc<Proofs>) -> Router {
@@ -59,13 +59,13 @@ impl ProofService for Adapter {
     ) -> Result<Response<ProveInclusionResponse>, Status> {
         let caller = caller(&request)?;
         let ProveInclusionRequest { seq, id, size } = request.into_inner();
-        let wanted = match (seq, id.is_empty()) {
-            (0, false) => Wanted::Id(id),
-            (_, true) => Wanted::Seq(seq),
+        let requested = match (seq, id.is_empty()) {
+            (0, false) => CheckpointId::Id(id),
+            (_, true) => CheckpointId::Seq(seq),
             (_, false) => return Err(status(invalid("id", "give either seq or id, not both"))),
         };
         let size = (size > 0).then_some(size);
-        let proof = self.0.prove_inclusion(&caller, wanted, size);
+        let proof = self.0.prove_inclusion(&caller, requested, size);
         let proof = proof.await.map_err(status)?;
         Ok(Response::new(ProveInclusionResponse {
             seq: proof.seq,
@@ -132,7 +132,7 @@ fn checkpoint(stored: StoredCheckpoint) -> Checkpoint {
     }
 }
 
-fn key(known: KnownKey) -> SigningKey {
+fn key(known: KeyInfo) -> SigningKey {
     SigningKey {
         vkey: known.key.vkey,
         from_size: known.key.from_size.unsigned_abs(),
@@ -149,11 +149,11 @@ fn bytes(hashes: &[Hash]) -> Vec<Vec<u8>> {
 fn status(error: ProofError) -> Status {
     let text = error.to_string();
     match &error {
-        ProofError::Invalid { .. } => Status::invalid_argument(text),
+        ProofError::InvalidFilter { .. } => Status::invalid_argument(text),
         ProofError::Forbidden(_) => Status::permission_denied(text),
         ProofError::NotFound(_) => Status::not_found(text),
         ProofError::Conflict(_) => Status::failed_precondition(text),
-        ProofError::Store(error) => unanswered::status(error),
+        ProofError::Store(error) => unavailable::status(error),
         ProofError::Broken => internal(&error),
     }
 }

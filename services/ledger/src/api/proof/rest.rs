@@ -15,8 +15,8 @@ use mesh_runtime::api::{Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Consistency, Inclusion, KnownKey, ProofError, Proofs, Wanted, invalid, root_of};
-use crate::api::{openapi, unanswered};
+use super::{CheckpointId, Consistency, Inclusion, KeyInfo, ProofError, Proofs, invalid, root_of};
+use crate::api::{openapi, unavailable};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::export::ExportLine;
 
@@ -130,7 +130,7 @@ pub(in crate::api) struct RotatedJson {
 
 /// The newest checkpoint: the note itself, to be kept as a file.
 #[utoipa::path(
-    get, path = "/v1/ledger/checkpoint", tag = "proof",
+    get, path = "/v1/ledger/checkpoint", operation_id = "getCheckpoint", tag = "proof",
     responses(
         (status = 200, description = "The note", content_type = "text/plain; charset=utf-8", body = String),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
@@ -147,7 +147,7 @@ pub(in crate::api) async fn newest(
 
 /// Checkpoints of at least a size, the smallest first.
 #[utoipa::path(
-    get, path = "/v1/ledger/checkpoints", tag = "proof",
+    get, path = "/v1/ledger/checkpoints", operation_id = "listCheckpoints", tag = "proof",
     params(
         ("from" = Option<u64>, Query, description = "Of at least this size"),
         ("limit" = Option<u32>, Query, description = "At most so many, 1 to 1000; 100 if not given", minimum = 1),
@@ -173,7 +173,7 @@ pub(in crate::api) async fn list(
 
 /// Proves that an entry is in the ledger of a size. Everybody may ask by `seq`; by `id` those who may see the entry.
 #[utoipa::path(
-    get, path = "/v1/ledger/proof/inclusion", tag = "proof",
+    get, path = "/v1/ledger/proof/inclusion", operation_id = "getInclusionProof", tag = "proof",
     params(
         ("seq" = Option<u64>, Query, description = "Sequence of the entry; either this or `id`", minimum = 1),
         ("id" = Option<String>, Query, description = "Id of the event"),
@@ -191,9 +191,9 @@ pub(in crate::api) async fn inclusion(
 ) -> Result<Json<InclusionJson>, Problem> {
     let mut query = Query::of(query, &["seq", "id", "size"]).map_err(problem)?;
     let seq = query.number("seq").map_err(problem)?;
-    let wanted = match (seq, query.take("id")) {
-        (Some(seq), None) => Wanted::Seq(seq),
-        (None, Some(id)) => Wanted::Id(id),
+    let requested = match (seq, query.take("id")) {
+        (Some(seq), None) => CheckpointId::Seq(seq),
+        (None, Some(id)) => CheckpointId::Id(id),
         (Some(_), Some(_)) => {
             return Err(problem(invalid("id", "give either seq or id, not both")));
         }
@@ -208,7 +208,7 @@ pub(in crate::api) async fn inclusion(
         path,
         checkpoint,
     } = proofs
-        .prove_inclusion(&caller, wanted, size)
+        .prove_inclusion(&caller, requested, size)
         .await
         .map_err(problem)?;
     Ok(Json(InclusionJson {
@@ -223,7 +223,7 @@ pub(in crate::api) async fn inclusion(
 
 /// Proves that the ledger of one size is the beginning of that of another: nothing was changed or taken away between them.
 #[utoipa::path(
-    get, path = "/v1/ledger/proof/consistency", tag = "proof",
+    get, path = "/v1/ledger/proof/consistency", operation_id = "getConsistencyProof", tag = "proof",
     params(
         ("from" = u64, Query, description = "Size of the smaller ledger", minimum = 1),
         ("to" = Option<u64>, Query, description = "Size of the larger one; that of the newest checkpoint if not given", minimum = 1),
@@ -263,7 +263,7 @@ pub(in crate::api) async fn consistency(
 
 /// The keys that sign or signed checkpoints.
 #[utoipa::path(
-    get, path = "/v1/ledger/keys", tag = "proof",
+    get, path = "/v1/ledger/keys", operation_id = "listSigningKeys", tag = "proof",
     responses((status = 200, description = "The keys", body = KeysJson), (status = 401, response = openapi::Unauthorized))
 )]
 pub(in crate::api) async fn keys(
@@ -277,7 +277,7 @@ pub(in crate::api) async fn keys(
 
 /// Makes a new key, which signs from now on (administrators).
 #[utoipa::path(
-    post, path = "/v1/ledger/keys", tag = "proof",
+    post, path = "/v1/ledger/keys", operation_id = "rotateSigningKey", tag = "proof",
     responses(
         (status = 200, description = "The key", body = RotatedJson),
         (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 409, response = openapi::Conflict),
@@ -297,7 +297,7 @@ pub(in crate::api) async fn rotate(
 /// Everything up to the newest checkpoint, to be verified without the ledger (administrators and auditors). If it cannot go on, the
 /// connection is cut, which no complete export looks like.
 #[utoipa::path(
-    get, path = "/v1/ledger/export", tag = "proof",
+    get, path = "/v1/ledger/export", operation_id = "exportLedger", tag = "proof",
     params(("from" = Option<u64>, Query, description = "First entry; 1 if not given", minimum = 1)),
     responses(
         (status = 200, description = "A line about the export, then one for each entry", content_type = "application/x-ndjson", body = String),
@@ -363,7 +363,7 @@ fn checkpoint(stored: StoredCheckpoint) -> CheckpointJson {
     }
 }
 
-fn key(known: KnownKey) -> KeyJson {
+fn key(known: KeyInfo) -> KeyJson {
     KeyJson {
         vkey: known.key.vkey,
         from_size: known.key.from_size,
@@ -385,11 +385,11 @@ fn time(micros: i64) -> Option<String> {
 pub(super) fn problem(error: ProofError) -> Problem {
     let text = error.to_string();
     match &error {
-        ProofError::Invalid { .. } => Problem::bad_request(text),
+        ProofError::InvalidFilter { .. } => Problem::bad_request(text),
         ProofError::Forbidden(_) => Problem::new(StatusCode::FORBIDDEN, text),
         ProofError::NotFound(_) => Problem::not_found(text),
         ProofError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
-        ProofError::Store(error) => unanswered::problem(error),
+        ProofError::Store(error) => unavailable::problem(error),
         ProofError::Broken => Problem::internal(&error),
     }
 }
@@ -404,7 +404,7 @@ impl Query {
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             let unknown = !allowed.contains(&name.as_ref());
             if unknown || given.iter().any(|(other, _)| *other == name) {
-                return Err(ProofError::Invalid {
+                return Err(ProofError::InvalidFilter {
                     field: "query",
                     fault: format!(
                         "{name}: {}; allowed: {}",

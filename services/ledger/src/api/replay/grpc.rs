@@ -15,8 +15,8 @@ use tonic::{Request, Response, Status};
 
 use super::{ReplayError, Replays, subject_of};
 use crate::api::grpc::{asked_filter, filter, present};
-use crate::api::unanswered;
-use crate::domain::replay::{Replay as Stored, Wanted};
+use crate::api::unavailable;
+use crate::domain::replay::{Replay as Stored, ReplayRequest};
 
 pub(super) fn router(replays: Arc<Replays>) -> Router {
     let service = ReplayServiceServer::new(Adapter(replays));
@@ -33,13 +33,17 @@ impl ReplayService for Adapter {
     ) -> Result<Response<StartReplayResponse>, Status> {
         let caller = caller(&request)?;
         let request = request.into_inner();
-        let wanted = Wanted {
+        let requested = ReplayRequest {
             filter: filter(request.filter.unwrap_or_default())?,
             endpoint: present(request.endpoint),
             rate: (request.rate > 0).then_some(request.rate),
         };
         let key = present(request.idempotency_key);
-        let (replay, _) = self.0.start(&caller, wanted, key).await.map_err(status)?;
+        let (replay, _) = self
+            .0
+            .start(&caller, requested, key)
+            .await
+            .map_err(status)?;
         Ok(Response::new(StartReplayResponse {
             replay: Some(shown(replay)),
         }))
@@ -87,7 +91,7 @@ fn shown(replay: Stored) -> Replay {
     let time = |micros| DateTime::from_timestamp_micros(micros).map(timestamp);
     Replay {
         state: replay.state.as_str().to_owned(),
-        made_by: replay.request.who.name.clone(),
+        made_by: replay.request.requester.name.clone(),
         made_at: time(replay.made_at),
         ended_at: replay.ended_at.and_then(time),
         subject: subject_of(&replay),
@@ -98,7 +102,7 @@ fn shown(replay: Stored) -> Replay {
         sent: replay.sent.unsigned_abs(),
         progress: replay.progress(),
         filter: Some(asked_filter(replay.request.filter)),
-        endpoint: replay.request.wanted.endpoint.unwrap_or_default(),
+        endpoint: replay.request.requested.endpoint.unwrap_or_default(),
         problem: replay.problem,
         cancelled_by: replay.cancelled_by.unwrap_or_default(),
         id: replay.id,
@@ -112,9 +116,9 @@ fn status(error: ReplayError) -> Status {
         ReplayError::Forbidden(_) => Status::permission_denied(text),
         ReplayError::NotFound(_) => Status::not_found(text),
         ReplayError::Conflict(_) => Status::failed_precondition(text),
-        ReplayError::Store(error) => unanswered::status(error),
+        ReplayError::Store(error) => unavailable::status(error),
         ReplayError::Bus(_) => {
-            unanswered::log(&error);
+            unavailable::log(&error);
             Status::unavailable(text)
         }
     }

@@ -16,9 +16,9 @@ use utoipa::ToSchema;
 
 use super::{ReplayError, Replays, subject_of};
 use crate::api::params::Params;
-use crate::api::{openapi, unanswered};
+use crate::api::{openapi, unavailable};
 use crate::domain::filter::Filter;
-use crate::domain::replay::{Replay, Wanted};
+use crate::domain::replay::{Replay, ReplayRequest};
 
 /// Header by which the same request may be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -33,7 +33,7 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
 /// What to tell once more, and to whom.
 #[derive(ToSchema)]
 #[schema(as = ReplayRequest)]
-#[allow(dead_code, reason = "it describes domain::replay::Wanted")]
+#[allow(dead_code, reason = "it describes domain::replay::ReplayRequest")]
 pub(in crate::api) struct WantedJson {
     /// Which events. Without `to_seq`: up to the end of the ledger as it is now. Audit entries are not replayed.
     filter: Option<FilterJson>,
@@ -130,7 +130,7 @@ pub(in crate::api) struct ReplaysJson {
 
 /// Begins a replay: recorded events are told once more, with their ids, on `mesh.replay.<id>.>`. It goes on by itself, also after a crash.
 #[utoipa::path(
-    post, path = "/v1/replays", tag = "replays", request_body = WantedJson,
+    post, path = "/v1/replays", operation_id = "startReplay", tag = "replays", request_body = WantedJson,
     params(
         ("Idempotency-Key" = Option<String>, Header, description = "A text of your own, up to 200 characters: the same request with the same key begins one replay"),
     ),
@@ -147,13 +147,16 @@ pub(in crate::api) async fn start(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let wanted: Wanted = serde_json::from_slice(&body)
+    let requested: ReplayRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::bad_request(format!("the body is no replay: {error}")))?;
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| {
         // What is no text is refused as a key.
         String::from_utf8_lossy(key.as_bytes()).into_owned()
     });
-    let (replay, new) = replays.start(&caller, wanted, key).await.map_err(problem)?;
+    let (replay, new) = replays
+        .start(&caller, requested, key)
+        .await
+        .map_err(problem)?;
     let location = [(LOCATION, format!("/v1/replays/{}", replay.id))];
     let replay = Json(shown(replay));
     Ok(match new {
@@ -164,7 +167,7 @@ pub(in crate::api) async fn start(
 
 /// The caller's replays (all of them for administrators and auditors), the newest first.
 #[utoipa::path(
-    get, path = "/v1/replays", tag = "replays",
+    get, path = "/v1/replays", operation_id = "listReplays", tag = "replays",
     params(
         ("state" = Option<String>, Query, description = "Only those in this state: `running`, `done`, `failed`, `cancelled`"),
         ("limit" = Option<u32>, Query, description = "At most so many, 1 to 1000; 100 if not given", minimum = 1),
@@ -190,7 +193,7 @@ pub(in crate::api) async fn list(
 
 /// How a replay stands.
 #[utoipa::path(
-    get, path = "/v1/replays/{id}", tag = "replays", params(("id" = String, Path, description = "Its id")),
+    get, path = "/v1/replays/{id}", operation_id = "getReplay", tag = "replays", params(("id" = String, Path, description = "Its id")),
     responses(
         (status = 200, description = "The replay", body = ReplayJson),
         (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
@@ -207,7 +210,7 @@ pub(in crate::api) async fn one(
 
 /// Ends a replay before it is done. What was delivered stays delivered; what waits in the stream is taken away.
 #[utoipa::path(
-    delete, path = "/v1/replays/{id}", tag = "replays", params(("id" = String, Path, description = "Its id")),
+    delete, path = "/v1/replays/{id}", operation_id = "cancelReplay", tag = "replays", params(("id" = String, Path, description = "Its id")),
     responses(
         (status = 200, description = "It is cancelled", body = ReplayJson),
         (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
@@ -226,7 +229,7 @@ pub(in crate::api) async fn cancel(
 fn shown(replay: Replay) -> ReplayJson {
     ReplayJson {
         state: replay.state.as_str(),
-        made_by: replay.request.who.name.clone(),
+        made_by: replay.request.requester.name.clone(),
         made_at: time(replay.made_at),
         ended_at: replay.ended_at.and_then(time),
         subject: subject_of(&replay),
@@ -237,7 +240,7 @@ fn shown(replay: Replay) -> ReplayJson {
         sent: replay.sent.unsigned_abs(),
         progress: replay.progress(),
         filter: replay.request.filter,
-        endpoint: replay.request.wanted.endpoint,
+        endpoint: replay.request.requested.endpoint,
         cancelled_by: replay.cancelled_by,
         problem: (!replay.problem.is_empty()).then_some(replay.problem),
         id: replay.id,
@@ -256,10 +259,10 @@ fn problem(error: ReplayError) -> Problem {
         ReplayError::Forbidden(_) => Problem::forbidden(text),
         ReplayError::NotFound(_) => Problem::not_found(text),
         ReplayError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
-        ReplayError::Store(error) => unanswered::problem(error),
+        ReplayError::Store(error) => unavailable::problem(error),
         ReplayError::Bus(_) => {
-            unanswered::log(&error);
-            Problem::unavailable(text, unanswered::RETRY_AFTER)
+            unavailable::log(&error);
+            Problem::unavailable(text, unavailable::RETRY_AFTER_SECONDS)
         }
     }
 }

@@ -5,7 +5,7 @@ use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, Read, Replay as ReplayAct};
 use mesh_events::timestamp;
 
-use super::{Replay, State};
+use super::{Replay, ReplayState};
 use crate::domain::keys::entry_id;
 
 /// Kinds of the audit's entries.
@@ -20,7 +20,7 @@ impl Replay {
         let id =
             |kind: &str, phase: &str| entry_id(&["slurm-mesh/replay/1", &self.id, kind, phase]);
         let phase = if at_the_end { "end" } else { "begin" };
-        let who = &self.request.who;
+        let requester = &self.request.requester;
         let micros = if at_the_end { self.ended_at } else { None };
         let at = DateTime::from_timestamp_micros(micros.unwrap_or(self.made_at)).map(timestamp);
         let entry = |kind: &str, act| AuditEntry {
@@ -33,24 +33,24 @@ impl Replay {
         };
         let mut act = ReplayAct {
             replay_id: self.id.clone(),
-            by: who.name.clone(),
-            role: who.role.clone(),
-            authentication: who.authentication.clone(),
+            by: requester.name.clone(),
+            role: requester.role.clone(),
+            authentication: requester.authentication.clone(),
             filter: self.request.shown_filter(),
             from_seq: self.request.begin().unsigned_abs() + 1,
             to_seq: self.to_seq.unsigned_abs(),
-            endpoint: self.request.wanted.endpoint.clone().unwrap_or_default(),
+            endpoint: self.request.requested.endpoint.clone().unwrap_or_default(),
             phase: phase.to_owned(),
             ..ReplayAct::default()
         };
         let mut read = Read {
-            reader: who.name.clone(),
-            reader_users: who.users.iter().cloned().collect(),
-            issuer: who.issuer.clone(),
-            subject: who.subject.clone(),
-            role: who.role.clone(),
-            authentication: who.authentication.clone(),
-            request: format!("{} (replay {})", who.request, self.id),
+            reader: requester.name.clone(),
+            reader_users: requester.users.iter().cloned().collect(),
+            issuer: requester.issuer.clone(),
+            subject: requester.subject.clone(),
+            role: requester.role.clone(),
+            authentication: requester.authentication.clone(),
+            request: format!("{} (replay {})", requester.request, self.id),
             filter: self.request.shown_filter(),
             phase: phase.to_owned(),
             replay_id: self.id.clone(),
@@ -61,8 +61,8 @@ impl Replay {
             act.sent = self.sent.unsigned_abs();
             act.cancelled_by = self.cancelled_by.clone().unwrap_or_default();
             act.error = match self.state {
-                State::Failed => self.problem.clone(),
-                State::Running | State::Done | State::Cancelled => String::new(),
+                ReplayState::Failed => self.problem.clone(),
+                ReplayState::Running | ReplayState::Done | ReplayState::Cancelled => String::new(),
             };
             read.whose = self.shown.users.iter().take(MOST_NAMES).cloned().collect();
             read.whose_count = self.shown.users.len() as u64;
@@ -70,7 +70,7 @@ impl Replay {
             read.begun = id(KIND_READ, "begin");
         }
         let mut entries = vec![entry(KIND, Act::Replay(act))];
-        if !who.sees_only_their_own() {
+        if !requester.sees_only_own_events() {
             entries.push(entry(KIND_READ, Act::Read(read)));
         }
         entries

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: ReplayLimits = ReplayLimits {
     rate: 1000,
     max_rate: 5000,
     max_running: 4,
@@ -16,9 +16,9 @@ fn now() -> DateTime<Utc> {
     DateTime::from_timestamp(1_763_760_000, 0).unwrap()
 }
 
-fn check(wanted: &str, caller: &Caller) -> Result<Request, Refused> {
-    let wanted: Wanted = serde_json::from_str(wanted).unwrap();
-    wanted.check(caller, 100, &LIMITS, now())
+fn check(request: &str, caller: &Caller) -> Result<ReplaySpec, ReplayRefused> {
+    let request: ReplayRequest = serde_json::from_str(request).unwrap();
+    request.check(caller, 100, &LIMITS, now())
 }
 
 fn alice() -> Caller {
@@ -43,14 +43,17 @@ fn the_range_ends_with_the_ledger_and_times_are_absolute() {
     let request = check(r#"{"filter": {"from_seq": 5, "to_seq": 1000}}"#, &alice()).unwrap();
     assert_eq!((request.begin(), request.end()), (4, 100));
     let stored = serde_json::to_string(&request).unwrap();
-    assert_eq!(serde_json::from_str::<Request>(&stored).unwrap(), request);
-    assert_eq!(request.who.sight(), alice().sight());
+    assert_eq!(
+        serde_json::from_str::<ReplaySpec>(&stored).unwrap(),
+        request
+    );
+    assert_eq!(request.requester.sight(), alice().sight());
 }
 
 #[test]
 fn what_is_wrong_or_not_allowed_is_named() {
     let admin = Caller::peer("root", 0, Role::Admin);
-    for (wanted, field) in [
+    for (request, field) in [
         (r#"{"rate": 0}"#, "rate"),
         (r#"{"rate": 5001}"#, "rate"),
         (r#"{"endpoint": ""}"#, "endpoint"),
@@ -58,8 +61,8 @@ fn what_is_wrong_or_not_allowed_is_named() {
         (r#"{"filter": {"job": "x"}}"#, "job"),
         (r#"{"filter": {"from_seq": 7, "to_seq": 6}}"#, "to_seq"),
     ] {
-        let Err(Refused::Invalid(invalid)) = check(wanted, &admin) else {
-            panic!("{wanted}")
+        let Err(ReplayRefused::Invalid(invalid)) = check(request, &admin) else {
+            panic!("{request}")
         };
         assert_eq!(invalid.field, field);
         assert!(invalid.problem.contains("allowed: "), "{invalid}");
@@ -69,7 +72,10 @@ fn what_is_wrong_or_not_allowed_is_named() {
         assert!(check(r#"{"endpoint": "ci"}"#, caller).is_ok());
     }
     for wrong in [r#"{"colour": 1}"#, r#"{"filter": {"colour": "red"}}"#] {
-        assert!(serde_json::from_str::<Wanted>(wrong).is_err(), "{wrong}");
+        assert!(
+            serde_json::from_str::<ReplayRequest>(wrong).is_err(),
+            "{wrong}"
+        );
     }
 }
 
@@ -96,14 +102,14 @@ fn an_endpoint_is_for_its_owner_and_administrators() {
         (&auditor, None),
         (&admin, None),
     ] {
-        let Err(Refused::Invalid(invalid)) = check_endpoint(caller, "ci", owner) else {
+        let Err(ReplayRefused::Invalid(invalid)) = check_endpoint(caller, "ci", owner) else {
             panic!("{} {owner:?}", caller.name)
         };
         assert_eq!(invalid.field, "endpoint");
         assert!(invalid.problem.contains("no webhook endpoint \"ci\""));
     }
     let refused = check_endpoint(&auditor, "ci", of_alice).unwrap_err();
-    assert!(matches!(refused, Refused::Forbidden(_)), "{refused}");
+    assert!(matches!(refused, ReplayRefused::Forbidden(_)), "{refused}");
 }
 
 #[test]
@@ -113,10 +119,10 @@ fn the_audit_has_the_same_entries_however_often_they_are_told() {
     let mut replay = Replay::new("r1".into(), request, now());
     let begun = replay.audit_entries(false, "c");
     for (seq, owner) in [(3, "carol"), (5, "bob"), (9, ""), (10, "bob")] {
-        replay.told(seq, owner);
+        replay.add_sent(seq, owner);
     }
     assert_eq!(replay.audit_entries(false, "c"), begun);
-    replay.end(State::Done, String::new(), now());
+    replay.end(ReplayState::Done, String::new(), now());
     assert_eq!((replay.sent, replay.cursor), (4, 100));
     let ended = replay.audit_entries(true, "c");
     let (Some(Act::Replay(act)), Some(Act::Read(read))) = (&ended[0].act, &ended[1].act) else {

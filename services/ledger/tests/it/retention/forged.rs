@@ -19,7 +19,7 @@ impl Ledger {
     /// The first entry that does not fit.
     async fn first_bad(&self) -> (i64, Fault) {
         match self.verify(false).await {
-            Err(VerifyError::Bad(bad)) => (bad.seq, bad.what),
+            Err(VerifyError::Invalid(bad)) => (bad.seq, bad.what),
             other => panic!("expected a fault, got {other:?}"),
         }
     }

@@ -8,7 +8,7 @@ use mesh_events::EventType;
 use mesh_testkit::{NatsServer, build};
 
 use super::Ledger;
-use crate::support::{Database, Process, fact, of_user, on_both};
+use crate::support::{Database, Process, of_user, on_both, record};
 
 on_both!(
     interrupted_anywhere_it_goes_on,
@@ -163,15 +163,15 @@ async fn a_disk_that_is_full_while_an_archive_is_written_loses_nothing() {
     let mut ledger = Ledger::new(Database::sqlite()).await;
     // Incompressible, so that it takes more than there is.
     ledger.append("alice", 1).await;
-    let mut facts = Vec::new();
+    let mut records = Vec::new();
     for id in 2..200 {
         let mut job = build::job(id);
         job.comment = (0..2000)
             .map(|_| char::from(rand::random_range(b'a'..=b'z')))
             .collect();
-        facts.push(fact(&of_user("alice", EventType::JobSubmitted, job)));
+        records.push(record(&of_user("alice", EventType::JobSubmitted, job)));
     }
-    ledger.store.append("S", 200, facts).await.unwrap();
+    ledger.store.append("S", 200, records).await.unwrap();
     ledger.checkpointer.sign_if_new().await.unwrap();
     ledger.jobs = 199;
     std::fs::create_dir(ledger.archives()).unwrap();

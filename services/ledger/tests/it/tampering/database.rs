@@ -1,7 +1,7 @@
 //! Lies in the database itself: every row is as it was, but something hides it, or takes it away later.
 
 use ledger::adapters::schema;
-use ledger::{Unverified, VerifyError, verify_everything};
+use ledger::{UnverifiedLedger, VerifyError, verify_everything};
 use mesh_db::pool::Pool;
 
 use super::Victim;
@@ -120,7 +120,7 @@ async fn an_index_that_lies_is_found(database: Database) {
             .execute("PRAGMA writable_schema = RESET")
             .await;
         // A connection that read the lie would go on believing it.
-        victim.ledger = Unverified::open(&victim.database.location()).unwrap();
+        victim.ledger = UnverifiedLedger::open(&victim.database.location()).unwrap();
     } else {
         outsider.execute("CREATE EXTENSION amcheck").await;
         let ready = |ready: bool| {

@@ -2,7 +2,7 @@
 
 use ledger::checkpointer::repair_subtrees;
 use ledger::domain::verify::Fault;
-use ledger::{Trust, VerifyError};
+use ledger::{TrustAnchors, VerifyError};
 
 use super::{COUNT, Victim};
 use crate::support::{Database, on_both};
@@ -36,7 +36,7 @@ async fn a_checkpoint_that_was_deleted_is_missed(database: Database) {
     }
     // Without a word from elsewhere, the keys tell.
     victim.execute(GONE).await;
-    victim.trust = Trust::default();
+    victim.trust = TrustAnchors::default();
     assert_eq!(victim.first_bad().await.what, Fault::KeysChanged);
     victim.restore().await;
     // One that was published has to be stored, even where the numbers fit again.
@@ -50,13 +50,13 @@ async fn a_checkpoint_that_was_deleted_is_missed(database: Database) {
         victim.execute(sql).await;
     }
     victim.verify().await.unwrap();
-    let found = victim.ledger.has_published(vec![note.clone()]).await;
+    let found = victim.ledger.check_published(vec![note.clone()]).await;
     assert!(
-        matches!(&found, Err(VerifyError::Bad(bad)) if bad.what == Fault::CheckpointMissing(COUNT as u64 / 3)),
+        matches!(&found, Err(VerifyError::Invalid(bad)) if bad.what == Fault::CheckpointMissing(COUNT as u64 / 3)),
         "{found:?}"
     );
     victim.restore().await;
-    victim.ledger.has_published(vec![note]).await.unwrap();
+    victim.ledger.check_published(vec![note]).await.unwrap();
     victim.verify().await.unwrap();
 }
 

@@ -3,7 +3,7 @@
 use ledger::domain::archive::StoredArchive;
 use ledger::domain::checkpoint::Checkpoint;
 use ledger_format::archive::IdHasher;
-use ledger_format::chain::{Entry, Hash, link};
+use ledger_format::chain::{Entry, Hash, chain_hash};
 use rand::random_range;
 
 use super::classes::{Act, Note};
@@ -322,7 +322,7 @@ impl Victim {
             };
             let leaf = entry.leaf();
             tree.push(leaf);
-            before = link(&before, &leaf);
+            before = chain_hash(&before, &leaf);
             let (leaf, chain, body) = (hex(&leaf), hex(&before), hex(&body));
             self.step(&format!(
                 "UPDATE payloads SET body = x'{body}' WHERE seq = {seq}"

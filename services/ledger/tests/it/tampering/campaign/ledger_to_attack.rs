@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use chrono::{TimeDelta, Utc};
-use ledger::adapters::{KeyFile, Signed};
+use ledger::adapters::{KeyFile, SignedCheckpoint};
 use ledger::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use ledger::domain::keys::{StoredKey, audit_entries};
-use ledger::retention::{Progress, Retention, Wish};
-use ledger::{Location, Store, Trust, Unverified};
+use ledger::retention::{Retention, RetentionProgress, RetentionRequest};
+use ledger::{Location, Store, TrustAnchors, UnverifiedLedger};
 use ledger_format::merkle::Frontier;
 use mesh_events::EventType;
 use mesh_testkit::build::{self, CLUSTER};
 use tokio::sync::watch::Sender;
 
 use crate::proof::ORIGIN;
-use crate::support::{Database, audit_fact, fact};
+use crate::support::{Database, audit_fact, record};
 use crate::tampering::{Victim, key};
 
 /// Entries: few with content, as all are verified every time.
@@ -38,12 +38,12 @@ impl Growing {
     async fn jobs(&self, count: i64) {
         let head = self.store.head().await.unwrap().seq;
         let jobs = head + 1..=head + count.unsigned_abs();
-        let facts = jobs.map(|id| {
+        let records = jobs.map(|id| {
             let job = build::job(id.try_into().unwrap());
-            fact(&build::job_event(EventType::JobSubmitted, job))
+            record(&build::job_event(EventType::JobSubmitted, job))
         });
         self.store
-            .append("S", head + 1, facts.collect())
+            .append("S", head + 1, records.collect())
             .await
             .unwrap();
     }
@@ -66,13 +66,13 @@ impl Growing {
         };
         self.keys.extend(new.clone());
         self.checkpoints.push(stored.clone());
-        let signed = Signed {
+        let signed = SignedCheckpoint {
             subtrees,
             key: new,
             checkpoint: Some(stored),
-            ..Signed::default()
+            ..SignedCheckpoint::default()
         };
-        assert!(self.store.keep(&signed).await.unwrap());
+        assert!(self.store.store_checkpoint(&signed).await.unwrap());
     }
 
     async fn retain(&self, database: &Database, erase: bool) {
@@ -80,13 +80,13 @@ impl Growing {
         file.write_next(&key(1)).unwrap();
         file.use_next().unwrap();
         let retention = Retention::new(self.store.clone(), &database.location(), file);
-        let wish = Wish {
+        let request = RetentionRequest {
             before: Utc::now() + TimeDelta::hours(1),
             folder: (!erase).then(|| database.folder.path().join("archive")),
             made_by: "root".into(),
         };
-        let progress = Sender::new(Progress::default());
-        let done = retention.run(&wish, &progress).await.unwrap();
+        let progress = Sender::new(RetentionProgress::default());
+        let done = retention.run(&request, &progress).await.unwrap();
         assert_eq!(done.archives.len(), 1);
         retention.close().await;
     }
@@ -140,9 +140,9 @@ impl Victim {
         let newest = Checkpoint::unverified(&ledger.checkpoints[4].note).unwrap();
         let mut victim = Self::attacked(
             database,
-            Trust {
+            TrustAnchors {
                 newest: Some(newest),
-                ..Trust::default()
+                ..TrustAnchors::default()
             },
         )
         .await;
@@ -185,7 +185,7 @@ impl Victim {
                 .execute("PRAGMA ignore_check_constraints = ON")
                 .await;
             self.guarded = true;
-            self.ledger = Unverified::open(&self.database.location()).unwrap();
+            self.ledger = UnverifiedLedger::open(&self.database.location()).unwrap();
             return;
         }
         for sql in std::mem::take(&mut self.undo) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ledger::domain::fact::Fact;
+use ledger::domain::record::Record;
 use ledger::{Location, Store};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, subject};
@@ -68,7 +68,7 @@ async fn append(location: &Location, count: u32) -> anyhow::Result<Duration> {
         sequence += batch.len() as u64;
         let facts = batch
             .iter()
-            .map(|(subject, body)| Fact::event(subject, body.clone()))
+            .map(|(subject, body)| Record::event(subject, body.clone()))
             .collect::<Result<Vec<_>, _>>()?;
         store.append(SLURM_EVENTS, sequence, facts).await?;
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ledger::domain::fact::Fact;
+use ledger::domain::record::Record;
 use ledger::{Location, Store};
 use mesh_events::catalogue::SLURM_EVENTS;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, SqliteConnection};
@@ -29,7 +29,7 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             let (subject, body) = message(&event)?;
             let raw_took = bare.commit(&body).await?;
             let start = Instant::now();
-            let fact = Fact::event(&subject, body)?;
+            let fact = Record::event(&subject, body)?;
             store.append(SLURM_EVENTS, n as u64 + 1, vec![fact]).await?;
             if n >= WARM_UP as usize {
                 ours.push(start.elapsed());

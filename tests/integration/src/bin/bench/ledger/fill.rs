@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ledger::domain::fact::Fact;
+use ledger::domain::record::Record;
 use ledger::{Location, Store};
 use mesh_events::catalogue::SLURM_EVENTS;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, SqliteConnection};
@@ -50,11 +50,11 @@ pub async fn fill(name: &str, location: &Location, count: u32) -> anyhow::Result
     ])
 }
 
-fn make(count: u32, made: &mpsc::Sender<Vec<Fact>>) -> anyhow::Result<()> {
+fn make(count: u32, made: &mpsc::Sender<Vec<Record>>) -> anyhow::Result<()> {
     let mut facts = Vec::with_capacity(BATCH);
     for event in history::events(count) {
         let (subject, body) = message(&event)?;
-        facts.push(Fact::event(&subject, body)?);
+        facts.push(Record::event(&subject, body)?);
         if facts.len() == BATCH && made.blocking_send(std::mem::take(&mut facts)).is_err() {
             // Whoever appends has failed, and says why.
             return Ok(());

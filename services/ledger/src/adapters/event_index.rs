@@ -1,4 +1,4 @@
-//! The columns for queries: written with each entry, and compared with its body.
+//! Rows of `event_index` and `event_nodes`: written with each entry, and verified against its body.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
@@ -6,41 +6,40 @@ use std::collections::{BTreeSet, HashSet};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use mesh_db::pool::{Conn, Transaction};
-use mesh_db::sql::{Column, Row as DbRow};
+use mesh_db::sql::{Column, Row};
 
-use crate::domain::fact::{Fact, Index};
-use crate::domain::nodes::Nodes;
+use crate::domain::nodes::NodeBlocks;
+use crate::domain::record::{IndexColumns, Record};
 
-/// Blocks of nodes that one statement inserts: SQLite takes 32,766 values.
-const BLOCKS: usize = 10_000;
+/// SQLite allows 32,766 values per statement.
+const MAX_INSERT_BLOCKS: usize = 10_000;
 
-/// Read by [`fits`], behind the time of recording.
+/// Columns that [`matches`] reads, after `seq` and `recorded_at`.
 pub(super) const COLUMNS: &str = "seq, cluster, category, type, job_id, array_job_id, task_id, het_job_id, het_offset, run, user_name, \
      subject, email, account, partition, node, name, wait_seconds, cost_micros, currency, occurred_at, observed_at";
-/// Places before the cluster.
-const BEFORE: usize = 2;
+const COLUMNS_BEFORE_CLUSTER: usize = 2;
 
-/// True if the columns and the blocks of nodes are those that the body gives. What cannot even be read does not fit.
-pub(super) fn fits(row: Option<&DbRow>, blocks: &[DbRow], subject: &[u8], body: &[u8]) -> bool {
+/// True if row and node blocks match the body. An unreadable row does not match.
+pub(super) fn matches(row: Option<&Row>, blocks: &[Row], subject: &[u8], body: &[u8]) -> bool {
     let subject = String::from_utf8_lossy(subject);
-    let Ok(fact) = Fact::stored(&subject, Bytes::copy_from_slice(body)) else {
-        // No columns can be read out of it, so there must be none.
+    let Ok(record) = Record::stored(&subject, Bytes::copy_from_slice(body)) else {
+        // An unreadable body has no index rows.
         return row.is_none() && blocks.is_empty();
     };
-    row.is_some_and(|row| columns_fit(row, &fact).unwrap_or_default())
-        && blocks_fit(blocks, &fact.index.nodes).unwrap_or_default()
+    row.is_some_and(|row| columns_match(row, &record).unwrap_or_default())
+        && blocks_match(blocks, &record.index.nodes).unwrap_or_default()
 }
 
-fn columns_fit(row: &DbRow, fact: &Fact) -> Result<bool, sqlx::Error> {
-    let place = Cell::new(BEFORE);
-    // In the order of `COLUMNS`; whatever does not fit ends it.
+fn columns_match(row: &Row, record: &Record) -> Result<bool, sqlx::Error> {
+    let place = Cell::new(COLUMNS_BEFORE_CLUSTER);
+    // In the order of `COLUMNS`.
     let at = || place.replace(place.get() + 1);
     let text = |expected: Option<&str>| row.at(at()).map(|found: Option<&str>| found == expected);
     let big = |expected: Option<i64>| row.at(at()).map(|found: Option<i64>| found == expected);
     let number = |expected: Option<u32>| big(expected.map(i64::from));
     let time = |expected: DateTime<Utc>| big(Some(expected.timestamp_micros()));
-    let index = &fact.index;
-    Ok(text(Some(&fact.cluster))?
+    let index = &record.index;
+    Ok(text(Some(&record.cluster))?
         && text(Some(&index.category))?
         && text(Some(&index.kind))?
         && number(index.job_id)?
@@ -64,31 +63,31 @@ fn columns_fit(row: &DbRow, fact: &Fact) -> Result<bool, sqlx::Error> {
 }
 
 /// The second column of each row is its block.
-fn blocks_fit(rows: &[DbRow], nodes: &Nodes) -> Result<bool, sqlx::Error> {
+fn blocks_match(rows: &[Row], nodes: &NodeBlocks) -> Result<bool, sqlx::Error> {
     let found: BTreeSet<&[u8]> = rows.iter().map(|row| row.at(1)).collect::<Result<_, _>>()?;
     let expected = nodes.blocks.iter().map(String::as_bytes);
     Ok(rows.len() == nodes.blocks.len() && found.into_iter().eq(expected))
 }
 
-pub(super) struct Row<'a> {
+pub(super) struct IndexRow<'a> {
     pub seq: i64,
     pub recorded_at: i64,
     pub cluster: &'a str,
-    pub index: &'a Index,
+    pub index: &'a IndexColumns,
 }
 
-pub(super) async fn insert(conn: Conn<'_>, rows: &[Row<'_>]) -> Result<(), sqlx::Error> {
-    let number = |of: fn(&Index) -> Option<u32>| {
+pub(super) async fn insert(conn: Conn<'_>, rows: &[IndexRow<'_>]) -> Result<(), sqlx::Error> {
+    let number = |of: fn(&IndexColumns) -> Option<u32>| {
         Column::Ints(
             rows.iter()
                 .map(|row| of(row.index).map(i64::from))
                 .collect(),
         )
     };
-    let text = |of: fn(&Index) -> Option<&str>| {
+    let text = |of: fn(&IndexColumns) -> Option<&str>| {
         Column::Texts(rows.iter().map(|row| of(row.index)).collect())
     };
-    let time = |of: fn(&Index) -> DateTime<Utc>| {
+    let time = |of: fn(&IndexColumns) -> DateTime<Utc>| {
         let times = rows
             .iter()
             .map(|row| Some(of(row.index).timestamp_micros()));
@@ -134,10 +133,10 @@ pub(super) async fn insert(conn: Conn<'_>, rows: &[Row<'_>]) -> Result<(), sqlx:
     conn.insert("event_index", &columns).await
 }
 
-/// The blocks of nodes, but for those that are there.
+/// Inserts the node blocks that are missing.
 pub(super) async fn insert_nodes(
     transaction: &mut Transaction<'_>,
-    rows: &[Row<'_>],
+    rows: &[IndexRow<'_>],
     there: &HashSet<(i64, String)>,
 ) -> Result<(), sqlx::Error> {
     let blocks = rows.iter().flat_map(|row| {
@@ -147,7 +146,7 @@ pub(super) async fn insert_nodes(
     let missing: Vec<(i64, &String)> = blocks
         .filter(|(seq, block)| there.is_empty() || !there.contains(&(*seq, (*block).clone())))
         .collect();
-    for some in missing.chunks(BLOCKS) {
+    for some in missing.chunks(MAX_INSERT_BLOCKS) {
         let columns = [
             (
                 "seq",

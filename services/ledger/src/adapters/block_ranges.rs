@@ -1,40 +1,40 @@
-//! Between which sequences the entries of a time are: of each block of some thousand entries it is known from when to when they occurred.
+//! An in-memory block range index (as PostgreSQL's BRIN): earliest and latest time of each block of entries.
 //!
-//! That is read once, as the ledger opens or when it is first asked for, and then of what was appended since. Nothing of it is stored: what
-//! it says follows from entries that never change. Those that were taken away leave blocks that are wider than they need be, which
-//! harms nobody.
+//! It maps a time range to a sequence range. Blocks are summarized on first use and extended as entries are appended. Entries never
+//! change, so nothing is stored; erased ones leave ranges that are only wider than necessary.
 
 use std::sync::{Mutex, PoisonError};
 
 use mesh_db::sql::{Row, Sql};
 
-use super::page::Span;
-use super::store::Store;
-use crate::error::Error;
+use super::sequence_range::SequenceRange;
 
-/// Entries next to each other, and when they occurred, in microseconds since 1970.
+/// Entries per block.
+pub(super) const BLOCK_ENTRIES: u64 = 10_000;
+
+/// Consecutive entries and when they occurred, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct BlockRange {
     pub first: i64,
     pub last: i64,
     pub earliest: i64,
     pub latest: i64,
 }
 
-/// The blocks of a ledger, in order.
+/// Block ranges in sequence order.
 #[derive(Debug, Default)]
-pub(super) struct Times(Mutex<Vec<Block>>);
+pub(super) struct BlockRanges(Mutex<Vec<BlockRange>>);
 
-impl Times {
-    /// Up to which sequence they are known.
-    pub(super) fn known(&self) -> i64 {
+impl BlockRanges {
+    /// Last summarized sequence.
+    pub(super) fn covered_to(&self) -> i64 {
         self.with(|blocks| blocks.last().map_or(0, |block| block.last))
     }
 
-    /// Takes in the entries after a sequence up to which somebody knew them. No block has more than a size.
-    pub(super) fn learn(&self, after: i64, read: Block, size: i64) {
+    /// Adds the entries after `after`; a block has at most `size` entries.
+    pub(super) fn add(&self, after: i64, read: BlockRange, size: i64) {
         self.with(|blocks| match blocks.last_mut() {
-            // Somebody else was faster.
+            // Another query was faster.
             Some(last) if after < last.last => {}
             Some(last) if read.last - last.first < size => {
                 last.last = read.last;
@@ -45,9 +45,9 @@ impl Times {
         });
     }
 
-    /// All that is known and occurred at or after a time and before another is in there; `None` if nothing did.
-    pub(super) fn span(&self, since: Option<i64>, until: Option<i64>) -> Option<Span> {
-        let meant = |block: &&Block| {
+    /// Sequences that contain every summarized entry of a time range; `None` if there are none.
+    pub(super) fn span(&self, since: Option<i64>, until: Option<i64>) -> Option<SequenceRange> {
+        let meant = |block: &&BlockRange| {
             since.is_none_or(|since| block.latest >= since)
                 && until.is_none_or(|until| block.earliest < until)
         };
@@ -55,38 +55,20 @@ impl Times {
             let mut found = blocks.iter().filter(meant);
             let first = found.next()?;
             let last = found.next_back().unwrap_or(first);
-            Some(Span {
+            Some(SequenceRange {
                 from: Some(first.first),
                 to: Some(last.last),
             })
         })
     }
 
-    fn with<T>(&self, perform: impl FnOnce(&mut Vec<Block>) -> T) -> T {
+    fn with<T>(&self, perform: impl FnOnce(&mut Vec<BlockRange>) -> T) -> T {
         perform(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Store {
-    /// Learns the times of all entries up to a sequence.
-    pub(super) async fn learn_times(&self, head: i64, size: i64) -> Result<(), Error> {
-        let mut after = self.times.known();
-        while after < head {
-            let to = after.saturating_add(size).min(head);
-            let row = self.readers.first(&times_of(after, to)).await;
-            let (_, block) = row.and_then(block).map_err(Error::Read)?;
-            // What was taken away has no time, nor has what another server, which lags behind, does not know yet.
-            if let Some(block) = block {
-                self.times.learn(after, block, size);
-            }
-            after = to.max(self.times.known());
-        }
-        Ok(())
-    }
-}
-
-/// Asks for a block: the entries after a sequence and up to another.
-pub(super) fn times_of(after: i64, to: i64) -> Sql {
+/// Summarizes the entries of a sequence range.
+pub(super) fn block_range_sql(after: i64, to: i64) -> Sql {
     Sql::new(
         "SELECT COUNT(*) AS present, MIN(seq) AS first, MAX(seq) AS last, MIN(occurred_at) AS earliest, MAX(occurred_at) AS latest
          FROM event_index WHERE seq > ",
@@ -96,14 +78,14 @@ pub(super) fn times_of(after: i64, to: i64) -> Sql {
     .bind(to)
 }
 
-/// How many of these entries there are, and their block if there are any.
-pub(super) fn block(row: Option<Row>) -> Result<(i64, Option<Block>), sqlx::Error> {
+/// Number of entries, and their range if there are any.
+pub(super) fn block(row: Option<Row>) -> Result<(i64, Option<BlockRange>), sqlx::Error> {
     let Some(row) = row else { return Ok((0, None)) };
     let present = row.get("present")?;
     if present == 0 {
         return Ok((0, None));
     }
-    let block = Block {
+    let block = BlockRange {
         first: row.get("first")?,
         last: row.get("last")?,
         earliest: row.get("earliest")?,
@@ -116,8 +98,8 @@ pub(super) fn block(row: Option<Row>) -> Result<(i64, Option<Block>), sqlx::Erro
 mod tests {
     use super::*;
 
-    fn of(first: i64, last: i64, earliest: i64, latest: i64) -> Block {
-        Block {
+    fn of(first: i64, last: i64, earliest: i64, latest: i64) -> BlockRange {
+        BlockRange {
             first,
             last,
             earliest,
@@ -126,22 +108,22 @@ mod tests {
     }
 
     /// Four blocks of ten; the third has an entry that is late.
-    fn times() -> Times {
-        let times = Times::default();
+    fn block_ranges() -> BlockRanges {
+        let block_ranges = BlockRanges::default();
         for read in [
             of(1, 10, 100, 199),
             of(11, 20, 200, 299),
             of(21, 30, 120, 399),
             of(31, 40, 400, 499),
         ] {
-            times.learn(read.first - 1, read, 10);
+            block_ranges.add(read.first - 1, read, 10);
         }
-        times
+        block_ranges
     }
 
     #[test]
     fn a_time_is_in_the_blocks_from_the_first_to_the_last_that_have_something_of_it() {
-        let times = times();
+        let block_ranges = block_ranges();
         for (since, until, expected) in [
             (None, None, Some((1, 40))),
             (Some(200), None, Some((11, 40))),
@@ -153,8 +135,8 @@ mod tests {
             (Some(500), None, None),
             (None, Some(100), None),
         ] {
-            let span = times.span(since, until);
-            let expected = expected.map(|(from, to)| Span {
+            let span = block_ranges.span(since, until);
+            let expected = expected.map(|(from, to)| SequenceRange {
                 from: Some(from),
                 to: Some(to),
             });
@@ -164,17 +146,17 @@ mod tests {
 
     #[test]
     fn few_entries_join_the_last_block_and_nothing_is_learnt_twice() {
-        let times = times();
+        let block_ranges = block_ranges();
         for (after, read) in [
             (40, of(41, 43, 50, 510)),
             (43, of(44, 50, 520, 530)),
             (43, of(44, 60, 1, 999)),
             (50, of(51, 51, 540, 540)),
         ] {
-            times.learn(after, read, 10);
+            block_ranges.add(after, read, 10);
         }
-        assert_eq!(times.known(), 51);
-        let blocks = times.with(|blocks| blocks.clone());
+        assert_eq!(block_ranges.covered_to(), 51);
+        let blocks = block_ranges.with(|blocks| blocks.clone());
         assert_eq!(blocks[4..], [of(41, 50, 50, 530), of(51, 51, 540, 540)]);
     }
 }

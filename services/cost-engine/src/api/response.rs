@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
-use crate::adapters::{By, OpenRun, SumRow};
+use crate::adapters::{CostGroup, CostSum, OpenRun};
 use crate::costing;
 use crate::domain::suspension;
 use crate::domain::{Micros, PriceError};
@@ -13,7 +13,7 @@ use crate::price_book::PriceBook;
 
 /// What runs, and what it costs.
 #[derive(Clone, Debug, Serialize)]
-pub struct LiveAnswer {
+pub struct LiveCosts {
     /// Name and version of the price book; absent without one.
     pub price_book: Option<String>,
     /// Currency of every amount; absent without a price book.
@@ -68,18 +68,18 @@ pub struct LiveJob {
 
 /// What was spent.
 #[derive(Clone, Debug, Serialize)]
-pub struct SpentAnswer {
+pub struct CostReport {
     /// What the rows are by.
-    pub by: By,
+    pub by: CostGroup,
     /// Until when open runs count.
     pub as_of: DateTime<Utc>,
     /// Sums, by cluster, key and currency.
-    pub rows: Vec<SpentRow>,
+    pub rows: Vec<CostReportRow>,
 }
 
 /// A sum.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct SpentRow {
+pub struct CostReportRow {
     /// Cluster.
     pub cluster: String,
     /// User, account, month, job or partition.
@@ -119,13 +119,13 @@ fn optional_text<S: Serializer>(amount: &Option<Micros>, serializer: S) -> Resul
     }
 }
 
-pub(super) fn live(book: Option<&PriceBook>, runs: Vec<OpenRun>, now: DateTime<Utc>) -> LiveAnswer {
+pub(super) fn live(book: Option<&PriceBook>, runs: Vec<OpenRun>, now: DateTime<Utc>) -> LiveCosts {
     let jobs: Vec<LiveJob> = runs
         .into_iter()
         .map(|run| live_job(book, run, now))
         .collect();
     let sum = |amount: fn(&LiveJob) -> Option<Micros>| jobs.iter().filter_map(amount).sum();
-    LiveAnswer {
+    LiveCosts {
         price_book: book.map(PriceBook::label),
         currency: book.map(|book| book.currency.clone()),
         as_of: now,
@@ -187,7 +187,7 @@ fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> Live
 }
 
 /// How long after its time limit a run may still be seen running: kills and clean-up take their time.
-const AFTER_LIMIT: i64 = 3_600;
+const LIMIT_GRACE_SECONDS: i64 = 3_600;
 
 /// Cost so far. A job may have started a moment ahead of our clock; that is no cost yet, not an error. A run long past its time limit has
 /// ended, even if no record of Slurm says how: it is counted up to the limit. Suspended time does not count towards it, so a run
@@ -204,7 +204,7 @@ fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), 
         .filter(|_| open.history.marks.is_empty() && open.job.suspended_seconds == 0)
         .map(|minutes| start + i64::from(minutes) * 60);
     let until = match limit {
-        Some(limit) if now > limit + AFTER_LIMIT => limit,
+        Some(limit) if now > limit + LIMIT_GRACE_SECONDS => limit,
         _ => now,
     };
     costing::spent(book, &open.history, &open.job, until.max(start))
@@ -212,13 +212,13 @@ fn accrued(book: &PriceBook, open: &OpenRun, now: i64) -> Result<(Micros, u64), 
 }
 
 pub(super) fn spent(
-    by: By,
-    sums: Vec<SumRow>,
+    by: CostGroup,
+    sums: Vec<CostSum>,
     book: Option<&PriceBook>,
     open: Vec<OpenRun>,
     now: DateTime<Utc>,
-) -> SpentAnswer {
-    let mut rows: BTreeMap<(String, String, String), SpentRow> = BTreeMap::new();
+) -> CostReport {
+    let mut rows: BTreeMap<(String, String, String), CostReportRow> = BTreeMap::new();
     for sum in sums {
         let row = row(&mut rows, sum.cluster, sum.key, sum.currency);
         row.runs += sum.runs.unsigned_abs();
@@ -229,11 +229,11 @@ pub(super) fn spent(
     }
     for open in open {
         let key = match by {
-            By::User => open.user.clone(),
-            By::Account => open.account.clone(),
-            By::Month => now.format("%Y-%m").to_string(),
-            By::Job => open.job.display_id.clone(),
-            By::Partition => open.job.partition.clone(),
+            CostGroup::User => open.user.clone(),
+            CostGroup::Account => open.account.clone(),
+            CostGroup::Month => now.format("%Y-%m").to_string(),
+            CostGroup::Job => open.job.display_id.clone(),
+            CostGroup::Partition => open.job.partition.clone(),
         };
         let currency = book.map(|book| book.currency.clone()).unwrap_or_default();
         let cost = book.and_then(|book| accrued(book, &open, now.timestamp()).ok());
@@ -248,11 +248,11 @@ pub(super) fn spent(
             None => row.unpriced_runs += 1,
         }
     }
-    let mut rows: Vec<SpentRow> = rows.into_values().collect();
+    let mut rows: Vec<CostReportRow> = rows.into_values().collect();
     for row in &mut rows {
         row.total_micros = row.completed_micros + row.not_completed_micros + row.open_micros;
     }
-    SpentAnswer {
+    CostReport {
         by,
         as_of: now,
         rows,
@@ -260,16 +260,16 @@ pub(super) fn spent(
 }
 
 fn row(
-    rows: &mut BTreeMap<(String, String, String), SpentRow>,
+    rows: &mut BTreeMap<(String, String, String), CostReportRow>,
     cluster: String,
     key: String,
     currency: String,
-) -> &mut SpentRow {
+) -> &mut CostReportRow {
     let place = (cluster.clone(), key.clone(), currency.clone());
-    rows.entry(place).or_insert_with(|| SpentRow {
+    rows.entry(place).or_insert_with(|| CostReportRow {
         cluster,
         key,
         currency,
-        ..SpentRow::default()
+        ..CostReportRow::default()
     })
 }

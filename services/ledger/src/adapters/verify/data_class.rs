@@ -1,6 +1,6 @@
 //! The classes of what is compared: each is named, whether it fits, lies, or could not be compared.
 
-use super::{Trust, VerifyError};
+use super::outcome::{TrustAnchors, VerifyError};
 use crate::domain::verify::Fault;
 
 /// One class of what was compared.
@@ -16,8 +16,8 @@ const ENTRIES: &str = "entries, chain and head";
 const INDEX: &str = "columns for queries";
 const CHECKPOINTS: &str = "checkpoints";
 const KEYS: &str = "keys and hand-overs";
-const KEPT: &str = "checkpoints kept elsewhere";
-/// Compared by who can ask NATS: [`super::Unverified::has_published`].
+const TRUSTED: &str = "checkpoints kept elsewhere";
+/// Compared by who can ask NATS: [`super::UnverifiedLedger::check_published`].
 pub const PUBLISHED: &str = "published checkpoints";
 const SUBTREES: &str = "subtrees";
 const ARCHIVES: &str = "archives";
@@ -26,9 +26,9 @@ const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
 /// What was compared, once all of it fits. `unread`: how many files of archives could not be; `unasked`: why the database did not check itself.
-pub(super) fn checked(trust: &Trust, unread: usize, unasked: Option<String>) -> Vec<Class> {
-    let kept = trust.kept.is_empty() && trust.newest.is_none();
-    let kept = kept.then(|| "none was given".to_owned());
+pub(super) fn checked(trust: &TrustAnchors, unread: usize, unasked: Option<String>) -> Vec<Class> {
+    let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
+    let none = is_missing.then(|| "none was given".to_owned());
     let files = match unread {
         0 => None,
         unread => Some(format!(
@@ -40,7 +40,7 @@ pub(super) fn checked(trust: &Trust, unread: usize, unasked: Option<String>) -> 
         (INDEX, None),
         (CHECKPOINTS, None),
         (KEYS, None),
-        (KEPT, kept),
+        (TRUSTED, none),
         (SUBTREES, None),
         (ARCHIVES, None),
         (FILES, files),
@@ -55,7 +55,7 @@ impl VerifyError {
     /// In which class the lie is; `None` if it could not be read to its end.
     pub const fn class(&self) -> Option<&'static str> {
         match self {
-            Self::Bad(bad) => Some(of(bad.what)),
+            Self::Invalid(bad) => Some(of(bad.what)),
             Self::NoHead => Some(ENTRIES),
             Self::Schema(_) => Some(SCHEMA),
             Self::Damaged(_) => Some(INTEGRITY),
@@ -80,7 +80,7 @@ const fn of(fault: Fault) -> &'static str {
         | Fault::CheckpointForged
         | Fault::CheckpointOrder
         | Fault::CheckpointMissing(_) => CHECKPOINTS,
-        Fault::ForkedUpTo(_) => KEPT,
+        Fault::ForkedUpTo(_) => TRUSTED,
         Fault::KeysChanged => KEYS,
         Fault::SubtreeDiffers => SUBTREES,
         Fault::ArchiveMisplaced | Fault::ArchiveUnsigned | Fault::ArchivedIdsDiffer => ARCHIVES,

@@ -1,22 +1,22 @@
 //! Which messages of a stream were taken in: all up to one, and some beyond it.
 //!
 //! Messages come mostly in order, but not always: what could not be stored is delivered again later, and replicas of the ledger share a stream.
-//! So a jump in the sequence proves nothing by itself; what is neither taken in nor in the stream any more is a hole.
+//! So a jump in the sequence proves nothing by itself; what is neither taken in nor in the stream any more is a gap.
 
 use std::collections::BTreeMap;
 
 /// Messages that were taken in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct SequenceSet {
     /// All up to this sequence.
     pub up_to: u64,
     /// Ranges beyond it, by their first sequence: not empty, apart from each other and from `up_to`.
     pub ahead: BTreeMap<u64, u64>,
 }
 
-impl Taken {
+impl SequenceSet {
     /// Notes a range.
-    pub fn take(&mut self, first: u64, last: u64) {
+    pub fn insert(&mut self, first: u64, last: u64) {
         let (mut first, mut last) = (first.max(self.up_to + 1), last);
         if last < first {
             return;
@@ -68,9 +68,9 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_set_of_sequences(ranges in prop::collection::vec((1u64..60, 0u64..8), 0..20), up_to in 0u64..70) {
-            let (mut taken, mut set) = (Taken::default(), BTreeSet::new());
+            let (mut taken, mut set) = (SequenceSet::default(), BTreeSet::new());
             for (first, more) in ranges {
-                taken.take(first, first + more);
+                taken.insert(first, first + more);
                 set.extend(first..=first + more);
             }
             let missing: Vec<u64> = taken.missing(up_to).into_iter().flat_map(|(a, b)| a..=b).collect();

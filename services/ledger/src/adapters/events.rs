@@ -1,47 +1,49 @@
 //! Queries over the history.
 
 use chrono::{DateTime, Utc};
-use mesh_db::sql::{Row as DbRow, Sql};
+use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 
-use super::page::{By, Page, Reach, Span};
-use super::select::Select as _;
+use super::access_path::{AccessPath, count_limits, most_selective};
+use super::block_ranges::{block, block_range_sql};
+use super::conditions::Conditions as _;
+use super::page::{PageQuery, ScanLimits, ScanOrder};
+use super::sequence_range::SequenceRange;
 use super::store::Store;
-use super::ways::{Way, rarest, rounds};
 use crate::domain::filter::Selection;
+use crate::domain::job_history::NodeWindow;
 use crate::domain::query::Query;
-use crate::domain::story::Stay;
 use crate::error::Error;
 
 /// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct EntryRow {
     /// Sequence.
     pub seq: i64,
-    /// Category word; tells events from audit entries.
+    /// Category; distinguishes events from audit entries.
     pub category: String,
     /// Body as received.
     pub body: Vec<u8>,
 }
 
 impl Store {
-    /// A page of entries, and one more if there is a next page.
+    /// A page of entries, plus one if there is a next page.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn list(&self, query: &Query, sight: &Sight) -> Result<Vec<Row>, Error> {
-        self.list_by(query, sight, Reach::default()).await
+    pub async fn list(&self, query: &Query, sight: &Sight) -> Result<Vec<EntryRow>, Error> {
+        self.list_by(query, sight, ScanLimits::default()).await
     }
 
     pub(super) async fn list_by(
         &self,
         query: &Query,
         sight: &Sight,
-        reach: Reach,
-    ) -> Result<Vec<Row>, Error> {
-        let rows = self.page_by(query, sight, reach).await?;
-        let entry = |found: &DbRow| {
+        limits: ScanLimits,
+    ) -> Result<Vec<EntryRow>, Error> {
+        let rows = self.page_by(query, sight, limits).await?;
+        let entry = |found: &Row| {
             let body: Option<Vec<u8>> = found.get("body")?;
             let (seq, category) = (found.get("seq")?, found.get("category")?);
             Ok((seq, category, body))
@@ -49,9 +51,9 @@ impl Store {
         rows.iter()
             .map(|found| {
                 let (seq, category, body) = entry(found).map_err(Error::Read)?;
-                // Columns without a body: a page without the entry would be a wrong answer.
+                // An indexed entry without a body: omitting it would be a wrong answer.
                 let body = body.ok_or(Error::Corrupt { seq })?;
-                Ok(Row {
+                Ok(EntryRow {
                     seq,
                     category,
                     body,
@@ -65,55 +67,60 @@ impl Store {
         &self,
         query: &Query,
         sight: &Sight,
-        reach: Reach,
-    ) -> Result<Vec<DbRow>, Error> {
-        let page = Page::new(query, sight);
-        if let Some(way) = page.only_way() {
-            let by = if page.is_of_few() {
-                By::Few
+        limits: ScanLimits,
+    ) -> Result<Vec<Row>, Error> {
+        let page = PageQuery::new(query, sight);
+        if let Some(path) = page.only_path() {
+            let by = if page.is_selective() {
+                ScanOrder::Sorted
             } else {
-                By::Sequence
+                ScanOrder::Sequence
             };
-            return self.page(&page, way, page.span(), by).await;
+            return self.page(&page, path, page.span(), by).await;
         }
         let head = self.head().await?.seq.cast_signed();
         let mut span = page.span().up_to(head);
-        if page.is_of_a_time() {
-            self.learn_times(head, reach.block).await?;
+        if page.has_time_range() {
+            self.summarize_blocks(head, limits.block_entries).await?;
             let Selection { since, until, .. } = query.selection;
-            let Some(of_that_time) = self.times.span(since, until) else {
+            let Some(in_time) = self.block_ranges.span(since, until) else {
                 return Ok(Vec::new());
             };
-            span = span.and(of_that_time);
+            span = span.and(in_time);
         }
-        let near = span.near(reach.near, query.descending);
-        let first = page.way_in_order();
-        let rows = self.page(&page, first, near, By::Sequence).await?;
+        let near = span.near(limits.leading_entries, query.descending);
+        let first = page.ordered_path();
+        let rows = self.page(&page, first, near, ScanOrder::Sequence).await?;
         if rows.len() > query.limit as usize || near.contains(span) {
             return Ok(rows);
         }
-        let few = self.way_of_few(&page, span, reach.sorted).await?;
-        let (way, by) = match few {
-            Some(way) => (way, By::Few),
-            None => (page.way_of_many(), By::Sequence),
+        let few = self
+            .most_selective_path(&page, span, limits.max_sorted_entries)
+            .await?;
+        let (path, by) = match few {
+            Some(path) => (path, ScanOrder::Sorted),
+            None => (page.fallback_path(), ScanOrder::Sequence),
         };
-        self.page(&page, way, span, by).await
+        self.page(&page, path, span, by).await
     }
 
-    /// The way with the fewest entries, if these are fewer than a number.
-    async fn way_of_few<'p>(
+    /// The path with the fewest entries, if it has fewer than `most`.
+    async fn most_selective_path<'p>(
         &self,
-        page: &'p Page<'_>,
-        span: Span,
+        page: &'p PageQuery<'_>,
+        span: SequenceRange,
         most: i64,
-    ) -> Result<Option<&'p Way>, Error> {
-        let ways = page.ways_of_some();
-        for counted in rounds(most) {
-            let rows = self.readers.rows(&Page::counts(&ways, span, counted)).await;
+    ) -> Result<Option<&'p AccessPath>, Error> {
+        let paths = page.countable_paths();
+        for counted in count_limits(most) {
+            let rows = self
+                .readers
+                .rows(&PageQuery::counts(&paths, span, counted))
+                .await;
             let rows = rows.map_err(Error::Read)?;
             let counts: Result<Vec<i64>, _> = rows.iter().map(|row| row.get("entries")).collect();
-            if let Some(way) = rarest(&counts.map_err(Error::Read)?, counted) {
-                return Ok(ways.get(way).copied());
+            if let Some(path) = most_selective(&counts.map_err(Error::Read)?, counted) {
+                return Ok(paths.get(path).copied());
             }
         }
         Ok(None)
@@ -121,12 +128,12 @@ impl Store {
 
     async fn page(
         &self,
-        page: &Page<'_>,
-        way: &Way,
-        span: Span,
-        by: By,
-    ) -> Result<Vec<DbRow>, Error> {
-        let rows = self.readers.rows(&page.entries(way, span, by)).await;
+        page: &PageQuery<'_>,
+        path: &AccessPath,
+        span: SequenceRange,
+        by: ScanOrder,
+    ) -> Result<Vec<Row>, Error> {
+        let rows = self.readers.rows(&page.entries(path, span, by)).await;
         rows.map_err(Error::Read)
     }
 
@@ -134,14 +141,14 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn story(
+    pub async fn job_history(
         &self,
         cluster: &str,
         job: &JobRef,
         sight: &Sight,
         at: Option<DateTime<Utc>>,
         limit: u32,
-    ) -> Result<Vec<Row>, Error> {
+    ) -> Result<Vec<EntryRow>, Error> {
         let sql = select()
             .visible(sight)
             .push(" AND i.cluster = ")
@@ -153,26 +160,26 @@ impl Store {
         self.fetch(&sql).await
     }
 
-    /// What happened to some nodes of a cluster within a time, oldest entry first, up to a limit. Whoever may see that a job ran there may see it.
+    /// Events of nodes in a time window, oldest first, up to a limit. Visible to everyone who may see the job that ran there.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn of_nodes(
+    pub async fn node_events(
         &self,
         cluster: &str,
-        stay: &Stay,
+        window: &NodeWindow,
         at: Option<DateTime<Utc>>,
         limit: u32,
-    ) -> Result<Vec<Row>, Error> {
-        let nodes: Vec<String> = stay.nodes.iter().cloned().collect();
+    ) -> Result<Vec<EntryRow>, Error> {
+        let nodes: Vec<String> = window.nodes.iter().cloned().collect();
         let sql = select()
             .push(" AND i.node")
             .any_of(nodes)
             .push(" AND i.cluster = ")
             .bind(cluster)
             .push(" AND i.occurred_at >= ")
-            .bind(stay.from.timestamp_micros())
-            .up_to(stay.to)
+            .bind(window.from.timestamp_micros())
+            .up_to(window.to)
             .up_to(at)
             .push(" ORDER BY i.seq LIMIT ")
             .bind(limit);
@@ -190,7 +197,7 @@ impl Store {
         sight: &Sight,
         at: Option<DateTime<Utc>>,
         limit: u32,
-    ) -> Result<Vec<Row>, Error> {
+    ) -> Result<Vec<EntryRow>, Error> {
         let sql = select()
             .visible(sight)
             .push(" AND i.cluster = ")
@@ -203,12 +210,12 @@ impl Store {
         self.fetch(&sql).await
     }
 
-    /// The sequence of an id, if who asks may see the entry.
+    /// Sequence of an id, if the caller may see the entry.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub async fn visible_seq_of(&self, id: &str, sight: &Sight) -> Result<Option<u64>, Error> {
-        // Also what is archived, which has no columns for queries any more.
+        // Archived entries are not indexed any more.
         if *sight == Sight::Everything {
             return self.seq_of(id).await;
         }
@@ -221,7 +228,7 @@ impl Store {
         Ok(seq.transpose().map_err(Error::Read)?.map(i64::unsigned_abs))
     }
 
-    async fn fetch(&self, sql: &Sql) -> Result<Vec<Row>, Error> {
+    async fn fetch(&self, sql: &Sql) -> Result<Vec<EntryRow>, Error> {
         let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
         rows.iter()
             .map(row)
@@ -230,15 +237,33 @@ impl Store {
     }
 }
 
-fn row(row: &DbRow) -> Result<Row, sqlx::Error> {
-    Ok(Row {
+impl Store {
+    /// Summarizes the blocks up to a sequence.
+    pub(super) async fn summarize_blocks(&self, head: i64, size: i64) -> Result<(), Error> {
+        let mut after = self.block_ranges.covered_to();
+        while after < head {
+            let to = after.saturating_add(size).min(head);
+            let row = self.readers.first(&block_range_sql(after, to)).await;
+            let (_, block) = row.and_then(block).map_err(Error::Read)?;
+            // Erased entries have no time, nor do those that a lagging replica lacks.
+            if let Some(block) = block {
+                self.block_ranges.add(after, block, size);
+            }
+            after = to.max(self.block_ranges.covered_to());
+        }
+        Ok(())
+    }
+}
+
+fn row(row: &Row) -> Result<EntryRow, sqlx::Error> {
+    Ok(EntryRow {
         seq: row.get("seq")?,
         category: row.get("category")?,
         body: row.get("body")?,
     })
 }
 
-/// Joined on the time of recording as well: PostgreSQL then looks into the one partition that has the payload.
+/// Joined on recorded_at too, so PostgreSQL reads only the partition that has the payload.
 fn select() -> Sql {
     Sql::new(
         "SELECT i.seq, i.category, p.body FROM event_index i

@@ -7,10 +7,10 @@ use tonic::Status;
 use crate::error::Error;
 
 /// When a caller may ask again, in seconds.
-pub(super) const RETRY_AFTER: u64 = 5;
+pub(super) const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// Why there is none.
-enum Why {
+enum UnavailableReason {
     /// It would take longer than a query may: the same question will not do better.
     TooLong,
     /// The database is away for a moment.
@@ -19,7 +19,7 @@ enum Why {
     Ours,
 }
 
-impl Why {
+impl UnavailableReason {
     fn of(error: &Error) -> Self {
         if error.is_timeout() {
             Self::TooLong
@@ -31,36 +31,37 @@ impl Why {
     }
 }
 
-const TOO_LONG: &str = "the answer takes longer than a query may (ledger.db.query_timeout): narrow the time (since, until), the range (from_seq, to_seq) or what it is about";
-const AWAY: &str = "the ledger's database does not answer: /readyz says why; ask again in a moment";
+const TIMEOUT_DETAIL: &str = "the answer takes longer than a query may (ledger.db.query_timeout): narrow the time (since, until), the range (from_seq, to_seq) or what it is about";
+const UNAVAILABLE_DETAIL: &str =
+    "the ledger's database does not answer: /readyz says why; ask again in a moment";
 
 /// Over REST.
 pub(super) fn problem(error: &Error) -> Problem {
-    match Why::of(error) {
-        Why::TooLong => {
+    match UnavailableReason::of(error) {
+        UnavailableReason::TooLong => {
             log(error);
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, TOO_LONG)
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, TIMEOUT_DETAIL)
         }
-        Why::Away => {
+        UnavailableReason::Away => {
             log(error);
-            Problem::unavailable(AWAY, RETRY_AFTER)
+            Problem::unavailable(UNAVAILABLE_DETAIL, RETRY_AFTER_SECONDS)
         }
-        Why::Ours => Problem::internal(error),
+        UnavailableReason::Ours => Problem::internal(error),
     }
 }
 
 /// Over gRPC.
 pub(super) fn status(error: &Error) -> Status {
-    match Why::of(error) {
-        Why::TooLong => {
+    match UnavailableReason::of(error) {
+        UnavailableReason::TooLong => {
             log(error);
-            Status::deadline_exceeded(TOO_LONG)
+            Status::deadline_exceeded(TIMEOUT_DETAIL)
         }
-        Why::Away => {
+        UnavailableReason::Away => {
             log(error);
-            Status::unavailable(AWAY)
+            Status::unavailable(UNAVAILABLE_DETAIL)
         }
-        Why::Ours => grpc::internal(error),
+        UnavailableReason::Ours => grpc::internal(error),
     }
 }
 

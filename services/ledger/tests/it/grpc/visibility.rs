@@ -11,8 +11,8 @@ use tonic::Code;
 
 use super::{client, export, of};
 use crate::support::{
-    DEADLINE, Database, admin, audit_entry, audit_fact, fact, node_event, of_user, on_both, serve,
-    user,
+    DEADLINE, Database, admin, audit_entry, audit_fact, node_event, of_user, on_both, record,
+    serve, user,
 };
 
 on_both!(everybody_sees_the_same_by_grpc_and_by_streams);
@@ -50,9 +50,9 @@ async fn everybody_sees_the_same_by_grpc_and_by_streams(database: Database) {
         owned("alice", "physics", 3),
         owned("bob", "chemistry", 4),
     ];
-    let mut facts: Vec<_> = events.iter().map(fact).collect();
-    facts.insert(3, audit_fact(&audit_entry(1)));
-    store.append("S", 1, facts).await.unwrap();
+    let mut records: Vec<_> = events.iter().map(record).collect();
+    records.insert(3, audit_fact(&audit_entry(1)));
+    store.append("S", 1, records).await.unwrap();
 
     let carol = user("carol");
     let nothing: &[u64] = &[];

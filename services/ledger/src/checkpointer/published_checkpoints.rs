@@ -4,18 +4,18 @@ use mesh_bus::{Bus, StoredMessage};
 use mesh_events::catalogue::MESH_CHECKPOINTS;
 use mesh_events::subject;
 
-use super::{Checkpointer, State};
+use super::{Checkpointer, SignerState};
 use crate::domain::checkpoint::{Checkpoint, CheckpointError};
 use crate::domain::keys::{self, StoredKey};
 use crate::domain::note::{NoteError, PublicKey};
 use crate::error::Error;
 
 /// So many messages are looked at, the newest first, until one is a checkpoint.
-const MESSAGES_LOOKED_AT: usize = 100;
+const MAX_MESSAGES: usize = 100;
 
 impl Checkpointer {
     /// Before anything is appended: whether more was signed than the ledger has. If NATS does not answer, the first signature waits for it.
-    pub async fn look_back(&self) -> Result<(), Error> {
+    pub async fn check_published_checkpoints(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         let keys = self.store.checkpoint_keys().await?;
         state.origin = keys::origin(&keys, &self.origin);
@@ -31,27 +31,27 @@ impl Checkpointer {
     }
 
     /// What was signed is known to whoever appends.
-    pub(super) fn note_signed(&self, state: &State) {
+    pub(super) fn note_signed(&self, state: &SignerState) {
         for checkpoint in state.signed.iter().chain(&state.published) {
-            self.store.has_signed(checkpoint.size);
+            self.store.set_signed_size(checkpoint.size);
         }
     }
 
     /// Reads the newest checkpoint of this ledger from the bus.
     pub(super) async fn published(
         &self,
-        state: &mut State,
+        state: &mut SignerState,
         stored: &[StoredKey],
     ) -> Result<(), Error> {
         let keys = self.known_keys(stored)?;
         let subject = subject::checkpoint(&state.origin);
-        let mut walk = Backwards::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
-        for _ in 0..MESSAGES_LOOKED_AT {
+        let mut walk = NewestFirst::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
+        for _ in 0..MAX_MESSAGES {
             let Some(message) = walk.next().await? else {
                 break;
             };
             if let Some(checkpoint) = read_published(&state.origin, &message, &keys)? {
-                // Signed elsewhere: by another replica, or by a history that is not this one.
+                // SignedCheckpoint elsewhere: by another replica, or by a history that is not this one.
                 let known = [&state.published, &state.signed];
                 state.compared &= known.into_iter().flatten().any(|one| *one == checkpoint);
                 state.published = Some(checkpoint);
@@ -81,7 +81,7 @@ pub(super) fn read_published(
         tracing::warn!(
             error = mesh_runtime::chain(why),
             sequence = message.sequence,
-            "message on MESH_CHECKPOINTS is no checkpoint of this ledger, ignored"
+            "message on MESH_CHECKPOINTS is not a checkpoint of this ledger, ignored"
         );
         Ok(None)
     };
@@ -101,7 +101,7 @@ pub(super) fn read_published(
 }
 
 /// The messages of a stream on a subject, the newest first.
-pub(super) struct Backwards<'a> {
+pub(super) struct NewestFirst<'a> {
     bus: &'a Bus,
     stream: &'static str,
     subject: &'a str,
@@ -110,7 +110,7 @@ pub(super) struct Backwards<'a> {
     left: std::ops::Range<u64>,
 }
 
-impl<'a> Backwards<'a> {
+impl<'a> NewestFirst<'a> {
     pub(super) async fn new(
         bus: &'a Bus,
         stream: &'static str,

@@ -1,11 +1,11 @@
 //! Columns for queries that are missing in a large ledger: looked for in small steps, told while it lasts, and gone on with after a kill.
 
-use ledger::{Completion, Store};
+use ledger::{BackfillProgress, Store};
 use mesh_events::EventType;
 use mesh_testkit::{NatsServer, build};
 use reqwest::StatusCode;
 
-use crate::support::{Database, Process, fact, of_user, on_both};
+use crate::support::{Database, Process, of_user, on_both, record};
 
 on_both!(
     what_is_missing_is_filled_in_small_steps,
@@ -24,7 +24,7 @@ const COLUMNS: &str = "cluster, category, type, job_id, array_job_id, task_id, h
 pub async fn fill(database: &Database) -> i64 {
     let store = database.store().await;
     let event = of_user("alice", EventType::JobStarted, build::job(1));
-    store.append("S", 1, vec![fact(&event)]).await.unwrap();
+    store.append("S", 1, vec![record(&event)]).await.unwrap();
     store.close().await;
     let mut outsider = database.outsider().await;
     outsider.drop_guards().await;
@@ -74,18 +74,18 @@ async fn opened(database: &Database) -> Store {
 /// Goes some steps; gives how many were needed and how many entries were filled.
 async fn complete(database: &Database, most: u64) -> (u64, u64) {
     let store = opened(database).await;
-    let mut completion = store.completion().await.unwrap();
-    assert_eq!((completion.at, completion.to), (0, ENTRIES));
+    let mut progress = store.start_backfill().await.unwrap();
+    assert_eq!((progress.at, progress.to), (0, ENTRIES));
     let mut steps = 0;
-    while !completion.is_done() && steps < most {
-        let Completion { at, filled, .. } = completion;
-        completion = store.complete_some(completion).await.unwrap();
+    while !progress.is_done() && steps < most {
+        let BackfillProgress { at, filled, .. } = progress;
+        progress = store.backfill_step(progress).await.unwrap();
         steps += 1;
-        assert!(completion.at > at && completion.at <= at + LOOKED_AT);
-        assert!(completion.filled <= filled + FILLED);
+        assert!(progress.at > at && progress.at <= at + LOOKED_AT);
+        assert!(progress.filled <= filled + FILLED);
     }
     store.close().await;
-    (steps, completion.filled)
+    (steps, progress.filled)
 }
 
 async fn what_is_missing_is_filled_in_small_steps(database: Database) {
@@ -130,10 +130,10 @@ async fn nothing_is_answered_before_it_is_filled_again_after_a_kill(database: Da
         let Ok(why) = ready.text().await else {
             return false;
         };
-        let told = why.contains("looking for entries without columns for queries");
-        told && !why.contains("at 0 of")
+        let is_backfill = why.contains("index backfill: entry");
+        is_backfill && !why.contains("entry 0 of")
     };
-    process.until("tells how far it is", filling).await;
+    process.until("reports its progress", filling).await;
     let answer = process.request("/v1/events").send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.headers().contains_key("retry-after"));

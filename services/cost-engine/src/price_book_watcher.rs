@@ -1,4 +1,4 @@
-//! Follows changes of the price book. A faulty one is reported and not used: the last good one stays.
+//! Watches the price book file. A faulty book is reported, and the last valid one remains in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::metrics;
 use crate::price_book::{PriceBook, PriceBookError};
 
 /// A price book in use, and the state of its file when it was read.
-pub(crate) struct Follower {
+pub(crate) struct PriceBookWatcher {
     pub book: watch::Sender<Arc<PriceBook>>,
     path: PathBuf,
     seen: Option<(SystemTime, u64)>,
 }
 
-/// What a look at the file found.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ReloadOutcome {
     Unchanged,
     Used,
     Refused,
 }
 
-impl Follower {
+impl PriceBookWatcher {
     /// Reads the book for the first time.
     pub fn new(path: PathBuf) -> Result<Self, PriceBookError> {
         let seen = stamp(&path);
@@ -44,7 +44,7 @@ impl Follower {
         admitted(store, &book, &self.path).await
     }
 
-    /// Looks every `interval` until told to stop.
+    /// Checks every `interval` until shutdown.
     pub async fn follow(
         &mut self,
         interval: Duration,
@@ -61,33 +61,33 @@ impl Follower {
     }
 
     /// Reads the file again if it has changed.
-    async fn look(&mut self, store: &Store) -> Look {
+    async fn look(&mut self, store: &Store) -> ReloadOutcome {
         // The state before reading: a change in between is seen the next time.
         let now = stamp(&self.path);
         if now == self.seen {
-            return Look::Unchanged;
+            return ReloadOutcome::Unchanged;
         }
         let before = std::mem::replace(&mut self.seen, now);
         match self.read_again(store).await {
             Ok(book) => {
-                tracing::info!(price_book = book.label(), "price book read again");
+                tracing::info!(price_book = book.label(), "price book reloaded");
                 metrics::reloaded(true);
                 self.book.send_replace(Arc::new(book));
-                Look::Used
+                ReloadOutcome::Used
             }
             Err(error) => {
                 if matches!(error, Error::Database { .. }) {
                     // Nothing is wrong with the book: it is read again at the next look.
                     self.seen = before;
                 }
-                let kept = self.book.borrow().label();
+                let current = self.book.borrow().label();
                 tracing::error!(
                     error = mesh_runtime::chain(&error),
-                    price_book = kept,
-                    "price book is faulty, the last good one stays"
+                    price_book = current,
+                    "price book invalid, last valid one still in use"
                 );
                 metrics::reloaded(false);
-                Look::Refused
+                ReloadOutcome::Refused
             }
         }
     }
@@ -109,7 +109,7 @@ async fn admitted(store: &Store, book: &PriceBook, path: &Path) -> Result<(), Er
     }
 }
 
-/// Tells one state of a file from the next without reading it. Size and time both count: two writes may share a time.
+/// Identifies a version of the file without reading it. Size and time both count: two writes may share a time.
 fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
@@ -130,34 +130,34 @@ mod tests {
         let path = folder.path().join("prices.toml");
         let good = include_str!("../examples/price-book.toml");
         std::fs::write(&path, good).unwrap();
-        let mut follower = Follower::new(path.clone()).unwrap();
+        let mut follower = PriceBookWatcher::new(path.clone()).unwrap();
         follower.admit(&store).await.unwrap();
-        assert_eq!(follower.look(&store).await, Look::Unchanged);
-        let label = |follower: &Follower| follower.book.borrow().label();
+        assert_eq!(follower.look(&store).await, ReloadOutcome::Unchanged);
+        let label = |follower: &PriceBookWatcher| follower.book.borrow().label();
 
         std::fs::write(&path, "name = ").unwrap();
         assert_eq!(
             (follower.look(&store).await, label(&follower)),
-            (Look::Refused, "example 2026-07".to_owned())
+            (ReloadOutcome::Refused, "example 2026-07".to_owned())
         );
-        assert_eq!(follower.look(&store).await, Look::Unchanged);
+        assert_eq!(follower.look(&store).await, ReloadOutcome::Unchanged);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(
             (follower.look(&store).await, label(&follower)),
-            (Look::Refused, "example 2026-07".to_owned())
+            (ReloadOutcome::Refused, "example 2026-07".to_owned())
         );
         std::fs::write(&path, good.replace("2026-07\"", "2026-08-b\"")).unwrap();
         assert_eq!(
             (follower.look(&store).await, label(&follower)),
-            (Look::Used, "example 2026-08-b".to_owned())
+            (ReloadOutcome::Used, "example 2026-08-b".to_owned())
         );
 
         // Comments may change under the same version, prices may not.
         let newer = good.replace("2026-07\"", "2026-08-b\"");
         std::fs::write(&path, format!("# checked\n{newer}")).unwrap();
-        assert_eq!(follower.look(&store).await, Look::Used);
+        assert_eq!(follower.look(&store).await, ReloadOutcome::Used);
         std::fs::write(&path, newer.replace("\"0.34\"", "\"1.00\"")).unwrap();
-        assert_eq!(follower.look(&store).await, Look::Refused);
+        assert_eq!(follower.look(&store).await, ReloadOutcome::Refused);
         let error = follower.read_again(&store).await.unwrap_err();
         let text = mesh_runtime::chain(&error);
         assert!(

@@ -5,7 +5,7 @@ use mesh_events::proto::mesh::event::v1::Event;
 use mesh_testkit::build::{self, CLUSTER};
 
 use crate::api::{Api, get, job_id};
-use crate::stories::life;
+use crate::job_history::life;
 use crate::support::{
     Database, audit_entry, audit_fact, node_event, of_user, on_both, serve, user,
 };

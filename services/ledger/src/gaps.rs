@@ -1,10 +1,10 @@
-//! Nothing of a stream is missing without being noticed.
+//! Detects gaps in the received streams.
 //!
-//! Now and then what was taken in is compared with what the streams have, and with nothing that others can move, as the state of a consumer. A
-//! message that is still there and does not come (it was answered before the ledger was set back, or somebody changed the consumer) is taken in
-//! from the stream. One that is gone and was never taken in (expired, purged, deleted, or the
-//! stream was made anew) is a hole: noted, told as `capture.gap_opened`, and ended by ingest, which tells again what Slurm has recorded,
-//! with `capture.gap_closed`. Both have ids that follow from the hole, so they are told until the ledger has them.
+//! Received sequences are compared with the streams, not with the state of a consumer, which others can change. A message that is still
+//! in the stream but not delivered (acknowledged before a restore, or the consumer was changed) is read from the stream. A message that
+//! is lost (expired, purged, deleted, or the stream was recreated) is a gap: it is stored and published as `capture.gap_opened`. Ingest
+//! republishes what Slurm has recorded and publishes `capture.gap_closed`. Both ids follow from the gap, so publishing is retried until
+//! the ledger has them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,51 +13,49 @@ use chrono::Utc;
 use mesh_bus::{Bus, StreamState};
 use mesh_runtime::Note;
 
-use crate::adapters::{Batch, Position, Store};
-use crate::domain::hole::Hole;
-use crate::domain::taken::Taken;
+use crate::adapters::{BatchSequences, Store, StreamPosition};
+use crate::domain::gap::Gap;
+use crate::domain::sequence_set::SequenceSet;
 use crate::handlers::Source;
 use crate::metrics;
-
-/// How often it is looked.
-const LOOK: Duration = Duration::from_secs(10);
-/// Messages that are taken in from the stream itself in one transaction.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// Messages recovered from the stream in one transaction.
 const PAGE: usize = 200;
 
-/// A message that is first in line for so long is not on its way: longer than a consumer waits for an answer before it delivers again.
-const STALL: Duration = Duration::from_secs(20);
+/// Longer than a consumer's ack wait: a message undelivered for this time is not in flight.
+const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the first message that is not taken in has been that.
+/// The first undelivered message.
 #[derive(Clone, Copy, Debug)]
 struct Stalled {
     sequence: u64,
     since: tokio::time::Instant,
-    /// Once it does not come, what was there by then is taken in without waiting for each.
+    /// Messages up to here are recovered without waiting for each.
     up_to: u64,
 }
 
-/// Looks after the holes of a ledger.
-pub(crate) struct Holes {
+/// Detects, records and publishes gaps.
+pub(crate) struct GapMonitor {
     pub store: Store,
     pub bus: Bus,
     pub cluster: String,
-    /// Says what is open. The ledger answers and takes in what comes nevertheless.
+    /// Reports open gaps; the ledger stays ready.
     pub note: Note,
 }
 
-impl Holes {
-    /// Before anything is consumed: where it begins, so that what was missed before is seen.
+impl GapMonitor {
+    /// Stores the starting positions before anything is consumed.
     pub async fn begin(&self) {
         for source in [Source::Events, Source::Audit] {
             if let Err(error) = self.position(source).await {
-                tracing::warn!(error, "look for holes, trying again");
+                tracing::warn!(error, "gap check failed, retrying");
             }
         }
     }
 
-    /// Looks and tells. Never ends.
-    pub async fn keep(&self) {
-        let mut told = 0;
+    /// Checks periodically. Never returns.
+    pub async fn run(&self) {
+        let mut published = 0;
         let mut stalled = [None; 2];
         loop {
             let mut result = Ok(());
@@ -66,14 +64,14 @@ impl Holes {
                 result = result.and(self.look(source, stalled).await);
             }
             // That NATS or the database is away is said elsewhere.
-            if let Err(error) = result.and(self.tell(&mut told).await) {
-                tracing::debug!(error, "look for holes, trying again");
+            if let Err(error) = result.and(self.publish_gaps(&mut published).await) {
+                tracing::debug!(error, "gap check failed, retrying");
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn position(&self, source: Source) -> Result<(StreamState, Position), String> {
+    async fn position(&self, source: Source) -> Result<(StreamState, StreamPosition), String> {
         let stream = source.stream();
         let state = self.bus.stream_state(stream).await;
         let state = state.map_err(text)?;
@@ -83,48 +81,48 @@ impl Holes {
         if position.created_at == Some(created_at) {
             return Ok((state, position));
         }
-        let mut holes = Vec::new();
+        let mut gaps = Vec::new();
         match known {
-            // Made anew: what the former one had and was not taken in is gone, however much it was.
-            Some(Position {
+            // The stream was recreated: its unreceived messages are lost, however many.
+            Some(StreamPosition {
                 created_at: Some(before),
-                taken,
+                received,
                 last_at,
             }) => {
-                holes.push(Hole {
+                gaps.push(Gap {
                     number: 0,
                     stream: stream.to_owned(),
                     created_at: before,
-                    first_sequence: (taken.up_to + 1).cast_signed(),
-                    last_sequence: taken.up_to.cast_signed(),
+                    first_sequence: (received.up_to + 1).cast_signed(),
+                    last_sequence: received.up_to.cast_signed(),
                     from_at: last_at.unwrap_or(before),
                     to_at: created_at,
                     found_at: Utc::now().timestamp_micros(),
                 });
-                position = Position::default();
-                position.taken.up_to = state.first_sequence.saturating_sub(1);
+                position = StreamPosition::default();
+                position.received.up_to = state.first_sequence.saturating_sub(1);
             }
-            // A ledger from before this was looked after.
+            // A ledger of an earlier version.
             Some(_) => {}
-            None => position.taken.up_to = state.first_sequence.saturating_sub(1),
+            None => position.received.up_to = state.first_sequence.saturating_sub(1),
         }
         position.created_at = Some(created_at);
         self.store
-            .note_holes(stream, Some(&position), &holes)
+            .record_gaps(stream, Some(&position), &gaps)
             .await
             .map_err(text)?;
-        for hole in &holes {
-            found(hole);
+        for gap in &gaps {
+            found(gap);
         }
         Ok((state, position))
     }
 
-    /// Compares a stream with what was taken in of it.
+    /// Compares a stream with its received sequences.
     async fn look(&self, source: Source, stalled: &mut Option<Stalled>) -> Result<(), String> {
         let stream = source.stream();
         loop {
             let (state, position) = self.position(source).await?;
-            let next = position.taken.up_to + 1;
+            let next = position.received.up_to + 1;
             if next > state.last_sequence {
                 return Ok(());
             }
@@ -135,12 +133,12 @@ impl Holes {
             };
             if end >= next {
                 let to_at = to_at.timestamp_micros();
-                self.note(stream, &position, position.taken.missing(end), to_at)
+                self.note(stream, &position, position.received.missing(end), to_at)
                     .await?;
-            } else if let Some(up_to) = does_not_come(stalled, next, state.last_sequence) {
-                self.take_in(source, &position.taken, up_to).await?;
+            } else if let Some(up_to) = stalled_up_to(stalled, next, state.last_sequence) {
+                self.append_batch(source, &position.received, up_to).await?;
             } else {
-                // It will be delivered.
+                // In flight.
                 return Ok(());
             }
         }
@@ -149,14 +147,14 @@ impl Holes {
     async fn note(
         &self,
         stream: &str,
-        position: &Position,
+        position: &StreamPosition,
         missing: Vec<(u64, u64)>,
         to_at: i64,
     ) -> Result<(), String> {
         let created_at = position.created_at.unwrap_or_default();
-        let holes: Vec<Hole> = missing
+        let gaps: Vec<Gap> = missing
             .into_iter()
-            .map(|(first, last)| Hole {
+            .map(|(first, last)| Gap {
                 number: 0,
                 stream: stream.to_owned(),
                 created_at,
@@ -168,108 +166,113 @@ impl Holes {
             })
             .collect();
         self.store
-            .note_holes(stream, None, &holes)
+            .record_gaps(stream, None, &gaps)
             .await
             .map_err(text)?;
-        for hole in &holes {
-            found(hole);
+        for gap in &gaps {
+            found(gap);
         }
         Ok(())
     }
 
-    /// Takes in messages that are not delivered.
-    async fn take_in(&self, source: Source, taken: &Taken, up_to: u64) -> Result<(), String> {
+    /// Appends messages that are not delivered.
+    async fn append_batch(
+        &self,
+        source: Source,
+        received: &SequenceSet,
+        up_to: u64,
+    ) -> Result<(), String> {
         let stream = source.stream();
-        let (mut sequences, mut facts) = (Vec::new(), Vec::new());
-        let mut next = taken.up_to + 1;
+        let (mut sequences, mut records) = (Vec::new(), Vec::new());
+        let mut next = received.up_to + 1;
         while sequences.len() < PAGE && next <= up_to {
             let message = self.bus.stored_from(stream, next).await.map_err(text)?;
-            // What lies between is for the next look.
+            // A gap in between is handled by the next check.
             let Some(message) = message.filter(|message| message.sequence == next) else {
                 break;
             };
-            // What is no fact was parked when it was delivered.
-            facts.extend(source.decode(&message.subject, message.body).ok());
+            // Undecodable messages became dead letters on delivery.
+            records.extend(source.decode(&message.subject, message.body).ok());
             sequences.push((next, message.stored.timestamp_micros()));
             next += 1;
         }
         let appended = self
             .store
-            .take_in(stream, &Batch::Of(sequences), facts)
+            .append_batch(stream, &BatchSequences::Messages(sequences), records)
             .await;
         let appended = appended.map_err(text)?;
-        metrics::restored(stream, appended.entries.len());
+        metrics::recovered(stream, appended.entries.len());
         if !appended.entries.is_empty() {
             tracing::warn!(
                 stream,
                 entries = appended.entries.len(),
-                "messages that are in the stream and were not delivered are taken in"
+                "undelivered messages recovered from the stream"
             );
         }
         Ok(())
     }
 
-    /// Publishes what the ledger does not have yet of what there is to tell. `told`: the hole up to which it has everything.
-    async fn tell(&self, told: &mut i64) -> Result<(), String> {
-        let holes = self.store.holes(*told).await.map_err(text)?;
-        if holes.is_empty() {
-            self.say(&[]);
+    /// Publishes gap events that the ledger lacks. `published`: the last gap whose events it has.
+    async fn publish_gaps(&self, published: &mut i64) -> Result<(), String> {
+        let gaps = self.store.gaps(*published).await.map_err(text)?;
+        if gaps.is_empty() {
+            self.report(&[]);
             return Ok(());
         }
         let mut clusters = self.store.recent_clusters().await.map_err(text)?;
         clusters.insert(self.cluster.clone());
         let mut open = Vec::new();
-        for hole in holes {
+        for gap in gaps {
             let mut waits_for = BTreeSet::new();
             for cluster in &clusters {
-                let [opened_id, closed_id] = hole.event_ids(cluster);
+                let [opened_id, closed_id] = gap.event_ids(cluster);
                 let has = async |id: &str| self.store.seq_of(id).await.map(|seq| seq.is_some());
                 if !has(&opened_id).await.map_err(text)? {
-                    let sent = self.bus.publish(&hole.opened(cluster)).await;
+                    let sent = self.bus.publish(&gap.opened(cluster)).await;
                     sent.map_err(text)?;
                 }
                 if !has(&closed_id).await.map_err(text)? {
                     waits_for.insert(cluster.clone());
-                    if !hole.can_be_filled() {
-                        let sent = self.bus.publish(&hole.given_up(cluster)).await;
+                    if !gap.is_recoverable() {
+                        let sent = self.bus.publish(&gap.given_up(cluster)).await;
                         sent.map_err(text)?;
                     }
                 }
             }
             if !waits_for.is_empty() {
-                open.push((hole, waits_for));
+                open.push((gap, waits_for));
             } else if open.is_empty() {
-                *told = hole.number;
+                *published = gap.number;
             }
         }
-        self.say(&open);
+        self.report(&open);
         Ok(())
     }
 
-    /// Says what is open in readiness and metrics.
-    fn say(&self, open: &[(Hole, BTreeSet<String>)]) {
-        let messages = open.iter().filter_map(|(hole, _)| hole.messages()).sum();
-        let since = open.iter().map(|(hole, _)| hole.found_at).min();
-        metrics::open_holes(open.len(), messages, since);
+    /// Reports open gaps in readiness and metrics.
+    fn report(&self, open: &[(Gap, BTreeSet<String>)]) {
+        let messages = open.iter().filter_map(|(gap, _)| gap.messages()).sum();
+        let since = open.iter().map(|(gap, _)| gap.found_at).min();
+        metrics::set_open_gaps(open.len(), messages, since);
         match open {
             [] => self.note.clear(),
-            [(hole, clusters)] => self.note.say(hole.still_open(clusters)),
-            [(hole, clusters), others @ ..] => self.note.say(format!(
+            [(gap, clusters)] => self.note.say(gap.still_open(clusters)),
+            [(gap, clusters), others @ ..] => self.note.say(format!(
                 "{}; and {} more",
-                hole.still_open(clusters),
+                gap.still_open(clusters),
                 others.len()
             )),
         }
     }
 }
 
-/// Up to which sequence messages are taken from the stream itself: those that were there when the first of them had not come for long.
-fn does_not_come(stalled: &mut Option<Stalled>, next: u64, last: u64) -> Option<u64> {
+/// Last sequence to recover from the stream, once its first message has stalled.
+fn stalled_up_to(stalled: &mut Option<Stalled>, next: u64, last: u64) -> Option<u64> {
     let now = tokio::time::Instant::now();
     match stalled {
         Some(one) if one.up_to >= next => Some(one.up_to),
         Some(one) if one.sequence == next => {
-            let stalls = now.duration_since(one.since) >= STALL;
+            let stalls = now.duration_since(one.since) >= STALL_TIMEOUT;
             stalls.then(|| {
                 one.up_to = last;
                 last
@@ -286,13 +289,13 @@ fn does_not_come(stalled: &mut Option<Stalled>, next: u64, last: u64) -> Option<
     }
 }
 
-fn found(hole: &Hole) {
-    metrics::hole(&hole.stream);
+fn found(gap: &Gap) {
+    metrics::gap(&gap.stream);
     tracing::error!(
-        stream = hole.stream,
-        first_sequence = hole.first_sequence,
-        last_sequence = hole.last_sequence,
-        "messages were gone from the stream before the ledger had them"
+        stream = gap.stream,
+        first_sequence = gap.first_sequence,
+        last_sequence = gap.last_sequence,
+        "gap found: messages lost from the stream before the ledger received them"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Holes: messages that were gone from a stream before the ledger had them, and the events that tell of them.
+//! Gaps: messages lost from a stream before the ledger received them, and the events that report them.
 
 use std::collections::BTreeSet;
 
@@ -10,58 +10,58 @@ use mesh_events::proto::mesh::event::v1::{
 };
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
-/// A hole as it is stored.
+/// A stored gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hole {
-    /// Which one, from 1.
+pub struct Gap {
+    /// Number, from 1.
     pub number: i64,
     /// The stream.
     pub stream: String,
-    /// When that was made, in microseconds since 1970.
+    /// When the stream was created, in microseconds since 1970.
     pub created_at: i64,
     /// Sequence of the first message.
     pub first_sequence: i64,
-    /// Sequence of the last message; smaller than the first if nobody knows how many there were, as the stream was made anew.
+    /// Sequence of the last message; smaller than the first if the number is unknown because the stream was recreated.
     pub last_sequence: i64,
     /// The stream stored them at or after this time, in microseconds since 1970.
     pub from_at: i64,
     /// The stream stored them at or before this time.
     pub to_at: i64,
-    /// When the hole was found.
+    /// When the gap was found.
     pub found_at: i64,
 }
 
-impl Hole {
+impl Gap {
     fn id(&self, cluster: &str) -> EventId {
         let (key, n) = self.counted();
         EventId::sampled(cluster, &key, EventType::CaptureGapOpened, n)
     }
 
-    /// What it is counted for, and its count.
+    /// Scope and number of the gap.
     fn counted(&self) -> (String, u64) {
         let key = format!("capture/stream/{}/{}", self.stream, self.created_at);
         (key, self.first_sequence.unsigned_abs())
     }
 
-    /// Ids of the events that tell of it and of its end: the same however often they are told.
+    /// Deterministic ids of the opening and the closing event.
     pub fn event_ids(&self, cluster: &str) -> [String; 2] {
         let opened = self.id(cluster);
         let closed = EventId::derived(opened, EventType::CaptureGapClosed, 0);
         [opened, closed].map(|id| id.to_string())
     }
 
-    /// Whether what is missing can be told again by who knows Slurm's records.
-    pub fn can_be_filled(&self) -> bool {
+    /// Whether ingest can recover the events from Slurm's accounting.
+    pub fn is_recoverable(&self) -> bool {
         self.stream == SLURM_EVENTS
     }
 
-    /// How many messages; `None` if nobody knows.
+    /// Number of messages; `None` if unknown.
     pub fn messages(&self) -> Option<u64> {
         let count = self.last_sequence - self.first_sequence + 1;
         u64::try_from(count).ok().filter(|count| *count > 0)
     }
 
-    /// What is open, for who looks after the ledger: since when, what is missing, and whom it waits for.
+    /// Describes an open gap for the operator.
     pub fn still_open(&self, clusters: &BTreeSet<String>) -> String {
         let clusters: Vec<&str> = clusters.iter().map(String::as_str).collect();
         let time = |micros| {
@@ -70,8 +70,8 @@ impl Hole {
                     time.to_rfc3339_opts(SecondsFormat::Secs, true)
                 })
         };
-        let who = match self.can_be_filled() {
-            true => "ingest to tell again what Slurm has recorded",
+        let who = match self.is_recoverable() {
+            true => "ingest to republish what Slurm has recorded",
             false => "the ledger itself to note that they are lost",
         };
         format!(
@@ -113,7 +113,7 @@ impl Hole {
         )
     }
 
-    /// `capture.gap_closed` of what nobody can tell again.
+    /// `capture.gap_closed` for an unrecoverable gap.
     pub fn given_up(&self, cluster: &str) -> Event {
         let message = format!("{} of the stream {} are lost", self.count(), self.stream);
         let event = self.event(
@@ -178,8 +178,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_is_told_with_the_same_ids_every_time() {
-        let hole = Hole {
+    fn a_gap_is_told_with_the_same_ids_every_time() {
+        let gap = Gap {
             number: 1,
             stream: SLURM_EVENTS.to_owned(),
             created_at: 1_763_760_000_000_000,
@@ -189,20 +189,20 @@ mod tests {
             to_at: 1_763_760_060_000_000,
             found_at: 1_763_760_070_000_000,
         };
-        let [opened, closed] = hole.event_ids("c");
-        assert_eq!(hole.opened("c").id, opened);
-        assert_eq!(hole.given_up("c").id, closed);
-        assert_ne!(opened, hole.opened("d").id);
-        let Some(Payload::Capture(what)) = hole.opened("c").payload else {
+        let [opened, closed] = gap.event_ids("c");
+        assert_eq!(gap.opened("c").id, opened);
+        assert_eq!(gap.given_up("c").id, closed);
+        assert_ne!(opened, gap.opened("d").id);
+        let Some(Payload::Capture(what)) = gap.opened("c").payload else {
             panic!("an event of capture")
         };
         assert_eq!(
             what.message,
             "10 messages (11 to 20) of the stream SLURM_EVENTS were gone before the ledger had them"
         );
-        let unknown = Hole {
+        let unknown = Gap {
             last_sequence: 10,
-            ..hole
+            ..gap
         };
         assert!(unknown.count().contains("from 11 on"));
     }

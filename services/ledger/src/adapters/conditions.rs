@@ -8,12 +8,12 @@ use mesh_events::RunKey;
 use mesh_runtime::api::Sight;
 use slurm_types::JobRef;
 
-use crate::domain::fact::AUDIT;
 use crate::domain::filter::{NamePattern, Selection, TypePattern};
 use crate::domain::nodes::covering;
+use crate::domain::record::AUDIT;
 
 /// Conditions on the columns for queries, of a table called `i`.
-pub(super) trait Select {
+pub(super) trait Conditions {
     /// Only what the caller may see. Audit entries and nodes belong to nobody.
     fn visible(self, sight: &Sight) -> Self;
     /// Only what a selection chooses.
@@ -33,7 +33,7 @@ pub(super) trait Select {
     fn of_job(self, job: &JobRef) -> Self;
 }
 
-impl Select for Sql {
+impl Conditions for Sql {
     fn visible(self, sight: &Sight) -> Self {
         let Sight::Of { users, accounts } = sight else {
             return self;

@@ -8,21 +8,27 @@ fn exactly(kind: &str) -> TypePattern {
     TypePattern::Exactly(kind.into())
 }
 
-/// Ways in their order, each as what its branches go by.
-fn ways(selection: &Selection, sight: &Sight) -> Vec<String> {
-    let lead = |branch: &Branch| match &branch.lead {
-        Lead::All => "all".to_owned(),
-        Lead::Is(column, value) => {
+/// Ways in their order, each as what its scans go by.
+fn paths(selection: &Selection, sight: &Sight) -> Vec<String> {
+    let condition = |scan: &IndexScan| match &scan.condition {
+        IndexCondition::Sequence => "all".to_owned(),
+        IndexCondition::Equals(column, value) => {
             let name = column.index.rsplit('_').next().unwrap_or_default();
             format!("{name}={value}")
         }
-        Lead::Block(block) => format!("block={block}"),
-        Lead::Time => "time".into(),
-        Lead::Names => "names".into(),
+        IndexCondition::NodeBlock(block) => format!("block={block}"),
+        IndexCondition::OccurredAt => "time".into(),
+        IndexCondition::NamePrefix => "names".into(),
     };
-    Way::all(selection, sight)
+    AccessPath::candidates(selection, sight)
         .iter()
-        .map(|way| way.branches.iter().map(lead).collect::<Vec<_>>().join("|"))
+        .map(|path| {
+            path.scans
+                .iter()
+                .map(condition)
+                .collect::<Vec<_>>()
+                .join("|")
+        })
         .collect()
 }
 
@@ -38,7 +44,7 @@ fn every_condition_with_an_index_is_a_way() {
         ..Selection::default()
     };
     assert_eq!(
-        ways(&asked, &Sight::Everything),
+        paths(&asked, &Sight::Everything),
         [
             "subject=a@example.org|email=a@example.org",
             "account=physics",
@@ -58,7 +64,7 @@ fn events_of_jobs_are_found_by_what_else_is_asked() {
         ..Selection::default()
     };
     let jobs = TypePattern::Category("job".into());
-    let check = |selection: Selection| ways(&selection, &Sight::Everything);
+    let check = |selection: Selection| paths(&selection, &Sight::Everything);
     assert_eq!(check(asked(vec![jobs.clone()], None)), ["all"]);
     let with_account = asked(vec![jobs.clone()], text("physics"));
     assert_eq!(check(with_account), ["account=physics"]);
@@ -73,15 +79,15 @@ fn what_somebody_may_see_is_a_way_and_nothing_is_one_too() {
         accounts: [(text("one"), ["art".to_owned()].into())].into(),
     };
     assert_eq!(
-        ways(&Selection::default(), &sight),
+        paths(&Selection::default(), &sight),
         ["user=alice|account=art"]
     );
-    assert_eq!(ways(&Selection::default(), &Sight::Everything), ["all"]);
+    assert_eq!(paths(&Selection::default(), &Sight::Everything), ["all"]);
     let nobody = Sight::Of {
         users: BTreeSet::new(),
         accounts: Accounts::new(),
     };
-    assert_eq!(ways(&Selection::default(), &nobody), ["all"]);
+    assert_eq!(paths(&Selection::default(), &nobody), ["all"]);
 }
 
 #[test]
@@ -90,7 +96,7 @@ fn the_first_way_has_its_entries_in_order() {
         until: Some(9),
         ..Selection::default()
     };
-    assert_eq!(ways(&asked, &Sight::Everything), ["all", "time"]);
+    assert_eq!(paths(&asked, &Sight::Everything), ["all", "time"]);
 }
 
 #[test]
@@ -101,32 +107,32 @@ fn what_is_narrow_is_the_choice_of_the_database() {
         since: Some(1),
         ..Selection::default()
     };
-    assert_eq!(ways(&asked, &Sight::Everything), ["all"]);
+    assert_eq!(paths(&asked, &Sight::Everything), ["all"]);
 }
 
 #[test]
 fn too_many_alternatives_are_no_way() {
     let asked = Selection {
-        types: vec![exactly("job.failed"); MOST_BRANCHES + 1],
+        types: vec![exactly("job.failed"); MAX_SCANS + 1],
         partition: text("gpu"),
         ..Selection::default()
     };
-    assert_eq!(ways(&asked, &Sight::Everything), ["partition=gpu"]);
+    assert_eq!(paths(&asked, &Sight::Everything), ["partition=gpu"]);
 }
 
 #[test]
 fn counting_goes_on_until_a_way_has_ended() {
     assert_eq!(
-        rounds(20_000).collect::<Vec<_>>(),
+        count_limits(20_000).collect::<Vec<_>>(),
         [500, 2_000, 8_000, 20_000]
     );
-    assert_eq!(rounds(40).collect::<Vec<_>>(), [40]);
+    assert_eq!(count_limits(40).collect::<Vec<_>>(), [40]);
     for (counts, expected) in [
         (&[500, 500][..], None),
         (&[500, 499][..], Some(1)),
         (&[10, 0, 500][..], Some(1)),
         (&[][..], None),
     ] {
-        assert_eq!(rarest(counts, 500), expected, "{counts:?}");
+        assert_eq!(most_selective(counts, 500), expected, "{counts:?}");
     }
 }

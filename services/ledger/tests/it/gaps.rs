@@ -15,7 +15,7 @@ use crate::support::{Database, Process, audit_entry, bus, on_both};
 on_both!(
     what_was_purged_before_the_ledger_had_it_is_told_and_told_again,
     a_ledger_that_was_set_back_takes_in_what_was_answered_before,
-    a_stream_that_was_made_anew_is_a_hole_of_unknown_size,
+    a_stream_that_was_made_anew_is_a_gap_of_unknown_size,
     a_ledger_whose_consumer_gets_nothing_has_every_event_and_says_so,
 );
 
@@ -42,7 +42,7 @@ async fn kept(database: &Database) -> HashSet<String> {
     HashSet::from_iter(ids)
 }
 
-/// The ledger's events about holes, by type, with what they say.
+/// The ledger's events about gaps, by type, with what they say.
 async fn told(process: &Process) -> Vec<(String, String, String)> {
     let page = process.json("/v1/events?category=capture").await;
     let page = page.unwrap_or_default();
@@ -118,22 +118,22 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
     .await;
     let metrics = process.get("/metrics").await.unwrap();
     assert!(
-        metrics.contains("ledger_holes_total{stream=\"SLURM_EVENTS\"} 2"),
+        metrics.contains("ledger_gaps_total{stream=\"SLURM_EVENTS\"} 2"),
         "{metrics}"
     );
     process
         .until("two are open", async |process| {
             let metrics = process.get("/metrics").await.unwrap_or_default();
-            metrics.contains("ledger_holes_open 2")
+            metrics.contains("ledger_gaps_open 2")
         })
         .await;
     // It is ready, and says what is open.
     let metrics = process.get("/metrics").await.unwrap();
-    assert!(metrics.contains("ledger_holes_open_messages 21"));
-    assert!(!metrics.contains("ledger_holes_open_since_seconds 0"));
+    assert!(metrics.contains("ledger_gaps_open_messages 21"));
+    assert!(!metrics.contains("ledger_gaps_open_since_seconds 0"));
     let ready = process.json("/readyz").await.unwrap();
     assert_eq!(ready["ready"], true, "{ready}");
-    let note = ready["notes"]["ledger.holes"].as_str().unwrap();
+    let note = ready["notes"]["ledger.gaps"].as_str().unwrap();
     for part in ["20 messages (21 to 40)", "ingest", CLUSTER, "and 1 more"] {
         assert!(note.contains(part), "{note}");
     }
@@ -159,7 +159,7 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
             ids.iter().all(|id| kept.contains(id))
         })
         .await;
-    // Told once, also after another start.
+    // ReplayedMessage once, also after another start.
     process.restart();
     process
         .until("ready", async |process| {
@@ -176,9 +176,9 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
     assert_eq!(told.len(), 4, "{told:?}");
     // Their ends, under the ids that ingest gives them.
     let store = database.store().await;
-    for hole in store.holes(0).await.unwrap() {
-        if hole.can_be_filled() {
-            bus.publish(&hole.given_up(CLUSTER)).await.unwrap();
+    for gap in store.gaps(0).await.unwrap() {
+        if gap.is_recoverable() {
+            bus.publish(&gap.given_up(CLUSTER)).await.unwrap();
         }
     }
     store.close().await;
@@ -190,7 +190,7 @@ async fn what_was_purged_before_the_ledger_had_it_is_told_and_told_again(databas
         })
         .await;
     let metrics = process.get("/metrics").await.unwrap();
-    assert!(metrics.contains("ledger_holes_open_since_seconds 0"));
+    assert!(metrics.contains("ledger_gaps_open_since_seconds 0"));
     process.kill();
     let verified = verify_database(&database.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 67);
@@ -218,12 +218,12 @@ async fn a_ledger_that_was_set_back_takes_in_what_was_answered_before(database: 
     assert_eq!(kept(&database).await, ids);
     let metrics = process.get("/metrics").await.unwrap();
     assert!(
-        metrics.contains("ledger_restored_total{stream=\"SLURM_EVENTS\"} 300"),
+        metrics.contains("ledger_recovered_total{stream=\"SLURM_EVENTS\"} 300"),
         "{metrics}"
     );
 }
 
-async fn a_stream_that_was_made_anew_is_a_hole_of_unknown_size(database: Database) {
+async fn a_stream_that_was_made_anew_is_a_gap_of_unknown_size(database: Database) {
     let nats = NatsServer::start().await;
     let mut process = Process::start(&nats, &database).await;
     let admin = bus(&nats, "admin").await;

@@ -1,4 +1,4 @@
-//! What happened to the nodes of a job while it ran there: part of its story, as it may be why it ended.
+//! What happened to the nodes of a job while it ran there: part of its history, as it may be why it ended.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,16 @@ use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use slurm_types::HostList;
 
-use super::{Recorded, Run, in_order, occurred_at};
+use super::{RecordedEvent, Run, in_order, occurred_at};
 
 /// That a node failed is noticed when it does not answer any more: so long after the end of a run it is still told with it.
-const NOTICED: TimeDelta = TimeDelta::minutes(1);
+const NODE_EVENT_GRACE: TimeDelta = TimeDelta::minutes(1);
 /// Stories of more nodes are told without theirs.
-const MOST_NODES: usize = 1024;
+const MAX_NODES: usize = 1024;
 
 /// Nodes, and since and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stay {
+pub struct NodeWindow {
     /// The nodes.
     pub nodes: BTreeSet<String>,
     /// Since then.
@@ -24,23 +24,23 @@ pub struct Stay {
     pub to: Option<DateTime<Utc>>,
 }
 
-impl Stay {
+impl NodeWindow {
     /// Where a run was; `None` before it began, and if its nodes cannot be read or are too many.
     pub(super) fn of(
         nodes: &str,
         from: Option<DateTime<Utc>>,
         ended: Option<DateTime<Utc>>,
     ) -> Option<Self> {
-        let nodes = HostList::expand_up_to(nodes, MOST_NODES).ok()?;
-        let stay = Self {
+        let nodes = HostList::expand_up_to(nodes, MAX_NODES).ok()?;
+        let window = Self {
             nodes: nodes.into_iter().collect(),
             from: from?,
-            to: ended.map(|ended| ended + NOTICED),
+            to: ended.map(|ended| ended + NODE_EVENT_GRACE),
         };
-        (!stay.nodes.is_empty()).then_some(stay)
+        (!window.nodes.is_empty()).then_some(window)
     }
 
-    fn has(&self, recorded: &Recorded) -> bool {
+    fn has(&self, recorded: &RecordedEvent) -> bool {
         let Some(Payload::Node(event)) = &recorded.event.payload else {
             return false;
         };
@@ -52,29 +52,29 @@ impl Stay {
 }
 
 /// All nodes of these runs, from the first begin to the last end; `None` without any, or if they are too many.
-pub fn stays(runs: &[Run]) -> Option<Stay> {
-    let mut all: Option<Stay> = None;
-    for stay in runs.iter().filter_map(|run| run.stay.as_ref()) {
+pub fn node_windows(runs: &[Run]) -> Option<NodeWindow> {
+    let mut all: Option<NodeWindow> = None;
+    for window in runs.iter().filter_map(|run| run.window.as_ref()) {
         let Some(all) = &mut all else {
-            all = Some(stay.clone());
+            all = Some(window.clone());
             continue;
         };
-        all.nodes.extend(stay.nodes.iter().cloned());
-        if all.nodes.len() > MOST_NODES {
+        all.nodes.extend(window.nodes.iter().cloned());
+        if all.nodes.len() > MAX_NODES {
             return None;
         }
-        all.from = all.from.min(stay.from);
-        all.to = all.to.zip(stay.to).map(|(one, other)| one.max(other));
+        all.from = all.from.min(window.from);
+        all.to = all.to.zip(window.to).map(|(one, other)| one.max(other));
     }
     all
 }
 
 /// Adds to each run what happened to its nodes meanwhile.
-pub fn tell_of_nodes(runs: &mut [Run], events: &[Recorded]) {
+pub fn add_node_events(runs: &mut [Run], events: &[RecordedEvent]) {
     for run in runs {
-        let Some(stay) = &run.stay else { continue };
+        let Some(window) = &run.window else { continue };
         let before = run.timeline.len();
-        let of_it = events.iter().filter(|recorded| stay.has(recorded));
+        let of_it = events.iter().filter(|recorded| window.has(recorded));
         run.timeline.extend(of_it.cloned());
         if run.timeline.len() > before {
             in_order(&mut run.timeline);
@@ -98,17 +98,17 @@ mod tests {
         Run {
             key: "job/5/100".into(),
             summary: Summary::default(),
-            stay: Stay::of(nodes, Some(at(from)), to.map(at)),
+            window: NodeWindow::of(nodes, Some(at(from)), to.map(at)),
             timeline: Vec::new(),
         }
     }
 
-    fn down(seq: u64, node: &str, seconds: i64) -> Recorded {
+    fn down(seq: u64, node: &str, seconds: i64) -> RecordedEvent {
         let node = Node {
             name: node.into(),
             ..Node::default()
         };
-        Recorded {
+        RecordedEvent {
             seq,
             event: Event {
                 occurred_at: Some(timestamp(at(seconds))),
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_run_is_told_of_its_nodes_while_it_was_there() {
         let mut runs = [run("n[1-2]", 100, Some(200)), run("n2", 300, None)];
-        let all = stays(&runs).unwrap();
+        let all = node_windows(&runs).unwrap();
         assert_eq!(all.nodes.len(), 2);
         assert_eq!((all.from, all.to), (at(100), None));
         let events = [
@@ -135,17 +135,20 @@ mod tests {
             down(5, "n1", 261),
             down(6, "n2", 400),
         ];
-        tell_of_nodes(&mut runs, &events);
+        add_node_events(&mut runs, &events);
         let told = runs.map(|run| run.timeline.iter().map(|told| told.seq).collect::<Vec<_>>());
         assert_eq!(told, [vec![2, 4], vec![6]]);
     }
 
     #[test]
     fn what_has_no_nodes_or_too_many_has_no_stay() {
-        assert_eq!(stays(&[run("", 100, None), run("n[1", 100, None)]), None);
-        assert_eq!(stays(&[run("n[1-1025]", 100, None)]), None);
+        assert_eq!(
+            node_windows(&[run("", 100, None), run("n[1", 100, None)]),
+            None
+        );
+        assert_eq!(node_windows(&[run("n[1-1025]", 100, None)]), None);
         let many = [run("n[1-1000]", 100, None), run("m[1-1000]", 100, None)];
-        assert_eq!(stays(&many), None);
-        assert_eq!(Stay::of("n1", None, None), None);
+        assert_eq!(node_windows(&many), None);
+        assert_eq!(NodeWindow::of("n1", None, None), None);
     }
 }

@@ -1,4 +1,4 @@
-//! REST: a job's story, of all its runs, also in Slurm's other id forms.
+//! REST: a job's history, of all its runs, also in Slurm's other id forms.
 
 use chrono::TimeDelta;
 use mesh_events::proto::mesh::cost::v1::Money;
@@ -64,10 +64,10 @@ async fn a_jobs_story_has_its_runs_oldest_first_and_events_in_order_of_time(data
     events.extend(life("alice", &later(5, 0)));
     events.extend(life("alice", &later(6, 0)));
     let api = Api::with(database, &events).await;
-    let (status, story) = api.get(&format!("/v1/jobs/{CLUSTER}/5")).await;
-    assert_eq!(status, 200, "{story}");
-    assert_eq!(story["truncated"], false);
-    let runs = story["runs"].as_array().unwrap();
+    let (status, history) = api.get(&format!("/v1/jobs/{CLUSTER}/5")).await;
+    assert_eq!(status, 200, "{history}");
+    assert_eq!(history["truncated"], false);
+    let runs = history["runs"].as_array().unwrap();
     let keys: Vec<&str> = runs
         .iter()
         .map(|run| run["run"].as_str().unwrap())
@@ -145,10 +145,10 @@ async fn a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile(data
     };
     let path = format!("/v1/jobs/{CLUSTER}/5");
     for url in [&api.url, &of_alice] {
-        let (status, story) = get(url, &path).await;
-        assert_eq!(status, 200, "{story}");
+        let (status, history) = get(url, &path).await;
+        assert_eq!(status, 200, "{history}");
         assert_eq!(
-            told(&story["runs"][0]),
+            told(&history["runs"][0]),
             [
                 "job.submitted",
                 "queue.explained",
@@ -160,7 +160,7 @@ async fn a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile(data
                 "node.down"
             ]
         );
-        let seqs = story["runs"][0]["timeline"].as_array().unwrap().iter();
+        let seqs = history["runs"][0]["timeline"].as_array().unwrap().iter();
         let nodes: Vec<_> = seqs
             .map(|entry| &entry["event"]["data"]["node"]["node"]["name"])
             .filter(|name| !name.is_null())
@@ -168,10 +168,10 @@ async fn a_story_has_why_it_waited_and_what_happened_to_its_nodes_meanwhile(data
         assert_eq!(nodes, ["n2", "n1"]);
     }
     let at = (build::submit_time() + TimeDelta::seconds(30)).to_rfc3339();
-    let (_, story) = api
+    let (_, history) = api
         .get(&format!("{path}?at={}", at.replace('+', "%2B")))
         .await;
-    assert!(!told(&story["runs"][0]).contains(&"node.down".to_owned()));
+    assert!(!told(&history["runs"][0]).contains(&"node.down".to_owned()));
 }
 
 fn task(array: u32, raw: u32, task: u32) -> Job {
@@ -215,10 +215,10 @@ async fn arrays_and_heterogeneous_jobs_are_found_in_slurms_id_forms(database: Da
     assert_eq!(api.jobs("job=102").await, [102]);
     assert_eq!(api.jobs("job=200").await, [200, 201]);
     assert_eq!(api.jobs("job=200%2B1").await, [201]);
-    let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
-    assert_eq!(story["runs"].as_array().unwrap().len(), 3);
-    let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/200+1")).await;
-    assert_eq!(story["runs"][0]["run"], build::job(201).run);
+    let (_, history) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
+    assert_eq!(history["runs"].as_array().unwrap().len(), 3);
+    let (_, history) = api.get(&format!("/v1/jobs/{CLUSTER}/200+1")).await;
+    assert_eq!(history["runs"][0]["run"], build::job(201).run);
 }
 
 async fn a_story_that_is_too_long_says_so(database: Database) {
@@ -226,11 +226,11 @@ async fn a_story_that_is_too_long_says_so(database: Database) {
         .map(|n| build::job_event(EventType::JobStarted, task(100, 100 + n, n)))
         .collect();
     let api = Api::with(database, &events).await;
-    let (_, story) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
+    let (_, history) = api.get(&format!("/v1/jobs/{CLUSTER}/100")).await;
     assert_eq!(
         (
-            story["truncated"].as_bool(),
-            story["runs"].as_array().unwrap().len()
+            history["truncated"].as_bool(),
+            history["runs"].as_array().unwrap().len()
         ),
         (Some(true), 100)
     );

@@ -1,4 +1,4 @@
-//! Sums over the columns for queries.
+//! Aggregates over the columns for queries.
 
 use std::borrow::Cow;
 
@@ -6,46 +6,46 @@ use chrono::DateTime;
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Sight;
 
-use super::select::Select as _;
+use super::conditions::Conditions as _;
 use super::store::Store;
-use crate::domain::fact::{COST_FINAL, JOB_STARTED};
 use crate::domain::filter::Selection;
-use crate::domain::stats::{Group, Key, MOST_GROUPS, Sums, Wait};
+use crate::domain::record::{COST_FINAL, JOB_STARTED};
+use crate::domain::stats::{Aggregates, Group, GroupKey, MAX_GROUPS, WaitStats};
 use crate::error::Error;
 
 /// Microseconds of a day.
-const DAY: i64 = 86_400_000_000;
+const DAY_MICROS: i64 = 86_400_000_000;
 /// More rows than this many events of as many groups as an answer may have are not fetched.
-const MOST_ROWS: usize = MOST_GROUPS * 40;
+const MAX_ROWS: usize = MAX_GROUPS * 40;
 
 impl Store {
-    /// Sums up what a selection chooses and a caller may see.
+    /// Aggregates up what a selection chooses and a caller may see.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn sums(
+    pub async fn aggregates(
         &self,
         selection: &Selection,
         sight: &Sight,
         by: &[Group],
-    ) -> Result<Sums, Error> {
-        let asked = Asked {
+    ) -> Result<Aggregates, Error> {
+        let query = StatsQuery {
             selection,
             sight,
             by,
         };
         let rows = async |sql: Sql| {
-            let sql = sql.push(format!(" LIMIT {MOST_ROWS}"));
+            let sql = sql.push(format!(" LIMIT {MAX_ROWS}"));
             self.readers.rows(&sql).await
         };
         let sums = async || {
-            let counts = rows(asked.counts()).await?;
-            let waits = rows(asked.waits()).await?;
-            let costs = rows(asked.costs()).await?;
-            Ok(Sums {
-                counts: read(&counts, |row| asked.count(row))?,
-                waits: read(&waits, |row| asked.wait(row))?,
-                costs: read(&costs, |row| asked.cost(row))?,
+            let counts = rows(query.counts()).await?;
+            let waits = rows(query.waits()).await?;
+            let costs = rows(query.costs()).await?;
+            Ok(Aggregates {
+                counts: read(&counts, |row| query.count(row))?,
+                waits: read(&waits, |row| query.wait(row))?,
+                costs: read(&costs, |row| query.cost(row))?,
             })
         };
         sums().await.map_err(Error::Read)
@@ -59,13 +59,13 @@ fn read<T>(
     rows.iter().map(of).collect()
 }
 
-struct Asked<'a> {
+struct StatsQuery<'a> {
     selection: &'a Selection,
     sight: &'a Sight,
     by: &'a [Group],
 }
 
-impl Asked<'_> {
+impl StatsQuery<'_> {
     fn counts(&self) -> Sql {
         let sql = Sql::new(format!(
             "SELECT {}i.type AS word, COUNT(*) AS happened FROM event_index i",
@@ -77,7 +77,7 @@ impl Asked<'_> {
         ))
     }
 
-    fn count(&self, row: &Row) -> Result<(Key, String, u64), sqlx::Error> {
+    fn count(&self, row: &Row) -> Result<(GroupKey, String, u64), sqlx::Error> {
         let word: String = row.get("word")?;
         let word = word.strip_prefix("job.").unwrap_or(&word).to_owned();
         let happened: i64 = row.get("happened")?;
@@ -112,9 +112,9 @@ impl Asked<'_> {
         ))
     }
 
-    fn wait(&self, row: &Row) -> Result<(Key, Wait), sqlx::Error> {
+    fn wait(&self, row: &Row) -> Result<(GroupKey, WaitStats), sqlx::Error> {
         let number = |column| row.get::<i64>(column).map(i64::unsigned_abs);
-        let wait = Wait {
+        let wait = WaitStats {
             starts: number("starts")?,
             p50: number("p50")?,
             p90: number("p90")?,
@@ -141,11 +141,11 @@ impl Asked<'_> {
         ))
     }
 
-    fn cost(&self, row: &Row) -> Result<(Key, String, i64), sqlx::Error> {
+    fn cost(&self, row: &Row) -> Result<(GroupKey, String, i64), sqlx::Error> {
         Ok((self.key(row)?, row.get("currency")?, row.get("micros")?))
     }
 
-    /// Only what is asked for, with a further condition.
+    /// Only what is queried, with a further condition.
     fn only(&self, sql: Sql, further: impl Into<Cow<'static, str>>) -> Sql {
         // SQLite, which has no statistics, would go through every job of the ledger for those of a day.
         let index = if self.is_of_a_time() {
@@ -166,14 +166,14 @@ impl Asked<'_> {
 
     /// True if no other index than that of times finds less.
     fn is_of_a_time(&self) -> bool {
-        let asked = self.selection;
-        let by_another = asked.is_narrow()
-            || asked.user.is_some()
-            || asked.account.is_some()
-            || asked.identity.is_some()
-            || asked.name.is_some()
-            || asked.node.is_some();
-        asked.since.is_some() && !by_another && *self.sight == Sight::Everything
+        let query = self.selection;
+        let by_another = query.is_narrow()
+            || query.user.is_some()
+            || query.account.is_some()
+            || query.identity.is_some()
+            || query.name.is_some()
+            || query.node.is_some();
+        query.since.is_some() && !by_another && *self.sight == Sight::Everything
     }
 
     /// `i.user_name AS g0, i.account AS g1, `
@@ -189,7 +189,7 @@ impl Asked<'_> {
             .collect()
     }
 
-    fn key(&self, row: &Row) -> Result<Key, sqlx::Error> {
+    fn key(&self, row: &Row) -> Result<GroupKey, sqlx::Error> {
         let value = |(n, group): (usize, &Group)| {
             let name = format!("g{n}");
             match group {
@@ -214,7 +214,7 @@ const fn column(group: Group) -> &'static str {
 
 /// `2026-11-22`
 fn date(day: i64) -> String {
-    DateTime::from_timestamp_micros(day.saturating_mul(DAY))
+    DateTime::from_timestamp_micros(day.saturating_mul(DAY_MICROS))
         .map_or_else(|| day.to_string(), |time| time.date_naive().to_string())
 }
 
@@ -226,6 +226,6 @@ mod tests {
     fn a_day_is_written_as_a_date() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(20_779), "2026-11-22");
-        assert!(column(Group::Day).contains(&DAY.to_string()));
+        assert!(column(Group::Day).contains(&DAY_MICROS.to_string()));
     }
 }

@@ -1,4 +1,4 @@
-//! A fact as it is received, and what can be asked about it.
+//! A received event or audit entry, and its index columns.
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -9,18 +9,18 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Category, DecodeError, Event, from_timestamp};
 use prost::Message as _;
 
-use super::nodes::Nodes;
+use super::nodes::NodeBlocks;
 
-/// Category word of entries that tell what the mesh itself did.
+/// Category of audit entries.
 pub const AUDIT: &str = "audit";
-/// Type of the event that tells how long a job waited.
+/// Type of the event with a job's wait time.
 pub const JOB_STARTED: &str = "job.started";
-/// Types of events that tell what a run cost in the end; the last one counts.
+/// Types of events with a run's final cost; the last one counts.
 pub const COST_FINAL: [&str; 2] = ["cost.finalized", "cost.adjusted"];
 
-/// What is appended: the bytes that are hashed, and the columns that are searched.
+/// A received message: the hashed bytes and the index columns.
 #[derive(Clone, Debug)]
-pub struct Fact {
+pub struct Record {
     /// Id of the event or audit entry.
     pub id: String,
     /// Slurm's ClusterName.
@@ -30,12 +30,12 @@ pub struct Fact {
     /// Body as received.
     pub body: Bytes,
     /// Columns for queries.
-    pub index: Index,
+    pub index: IndexColumns,
 }
 
-/// Columns for queries; all of them can be read out of the body again.
+/// Index columns, all derived from the body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Index {
+pub struct IndexColumns {
     /// First word of the type, or [`AUDIT`].
     pub category: String,
     /// The whole type.
@@ -52,20 +52,20 @@ pub struct Index {
     pub het_offset: Option<u32>,
     /// Entity key of the run.
     pub run: Option<String>,
-    /// Whose it is: the only Unix user besides administrators who may see it.
+    /// Owner: the Unix user who may see it.
     pub user: Option<String>,
-    /// OIDC subject of that person.
+    /// OIDC subject of the owner.
     pub subject: Option<String>,
-    /// E-mail address of that person.
+    /// E-mail address of the owner.
     pub email: Option<String>,
     /// Slurm account.
     pub account: Option<String>,
     /// Partition.
     pub partition: Option<String>,
-    /// Node that the event is of.
+    /// Node of a node event.
     pub node: Option<String>,
-    /// Nodes that it is about: that one, or those that its job ran on.
-    pub nodes: Nodes,
+    /// That node, or the nodes of the job.
+    pub nodes: NodeBlocks,
     /// Job name.
     pub name: Option<String>,
     /// Of a start: how long the job had waited, in seconds.
@@ -74,51 +74,51 @@ pub struct Index {
     pub cost_micros: Option<i64>,
     /// Of a final cost: ISO 4217 code.
     pub currency: Option<String>,
-    /// When it happened.
+    /// When the change happened.
     pub occurred_at: DateTime<Utc>,
-    /// When it was read.
+    /// When the mesh observed it.
     pub observed_at: DateTime<Utc>,
 }
 
-/// Why a message is not kept.
+/// A message that cannot be recorded.
 #[derive(Debug, thiserror::Error)]
-pub enum NotAFact {
-    /// Not an event of the contract.
+pub enum InvalidRecord {
+    /// Not a valid event.
     #[error(transparent)]
     Event(#[from] DecodeError),
     /// Not an audit entry.
     #[error("decode audit entry")]
     Audit(#[from] prost::DecodeError),
-    /// An audit entry lacks what every one has.
+    /// A required field of an audit entry is missing.
     #[error("decode audit entry: {0} is missing")]
     AuditField(&'static str),
-    /// What is text in the database has a zero byte, which PostgreSQL cannot keep.
-    #[error("read fact: there is a zero byte in its {0}")]
+    /// A text field has a zero byte, which PostgreSQL cannot store.
+    #[error("read record: there is a zero byte in its {0}")]
     ZeroByte(&'static str),
 }
 
-impl Fact {
-    /// Reads a message of the public bus.
+impl Record {
+    /// Decodes a message of the public bus.
     ///
     /// # Errors
     /// If it is not an event.
-    pub fn event(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
+    pub fn event(subject: &str, body: Bytes) -> Result<Self, InvalidRecord> {
         let event = Event::from_bytes(&body)?;
-        let fact = Self {
-            index: Index::of_event(&event),
+        let record = Self {
+            index: IndexColumns::of_event(&event),
             id: event.id,
             cluster: event.cluster,
             subject: subject.to_owned(),
             body,
         };
-        fact.checked()
+        record.checked()
     }
 
-    /// Reads a message of the audit stream.
+    /// Decodes a message of the audit stream.
     ///
     /// # Errors
     /// If it is not an audit entry with id, cluster and kind.
-    pub fn audit(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
+    pub fn audit(subject: &str, body: Bytes) -> Result<Self, InvalidRecord> {
         let entry = AuditEntry::decode(body.clone())?;
         for (value, field) in [
             (&entry.id, "id"),
@@ -126,20 +126,20 @@ impl Fact {
             (&entry.kind, "kind"),
         ] {
             if value.is_empty() {
-                return Err(NotAFact::AuditField(field));
+                return Err(InvalidRecord::AuditField(field));
             }
         }
-        let fact = Self {
-            index: Index::of_audit(&entry),
+        let record = Self {
+            index: IndexColumns::of_audit(&entry),
             id: entry.id,
             cluster: entry.cluster,
             subject: subject.to_owned(),
             body,
         };
-        fact.checked()
+        record.checked()
     }
 
-    fn checked(self) -> Result<Self, NotAFact> {
+    fn checked(self) -> Result<Self, InvalidRecord> {
         for (text, name) in [
             (&self.id, "id"),
             (&self.cluster, "cluster"),
@@ -147,17 +147,17 @@ impl Fact {
             (&self.index.kind, "type"),
         ] {
             if text.contains('\0') {
-                return Err(NotAFact::ZeroByte(name));
+                return Err(InvalidRecord::ZeroByte(name));
             }
         }
         Ok(self)
     }
 
-    /// Reads a payload that is in the ledger already; its subject tells which of the two it is.
+    /// Decodes a stored payload; the subject decides between event and audit entry.
     ///
     /// # Errors
     /// If it is neither.
-    pub fn stored(subject: &str, body: Bytes) -> Result<Self, NotAFact> {
+    pub fn stored(subject: &str, body: Bytes) -> Result<Self, InvalidRecord> {
         if subject.starts_with("slurm.") {
             Self::event(subject, body)
         } else {
@@ -184,12 +184,12 @@ impl Fact {
             cluster: "c".to_owned(),
             subject: "slurm.c.job.submitted.p.u".to_owned(),
             body: Bytes::copy_from_slice(body),
-            index: Index::default(),
+            index: IndexColumns::default(),
         }
     }
 }
 
-impl Index {
+impl IndexColumns {
     /// The columns of an event.
     pub fn of_event(event: &Event) -> Self {
         let moment = |time: &Option<_>| time.as_ref().and_then(from_timestamp).unwrap_or_default();
@@ -202,7 +202,7 @@ impl Index {
             kind: event.r#type.clone(),
             occurred_at: moment(&event.occurred_at),
             observed_at: moment(&event.observed_at),
-            nodes: Nodes::of(event),
+            nodes: NodeBlocks::of(event),
             ..Self::default()
         };
         if let Some(owner) = &event.owner {
@@ -267,19 +267,19 @@ impl Index {
     }
 }
 
-/// Seconds from being eligible to the start, as sacct's Planned; from the submission where Slurm does not tell.
+/// Seconds from eligible time to start, as sacct's Planned; from submission where Slurm reports no eligible time.
 fn waited(job: &Job) -> Option<u32> {
     let start = job.start_time.as_ref()?.seconds;
     let from = job.eligible_time.as_ref().or(job.submit_time.as_ref())?;
     u32::try_from(start - from.seconds).ok()
 }
 
-/// A column of text: NULL if there is none, and without zero bytes, which PostgreSQL cannot keep.
+/// NULL if empty; zero bytes are replaced, as PostgreSQL cannot store them.
 fn present(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.replace('\0', "\u{fffd}"))
 }
 
-/// Category words that can be asked for.
+/// Categories that a filter allows.
 pub fn categories() -> impl Iterator<Item = &'static str> {
     Category::ALL
         .iter()

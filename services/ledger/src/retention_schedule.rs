@@ -1,4 +1,4 @@
-//! Retention as the configuration says, and the audit's entries about every range, whoever had it archived or erased.
+//! Runs the configured retention, and publishes the audit entries of all archived and erased ranges.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,61 +14,58 @@ use tokio::time::Instant;
 use crate::adapters::Store;
 use crate::error::Error;
 use crate::metrics;
-use crate::retention::{Progress, Retention, Wish};
+use crate::retention::{Retention, RetentionProgress, RetentionRequest};
 
-/// How often it is looked whether there is something to tell.
-const LOOK: Duration = Duration::from_secs(5);
-/// How often it is looked whether something is old enough.
-const DUE: Duration = Duration::from_secs(3600);
-/// After a failure, sooner.
-const AGAIN: Duration = Duration::from_secs(60);
-
-/// What the configuration says.
-pub(crate) struct Policy {
+/// Interval of publishing audit entries.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of applying the retention.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+const RETRY_DELAY: Duration = Duration::from_secs(60);
+pub(crate) struct RetentionSchedule {
     pub retention: Retention,
     pub keep: Duration,
-    /// Where archives go; `None` to erase.
+    /// Archive folder; `None` to erase.
     pub folder: Option<PathBuf>,
 }
 
-/// Keeps to a policy, and tells the audit. Never ends.
-pub(crate) async fn keep(
+/// Applies the schedule and publishes audit entries. Never returns.
+pub(crate) async fn run(
     store: &Store,
     bus: &Bus,
     cluster: &str,
-    policy: Option<&Policy>,
+    schedule: Option<&RetentionSchedule>,
     condition: &Condition,
 ) {
-    let (mut told, mut due) = (0, Instant::now());
-    let (mut problem, mut said) = (None, None);
+    let (mut published, mut due) = (0, Instant::now());
+    let (mut problem, mut reported) = (None, None);
     loop {
-        if let Some(policy) = policy
+        if let Some(schedule) = schedule
             && Instant::now() >= due
         {
-            let next = match apply(policy).await {
+            let next = match apply(schedule).await {
                 Ok(()) => {
                     problem = None;
-                    DUE
+                    CHECK_INTERVAL
                 }
-                // The replica that has the key does it.
+                // Left to the replica that has the key.
                 Err(error @ Error::Unsigned(_)) => {
                     let error = mesh_runtime::chain(&error);
-                    tracing::debug!(error, "old payloads are left to another replica");
+                    tracing::debug!(error, "retention left to another replica");
                     problem = None;
-                    DUE
+                    CHECK_INTERVAL
                 }
                 Err(error) => {
                     problem = Some(mesh_runtime::chain(&error));
-                    AGAIN
+                    RETRY_DELAY
                 }
             };
             due = Instant::now() + next;
         }
-        let forged = match tell(store, bus, cluster, &mut told).await {
+        let forged = match publish_audit(store, bus, cluster, &mut published).await {
             Ok(()) => None,
-            Err(Untold::Forged(text)) => Some(text),
-            Err(Untold::Failed(error)) => {
-                tracing::debug!(error, "tell the audit of archives, trying again");
+            Err(AuditError::Forged(text)) => Some(text),
+            Err(AuditError::Failed(error)) => {
+                tracing::debug!(error, "audit entry of archive not published, retrying");
                 None
             }
         };
@@ -77,27 +74,27 @@ pub(crate) async fn keep(
             None => condition.ok(),
             Some(text) => condition.fail(text),
         }
-        if said != wrong
+        if reported != wrong
             && let Some(error) = &wrong
         {
-            tracing::error!(error, "archives of the ledger need a look");
+            tracing::error!(error, "retention failed");
         }
-        said = wrong;
-        tokio::time::sleep(LOOK).await;
+        reported = wrong;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn apply(policy: &Policy) -> Result<(), Error> {
-    let Some(before) = before(Utc::now(), policy.keep) else {
+async fn apply(schedule: &RetentionSchedule) -> Result<(), Error> {
+    let Some(before) = before(Utc::now(), schedule.keep) else {
         return Ok(());
     };
-    let wish = Wish {
+    let request = RetentionRequest {
         before,
-        folder: policy.folder.clone(),
+        folder: schedule.folder.clone(),
         made_by: String::new(),
     };
-    let progress = Sender::new(Progress::default());
-    policy.retention.run(&wish, &progress).await.map(drop)
+    let progress = Sender::new(RetentionProgress::default());
+    schedule.retention.run(&request, &progress).await.map(drop)
 }
 
 /// Whole days, so that there is one file a day at most.
@@ -109,26 +106,31 @@ fn before(now: DateTime<Utc>, keep: Duration) -> Option<DateTime<Utc>> {
 }
 
 /// Why the audit does not have everything.
-enum Untold {
-    /// A range that the ledger did not archive: to tell it would make it true.
+enum AuditError {
+    /// A range that the ledger did not archive: publishing it would confirm it.
     Forged(String),
     /// Something is away.
     Failed(String),
 }
 
-/// Publishes the entries that the ledger does not have yet. `told`: the range up to which it has them.
-async fn tell(store: &Store, bus: &Bus, cluster: &str, told: &mut i64) -> Result<(), Untold> {
-    let failed = |error: Error| Untold::Failed(mesh_runtime::chain(&error));
-    let archives = store.checked_archives(*told).await.map_err(failed)?;
+/// Publishes audit entries that the ledger lacks. `published`: the last range whose entry it has.
+async fn publish_audit(
+    store: &Store,
+    bus: &Bus,
+    cluster: &str,
+    published: &mut i64,
+) -> Result<(), AuditError> {
+    let failed = |error: Error| AuditError::Failed(mesh_runtime::chain(&error));
+    let archives = store.checked_archives(*published).await.map_err(failed)?;
     metrics::archived(store.archived_to().await.map_err(failed)?);
     let mut all = true;
     for checked in &archives {
         let archive = checked
             .authentic()
-            .map_err(|error| Untold::Forged(mesh_runtime::chain(&error)))?;
+            .map_err(|error| AuditError::Forged(mesh_runtime::chain(&error)))?;
         if checked.audited {
             if all {
-                *told = archive.number;
+                *published = archive.number;
             }
             continue;
         }
@@ -137,7 +139,7 @@ async fn tell(store: &Store, bus: &Bus, cluster: &str, told: &mut i64) -> Result
         let subject = subject::audit(&entry.cluster, &entry.kind);
         let sent = bus.publish_raw(subject, &entry.id, entry.encode_to_vec());
         sent.await
-            .map_err(|error| Untold::Failed(mesh_runtime::chain(&error)))?;
+            .map_err(|error| AuditError::Failed(mesh_runtime::chain(&error)))?;
     }
     Ok(())
 }

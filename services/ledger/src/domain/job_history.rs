@@ -1,4 +1,4 @@
-//! A job's story: its runs, oldest first, and what happened to each.
+//! A job's history: its runs, oldest first, and what happened to each.
 
 mod nodes;
 
@@ -10,11 +10,11 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{ExitCode, Job};
 use mesh_events::{Event, EventType, RunKey, from_timestamp};
 
-pub use nodes::{Stay, stays, tell_of_nodes};
+pub use nodes::{NodeWindow, add_node_events, node_windows};
 
 /// An event and its place in the ledger.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recorded {
+pub struct RecordedEvent {
     /// Sequence.
     pub seq: u64,
     /// The event.
@@ -29,9 +29,9 @@ pub struct Run {
     /// How it stands.
     pub summary: Summary,
     /// Where it was, once it began.
-    pub stay: Option<Stay>,
+    pub window: Option<NodeWindow>,
     /// Everything that happened to it, in order of time.
-    pub timeline: Vec<Recorded>,
+    pub timeline: Vec<RecordedEvent>,
 }
 
 /// How a run stands, by the newest snapshot of the job and the newest word on its cost.
@@ -108,7 +108,7 @@ pub struct NodeState {
 }
 
 /// How a node stood after these events, which are in order of time.
-pub fn node_state(timeline: &[Recorded]) -> NodeState {
+pub fn node_state(timeline: &[RecordedEvent]) -> NodeState {
     let newest = timeline.iter().rev().find_map(|recorded| {
         let Some(Payload::Node(payload)) = &recorded.event.payload else {
             return None;
@@ -127,13 +127,13 @@ pub fn node_state(timeline: &[Recorded]) -> NodeState {
 /// Puts events in order of time.
 ///
 /// Slurm's times are whole seconds: within one, the order in which the bus carried the events decides.
-pub fn in_order(events: &mut [Recorded]) {
+pub fn in_order(events: &mut [RecordedEvent]) {
     events.sort_by_key(|recorded| (occurred_at(&recorded.event), recorded.seq));
 }
 
 /// Sorts events into runs, as they stood at a time if one is given: up to then the events have to be.
-pub fn tell(events: Vec<Recorded>, at: Option<DateTime<Utc>>) -> Vec<Run> {
-    let mut runs: BTreeMap<String, Vec<Recorded>> = BTreeMap::new();
+pub fn job_runs(events: Vec<RecordedEvent>, at: Option<DateTime<Utc>>) -> Vec<Run> {
+    let mut runs: BTreeMap<String, Vec<RecordedEvent>> = BTreeMap::new();
     for recorded in events {
         let key = recorded.event.entity_key().to_owned();
         runs.entry(key).or_default().push(recorded);
@@ -148,7 +148,7 @@ pub fn tell(events: Vec<Recorded>, at: Option<DateTime<Utc>>) -> Vec<Run> {
             };
             Run {
                 key,
-                stay: Stay::of(nodes_of(&timeline), summary.started, summary.ended),
+                window: NodeWindow::of(nodes_of(&timeline), summary.started, summary.ended),
                 summary,
                 timeline,
             }
@@ -159,7 +159,7 @@ pub fn tell(events: Vec<Recorded>, at: Option<DateTime<Utc>>) -> Vec<Run> {
 }
 
 /// The nodes of a run, by the newest snapshot that has some.
-fn nodes_of(timeline: &[Recorded]) -> &str {
+fn nodes_of(timeline: &[RecordedEvent]) -> &str {
     let jobs = timeline.iter().rev().filter_map(|one| one.event.job());
     let mut nodes = jobs.map(|job| job.nodes.as_str());
     nodes.find(|nodes| !nodes.is_empty()).unwrap_or_default()
@@ -177,7 +177,7 @@ fn occurred_at(event: &Event) -> Option<DateTime<Utc>> {
     event.occurred_at.as_ref().and_then(from_timestamp)
 }
 
-fn summary(timeline: &[Recorded]) -> Summary {
+fn summary(timeline: &[RecordedEvent]) -> Summary {
     let events = || timeline.iter().rev().map(|recorded| &recorded.event);
     let snapshot = events()
         .filter(|event| matches!(event.payload, Some(Payload::Job(_))))
@@ -229,7 +229,7 @@ impl Summary {
 }
 
 /// True if the last word on it is that it is suspended.
-fn is_suspended(timeline: &[Recorded]) -> bool {
+fn is_suspended(timeline: &[RecordedEvent]) -> bool {
     let kinds = timeline
         .iter()
         .rev()
@@ -270,12 +270,12 @@ mod tests {
 
     use super::*;
 
-    fn event(seq: u64, run: &str, state: &str, at: i64) -> Recorded {
+    fn event(seq: u64, run: &str, state: &str, at: i64) -> RecordedEvent {
         let job = Job {
             state: state.to_owned(),
             ..Job::default()
         };
-        Recorded {
+        RecordedEvent {
             seq,
             event: Event {
                 entity: Some(Entity {
@@ -292,7 +292,13 @@ mod tests {
         }
     }
 
-    fn cost(seq: u64, run: &str, at: i64, total: Option<i64>, estimated: Option<i64>) -> Recorded {
+    fn cost(
+        seq: u64,
+        run: &str,
+        at: i64,
+        total: Option<i64>,
+        estimated: Option<i64>,
+    ) -> RecordedEvent {
         let money = |micros: Option<i64>| {
             micros.map(|micros| Money {
                 micros,
@@ -310,7 +316,7 @@ mod tests {
 
     #[test]
     fn runs_are_told_oldest_first_and_events_in_order_of_time() {
-        let runs = tell(
+        let runs = job_runs(
             vec![
                 event(1, "job/5/200", "PENDING", 200),
                 event(2, "job/5/100", "COMPLETED", 190),
@@ -331,7 +337,7 @@ mod tests {
     fn the_final_cost_outdoes_the_estimate() {
         let estimate = cost(1, "job/5/100", 100, None, Some(5));
         let both = vec![cost(2, "job/5/100", 190, Some(3), None), estimate.clone()];
-        let kind = |events| tell(events, None)[0].summary.cost.clone().unwrap().kind;
+        let kind = |events| job_runs(events, None)[0].summary.cost.clone().unwrap().kind;
         assert_eq!(kind(both), CostKind::Final);
         assert_eq!(kind(vec![estimate]), CostKind::Estimated);
     }
@@ -367,7 +373,7 @@ mod tests {
             (190, 5, "FAILED"),
         ] {
             let known = events[..count].to_vec();
-            let summary = tell(known, Some(at(time)))[0].summary.clone();
+            let summary = job_runs(known, Some(at(time)))[0].summary.clone();
             assert_eq!(summary.state, state, "{time}");
             assert_eq!(summary.started.is_some(), time >= 110);
             assert_eq!(summary.ended.is_some(), time >= 190);

@@ -71,7 +71,7 @@ pub(in crate::api) struct ContradictionJson {
 
 /// Lets a ledger that was set back go on: with what the bus has of its history, or under another origin (administrators).
 #[utoipa::path(
-    post, path = "/v1/ledger/resume", tag = "proof", request_body = ResumeJson,
+    post, path = "/v1/ledger/resume", operation_id = "resumeLedger", tag = "proof", request_body = ResumeJson,
     responses(
         (status = 200, description = "It goes on", body = ResumedJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
@@ -83,19 +83,19 @@ pub(in crate::api) async fn resume(
     caller: Caller,
     body: Bytes,
 ) -> Result<Json<ResumedJson>, Problem> {
-    let wanted: ResumeJson = match body.is_empty() {
+    let requested: ResumeJson = match body.is_empty() {
         true => ResumeJson::default(),
         false => read(&body)?,
     };
     // It goes on although whoever asked hangs up.
-    let resumed = tokio::spawn(async move { proofs.resume(&caller, wanted).await }).await;
+    let resumed = tokio::spawn(async move { proofs.resume(&caller, requested).await }).await;
     let resumed = resumed.map_err(|error| Problem::internal(&error))?;
     resumed.map(Json).map_err(problem)
 }
 
 /// Tells the ledger of a checkpoint that it contradicts. A signature by one of its keys is proof enough, whoever brings it.
 #[utoipa::path(
-    post, path = "/v1/ledger/contradictions", tag = "proof", request_body = SeenJson,
+    post, path = "/v1/ledger/contradictions", operation_id = "reportContradiction", tag = "proof", request_body = SeenJson,
     responses(
         (status = 200, description = "Whether it does", body = ContradictionJson),
         (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
@@ -119,7 +119,11 @@ fn read<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Problem> {
 }
 
 impl Proofs {
-    async fn resume(&self, caller: &Caller, wanted: ResumeJson) -> Result<ResumedJson, ProofError> {
+    async fn resume(
+        &self,
+        caller: &Caller,
+        requested: ResumeJson,
+    ) -> Result<ResumedJson, ProofError> {
         if !caller.may_write() {
             return Err(ProofError::Forbidden(
                 "a ledger is resumed for administrators only",
@@ -129,7 +133,7 @@ impl Proofs {
             checkpoint,
             new_origin,
             reason,
-        } = wanted;
+        } = requested;
         if let Some(origin) = new_origin {
             if checkpoint.is_some() {
                 return Err(invalid(

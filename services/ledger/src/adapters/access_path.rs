@@ -1,0 +1,221 @@
+//! Access paths for a page of entries: one for each condition that has an index.
+//!
+//! Alternatives (`subject = x OR email = x`) become one index scan each, with its own limit. As a single condition the database would
+//! find and sort all matching entries for every page.
+
+use std::collections::BTreeSet;
+
+use mesh_runtime::api::{Accounts, Sight};
+
+use crate::domain::filter::{NamePattern, Selection, TypePattern};
+use crate::domain::nodes::covering;
+
+/// Category of most events, so its index is not selective.
+const JOB: &str = "job";
+
+/// With more alternatives the condition is not split.
+const MAX_SCANS: usize = 64;
+
+/// The union of its scans contains every selected entry, possibly twice.
+pub(super) struct AccessPath {
+    pub scans: Vec<IndexScan>,
+}
+
+/// A scan of one index.
+pub(super) struct IndexScan {
+    pub sight: Sight,
+    pub selection: Selection,
+    pub condition: IndexCondition,
+}
+
+/// The condition that the index answers.
+pub(super) enum IndexCondition {
+    /// By the primary key.
+    Sequence,
+    /// By a value of an indexed column.
+    Equals(&'static IndexedColumn, String),
+    /// By a block of nodes.
+    NodeBlock(String),
+    /// By the time range of the selection.
+    OccurredAt,
+    /// By the name prefix of the selection.
+    NamePrefix,
+}
+
+/// A column whose index returns entries in sequence order.
+pub(super) struct IndexedColumn {
+    pub name: &'static str,
+    pub index: &'static str,
+    /// Predicate of a partial index.
+    pub only: &'static str,
+}
+
+impl IndexedColumn {
+    const fn of(name: &'static str, index: &'static str) -> Self {
+        Self {
+            name,
+            index,
+            only: "",
+        }
+    }
+}
+
+const CLUSTER: IndexedColumn = IndexedColumn {
+    only: " AND i.seq > 0",
+    ..IndexedColumn::of("cluster", "event_index_cluster")
+};
+/// Partial index without job events, which are the majority.
+const CATEGORY: IndexedColumn = IndexedColumn {
+    only: " AND i.category <> 'job'",
+    ..IndexedColumn::of("category", "event_index_category")
+};
+const TYPE: IndexedColumn = IndexedColumn::of("type", "event_index_type");
+const USER: IndexedColumn = IndexedColumn::of("user_name", "event_index_user");
+const SUBJECT: IndexedColumn = IndexedColumn::of("subject", "event_index_subject");
+const EMAIL: IndexedColumn = IndexedColumn::of("email", "event_index_email");
+const ACCOUNT: IndexedColumn = IndexedColumn::of("account", "event_index_account");
+const PARTITION: IndexedColumn = IndexedColumn::of("partition", "event_index_partition");
+
+impl AccessPath {
+    /// All candidates, the presumably most selective first. The first returns entries in order.
+    pub(super) fn candidates(selection: &Selection, sight: &Sight) -> Vec<Self> {
+        let whole = |condition| IndexScan {
+            sight: sight.clone(),
+            selection: selection.clone(),
+            condition,
+        };
+        // A narrow selection has few entries: the database chooses the index.
+        if selection.is_narrow() {
+            return vec![Self::of([whole(IndexCondition::Sequence)])];
+        }
+        let mut paths = Vec::new();
+        if let Some(node) = &selection.node {
+            let of = |block| IndexScan {
+                selection: Selection {
+                    node: None,
+                    ..selection.clone()
+                },
+                ..whole(IndexCondition::NodeBlock(block))
+            };
+            paths.push(Self::of(covering(node).into_iter().map(of)));
+        }
+        if let Some(identity) = &selection.identity {
+            let of = |column| IndexScan {
+                selection: Selection {
+                    identity: None,
+                    ..selection.clone()
+                },
+                ..whole(IndexCondition::Equals(column, identity.clone()))
+            };
+            paths.push(Self::of([&SUBJECT, &EMAIL].map(of)));
+        }
+        let is = |column, value: &Option<String>| {
+            let value = value.clone()?;
+            Some(Self::of([whole(IndexCondition::Equals(column, value))]))
+        };
+        paths.extend(is(&USER, &selection.user));
+        paths.push(Self::of(alternatives(sight).into_iter().map(
+            |(sight, condition)| IndexScan {
+                sight,
+                ..whole(condition)
+            },
+        )));
+        paths.extend(is(&ACCOUNT, &selection.account));
+        paths.extend(is(&PARTITION, &selection.partition));
+        // Without an index for one of the types the union would scan everything.
+        let condition: Option<Vec<IndexCondition>> = selection.types.iter().map(of_type).collect();
+        let condition = condition.unwrap_or_default().into_iter();
+        let typed = selection.types.iter().zip(condition);
+        paths.push(Self::of(typed.map(|(pattern, condition)| IndexScan {
+            selection: Selection {
+                types: vec![pattern.clone()],
+                ..selection.clone()
+            },
+            ..whole(condition)
+        })));
+        paths.extend(is(&CLUSTER, &selection.cluster));
+        paths.retain(|path| (1..=MAX_SCANS).contains(&path.scans.len()));
+        if paths.is_empty() {
+            paths.push(Self::of([whole(IndexCondition::Sequence)]));
+        }
+        if matches!(selection.name, Some(NamePattern::Prefix(_))) {
+            paths.push(Self::of([whole(IndexCondition::NamePrefix)]));
+        }
+        if selection.since.is_some() || selection.until.is_some() {
+            paths.push(Self::of([whole(IndexCondition::OccurredAt)]));
+        }
+        paths
+    }
+
+    fn of(scans: impl IntoIterator<Item = IndexScan>) -> Self {
+        Self {
+            scans: scans.into_iter().collect(),
+        }
+    }
+
+    /// True if it scans the names with the prefix.
+    pub(super) fn scans_names(&self) -> bool {
+        matches!(self.scans.as_slice(), [only] if matches!(only.condition, IndexCondition::NamePrefix))
+    }
+
+    /// True if it scans the primary key.
+    pub(super) fn scans_sequence(&self) -> bool {
+        matches!(self.scans.as_slice(), [only] if matches!(only.condition, IndexCondition::Sequence))
+    }
+}
+
+/// `None` if there is no index for it.
+fn of_type(pattern: &TypePattern) -> Option<IndexCondition> {
+    match pattern {
+        TypePattern::Category(category) if category == JOB => None,
+        TypePattern::Category(category) => {
+            Some(IndexCondition::Equals(&CATEGORY, category.clone()))
+        }
+        TypePattern::Exactly(kind) => Some(IndexCondition::Equals(&TYPE, kind.clone())),
+    }
+}
+
+/// One visibility per user and account that the caller may see.
+fn alternatives(sight: &Sight) -> Vec<(Sight, IndexCondition)> {
+    let Sight::Of { users, accounts } = sight else {
+        return Vec::new();
+    };
+    let of_user = |user: &String| {
+        let sight = Sight::Of {
+            users: [user.clone()].into(),
+            accounts: Accounts::new(),
+        };
+        (sight, IndexCondition::Equals(&USER, user.clone()))
+    };
+    let of_account = |cluster: &Option<String>, account: &String| {
+        let sight = Sight::Of {
+            users: BTreeSet::new(),
+            accounts: [(cluster.clone(), [account.clone()].into())].into(),
+        };
+        (sight, IndexCondition::Equals(&ACCOUNT, account.clone()))
+    };
+    let accounts = accounts
+        .iter()
+        .flat_map(|(cluster, names)| names.iter().map(|name| of_account(cluster, name)));
+    users.iter().map(of_user).chain(accounts).collect()
+}
+
+/// Increasing limits for counting the entries of each path, up to `most`.
+pub(super) fn count_limits(most: i64) -> impl Iterator<Item = i64> {
+    let count_limits = std::iter::successors(Some(500_i64), |count| count.checked_mul(4));
+    count_limits
+        .take_while(move |count| *count < most)
+        .chain([most])
+}
+
+/// Index of the path with the fewest entries; `None` if all reached the limit.
+pub(super) fn most_selective(counts: &[i64], counted: i64) -> Option<usize> {
+    let ended = counts
+        .iter()
+        .enumerate()
+        .filter(|(_, count)| **count < counted);
+    ended.min_by_key(|(_, count)| **count).map(|(path, _)| path)
+}
+
+#[cfg(test)]
+mod tests;

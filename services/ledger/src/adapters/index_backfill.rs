@@ -1,0 +1,151 @@
+//! Backfills missing index rows, for example after a migration or an operator emptied the table.
+//!
+//! Each step covers a range of sequences, so no statement grows with the ledger. No progress is stored: counting the present rows is
+//! cheap, and a stored position would be wrong once the table is emptied.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use mesh_db::pool::{Access, Transaction};
+use mesh_db::sql::Sql;
+
+use super::block_ranges::{BLOCK_ENTRIES, block, block_range_sql};
+use super::event_index::{IndexRow, insert, insert_nodes};
+use super::store::Store;
+use crate::domain::record::Record;
+use crate::error::Error;
+
+/// Entries that one transaction fills at most.
+const PAGE_ENTRIES: usize = 1000;
+
+/// Progress of the backfill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackfillProgress {
+    /// Complete up to this sequence.
+    pub at: u64,
+    /// Last sequence to check; entries appended later are indexed.
+    pub to: u64,
+    /// Entries filled so far.
+    pub filled: u64,
+}
+
+impl BackfillProgress {
+    /// True once every entry up to `to` was checked.
+    pub const fn is_done(&self) -> bool {
+        self.at >= self.to
+    }
+}
+
+impl Store {
+    /// Starts a backfill.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn start_backfill(&self) -> Result<BackfillProgress, Error> {
+        Ok(BackfillProgress {
+            // Archived entries have no body to index.
+            at: self.archived_to().await?,
+            to: self.head().await?.seq,
+            filled: 0,
+        })
+    }
+
+    /// Checks the next range and fills missing rows.
+    ///
+    /// # Errors
+    /// If the database refuses; then nothing is filled.
+    pub async fn backfill_step(
+        &self,
+        progress: BackfillProgress,
+    ) -> Result<BackfillProgress, Error> {
+        self.try_backfill(progress).await.map_err(Error::Index)
+    }
+
+    async fn try_backfill(
+        &self,
+        mut progress: BackfillProgress,
+    ) -> Result<BackfillProgress, sqlx::Error> {
+        let end = progress.at.saturating_add(BLOCK_ENTRIES).min(progress.to);
+        let (after, last) = (progress.at.cast_signed(), end.cast_signed());
+        let mut writer = self.writer.acquire().await?;
+        // Without the lock, as almost always nothing is missing. Complete blocks can be summarized at once.
+        let (present, range) = block(writer.conn().first(&block_range_sql(after, last)).await?)?;
+        if present == last - after {
+            if let Some(range) = range {
+                self.block_ranges
+                    .add(after, range, BLOCK_ENTRIES.cast_signed());
+            }
+            progress.at = end;
+            return Ok(progress);
+        }
+        let mut transaction = writer.begin(Access::Write).await?;
+        // Serializes with other replicas and with appends.
+        let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
+        transaction.conn().first(&lock).await?;
+        let seqs = Sql::new("SELECT seq FROM event_index WHERE seq > ")
+            .bind(after)
+            .push(" AND seq <= ")
+            .bind(last);
+        let present = transaction.conn().rows(&seqs).await?;
+        let present = present
+            .iter()
+            .map(|row| row.get("seq"))
+            .collect::<Result<HashSet<i64>, _>>()?;
+        let missing = (after + 1..=last).filter(|seq| !present.contains(seq));
+        let missing: Vec<i64> = missing.take(PAGE_ENTRIES).collect();
+        progress.at = match missing.last() {
+            Some(filled) if missing.len() == PAGE_ENTRIES => filled.unsigned_abs(),
+            _ => end,
+        };
+        progress.filled += fill(&mut transaction, missing).await?;
+        transaction.commit().await?;
+        let filled = block_range_sql(after, progress.at.cast_signed());
+        if let (_, Some(range)) = block(writer.conn().first(&filled).await?)? {
+            self.block_ranges
+                .add(after, range, BLOCK_ENTRIES.cast_signed());
+        }
+        Ok(progress)
+    }
+}
+
+/// Indexes entries from their bodies and returns how many were readable.
+async fn fill(transaction: &mut Transaction<'_>, missing: Vec<i64>) -> Result<u64, sqlx::Error> {
+    let payloads = Sql::new("SELECT seq, recorded_at, ")
+        .bytes("subject")
+        .push(", body FROM payloads WHERE seq")
+        .any_of(missing.clone());
+    // Node blocks may exist although the row is missing.
+    let blocks = Sql::new("SELECT seq, block FROM event_nodes WHERE seq").any_of(missing);
+    let blocks = transaction.conn().rows(&blocks).await?;
+    let blocks = blocks
+        .iter()
+        .map(|row| Ok((row.get("seq")?, row.get("block")?)))
+        .collect::<Result<HashSet<(i64, String)>, sqlx::Error>>()?;
+    let mut records = Vec::new();
+    for row in transaction.conn().rows(&payloads).await? {
+        let (seq, recorded_at) = (row.get::<i64>("seq")?, row.get::<i64>("recorded_at")?);
+        let subject: Vec<u8> = row.get("subject")?;
+        let body = Bytes::from(row.get::<Vec<u8>>("body")?);
+        match Record::stored(&String::from_utf8_lossy(&subject), body) {
+            Ok(record) => records.push((seq, recorded_at, record)),
+            // Tampered with: `smesh verify` names it, and the rest stays readable.
+            Err(error) => tracing::error!(
+                error = &error as &dyn std::error::Error,
+                seq,
+                "stored body unreadable, run smesh verify"
+            ),
+        }
+    }
+    let rows: Vec<IndexRow<'_>> = records
+        .iter()
+        .map(|(seq, recorded_at, record)| IndexRow {
+            seq: *seq,
+            recorded_at: *recorded_at,
+            cluster: &record.cluster,
+            index: &record.index,
+        })
+        .collect();
+    insert(transaction.conn(), &rows).await?;
+    insert_nodes(transaction, &rows, &blocks).await?;
+    Ok(rows.len() as u64)
+}

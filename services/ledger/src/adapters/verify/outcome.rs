@@ -1,0 +1,79 @@
+//! Inputs, progress and results of a verification.
+
+use std::path::PathBuf;
+
+use super::data_class::Class;
+use crate::adapters::archive_file::ArchiveReadError;
+use crate::domain::checkpoint::Checkpoint;
+use crate::domain::note::PublicKey;
+use crate::domain::verify::{FirstFault, VerifiedLedger};
+use crate::error::Error;
+
+/// VerifyProgress of a verification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Verified entries.
+    pub verified: u64,
+    /// Entries according to the head.
+    pub of: u64,
+}
+
+/// A failed verification.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The first fault.
+    #[error("{0}")]
+    Invalid(FirstFault),
+    /// The file of an archive cannot be read.
+    #[error("read archive {}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The head is missing, or there are several.
+    #[error("the ledger has no head, or more than one: it was deleted or added to")]
+    NoHead,
+    /// Tables, indexes, triggers or rules differ from the migrations.
+    #[error("the tables are not as the ledger makes them: {0}")]
+    Schema(String),
+    /// The integrity check of the database failed.
+    #[error("the database is damaged: {0}")]
+    Damaged(String),
+    /// The ledger could not be read.
+    #[error(transparent)]
+    Read(#[from] Error),
+}
+
+/// Trusted keys and checkpoints from outside the ledger.
+#[derive(Clone, Debug, Default)]
+pub struct TrustAnchors {
+    /// Keys that may sign checkpoints. Empty: the keys stored in the ledger.
+    pub keys: Vec<PublicKey>,
+    /// Checkpoints stored elsewhere.
+    pub checkpoints: Vec<Checkpoint>,
+    /// The newest checkpoint signed on this host: it or a later one must be stored.
+    pub newest: Option<Checkpoint>,
+    /// Folder of archive files, to verify their content too. None: files still at their path are compared by SHA-256.
+    pub archives: Option<PathBuf>,
+}
+
+/// Result of a successful verification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// The entries.
+    pub verified: VerifiedLedger,
+    /// What was compared, by class of data.
+    pub classes: Vec<Class>,
+}
+
+impl From<ArchiveReadError> for VerifyError {
+    fn from(error: ArchiveReadError) -> Self {
+        match error {
+            ArchiveReadError::Missing(path, source) => Self::Archive { path, source },
+            ArchiveReadError::Invalid(fault) => Self::Invalid(fault),
+        }
+    }
+}
